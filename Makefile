@@ -1,0 +1,36 @@
+# make run    the broker on loopback, with its store in ./data
+# make test   all tests            make check  ruff and mypy --strict
+# make bench  the benchmarks       make clean  removes what make made
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+JOBS ?= 2
+PORT ?= 1883
+DATA ?= data
+
+.PHONY: run test check bench docs clean
+.DEFAULT_GOAL := run
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --editable . --group dev
+	touch $@
+
+run: $(READY)
+	$(BIN)/braidmq up --port $(PORT) --data $(DATA)
+
+test: $(READY)
+	$(BIN)/python -m pytest -n $(JOBS) -q
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf $(VENV) data .mypy_cache .ruff_cache .pytest_cache bench/build

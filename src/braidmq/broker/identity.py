@@ -1,0 +1,92 @@
+"""Who is at the other end: what a client shows when it connects, and what the broker concludes from it.
+
+`Credentials` is all that an authenticator may look at. Its verdict is an `Identity` (let in, as this user), a `Refusal`
+(kept out, with the CONNACK reason) or None (not mine to judge: ask the next authenticator).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Protocol
+
+from braidmq.mqtt.reasons import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a connection came in: the listener's name, the peer's address, and its verified certificate, if any."""
+
+    listener: str = "local"
+    peer: str = ""
+    common_name: str | None = None
+    alternative_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    client_id: str
+    username: str | None
+    password: bytes | None
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A client that was let in. `user` is None for an anonymous one; `expires_at` (Unix seconds) ends its connection."""
+
+    user: str | None = None
+    expires_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    reason: Reason = Reason.NOT_AUTHORIZED
+    text: str = ""
+
+
+ANONYMOUS = Identity()
+
+Verdict = Identity | Refusal | None
+
+
+class Authenticator(Protocol):
+    """Judges credentials, at once or (hashing, network) later: then it returns an awaitable."""
+
+    def authenticate(self, credentials: Credentials) -> Verdict | Awaitable[Verdict]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """One step of an enhanced authentication exchange: the data of the AUTH packet to send next."""
+
+    data: bytes
+
+
+class Exchange(Protocol):
+    """One enhanced authentication under way (MQTT 5 §4.12); `step` takes the client's data, None if it sent none."""
+
+    def step(self, data: bytes | None) -> Challenge | Identity | Refusal: ...
+
+    @property
+    def final_data(self) -> bytes | None: ...
+
+
+class Method(Protocol):
+    """An enhanced authentication method, known to clients by its name."""
+
+    name: str
+
+    def begin(self, credentials: Credentials) -> Exchange: ...
+
+
+class Access(Protocol):
+    """What an identity may do. Asked off the fast path: the answers for topics in use are remembered a connection."""
+
+    def may_publish(self, identity: Identity, client_id: str, topic: str) -> bool: ...
+
+    def may_subscribe(self, identity: Identity, client_id: str, topic_filter: str) -> bool: ...
+
+    def unrestricted(self, identity: Identity, client_id: str) -> bool:
+        """True if every publication would be allowed, so that none needs to be asked about."""
+        ...
