@@ -33,7 +33,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A client that was let in. `user` is None for an anonymous one; `expires_at` (Unix seconds) ends its connection."""
+    """A client that was let in: `user` is None for an anonymous one; at `expires_at` (Unix time) it must leave."""
 
     user: str | None = None
     expires_at: float | None = None
@@ -84,6 +84,8 @@ class Access(Protocol):
     """What an identity may do. Asked off the fast path: the answers for topics in use are remembered a connection."""
 
     def may_publish(self, identity: Identity, client_id: str, topic: str) -> bool: ...
+
+    def may_will(self, identity: Identity, client_id: str, topic: str) -> bool: ...
 
     def may_subscribe(self, identity: Identity, client_id: str, topic_filter: str) -> bool: ...
 

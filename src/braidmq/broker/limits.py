@@ -50,8 +50,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     queue_messages_max: Count = 10_000
     """QoS 1 and 2 messages that wait for a session, offline or slow."""
     queue_bytes_max: Count = 64 * 1024 * 1024
-    queue_full: Literal["drop_oldest", "drop_newest", "disconnect"] = "drop_oldest"
-    """For an offline session's full queue. A slow reader that is connected is always disconnected."""
+    queue_full: Literal["drop_oldest", "drop_newest"] = "drop_oldest"
+    """For an offline session's full queue. A slow reader that is connected is disconnected first."""
     queue_qos0: bool = False
     """Also keep QoS 0 messages for offline sessions."""
 
@@ -70,3 +70,5 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     retain: bool = True
     wildcards: bool = True
     shared_subscriptions: bool = True
+    response_topic_prefix: str = "response/"
+    """What Response Information is made of: this and the client id; empty gives none (MQTT 5 §4.10)."""

@@ -1,0 +1,128 @@
+"""The admin port: metrics for Prometheus, health for a process manager, readiness for a load balancer.
+
+It runs in the broker's own loop, and so `/health` answers only while the loop turns. It is for few and for friends:
+loopback by default, a bearer token otherwise, and bounds on everything a stranger could hold on to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import socket
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, cast
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+import braidmq
+from braidmq.broker.sockets import bind_tcp, host_and_port
+
+if TYPE_CHECKING:
+    from braidmq.broker.config import Admin
+    from braidmq.broker.exposition import Exposition
+
+CONNECTIONS_MAX: Final = 64
+"""Connections to the admin port; those above are closed as they come in."""
+IDLE_TIMEOUT_S: Final = 30.0
+"""What a connection gets to send its first, or its next, request."""
+STOP_TIMEOUT_S: Final = 1.0
+"""What a request under way gets when the broker stops."""
+
+INDEX: Final = """\
+BraidMQ
+
+GET /metrics   the broker's numbers, for Prometheus
+GET /health    200 while the process lives
+GET /ready     200 while clients can connect and what they send can be stored, else 503 with the reasons
+"""
+
+Check = Callable[[], str | None]
+"""Says why something is not ready, or None if it is."""
+
+_log = logging.getLogger("braidmq.admin")
+
+
+class AdminServer:
+    """Serves the admin port. `checks` are what `/ready` asks, by the name under which a failure is reported."""
+
+    def __init__(self, settings: Admin, exposition: Exposition, checks: Mapping[str, Check]) -> None:
+        self._settings = settings
+        self._exposition = exposition
+        self._checks = checks
+        self._sockets: list[socket.socket] = []
+        self._servers: list[asyncio.Server] = []
+        app = web.Application(middlewares=[self._guard], client_max_size=1024)
+        app.router.add_get("/", self._on_index)
+        app.router.add_get("/metrics", self._on_metrics)
+        app.router.add_get("/health", self._on_health)
+        app.router.add_get("/ready", self._on_ready)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            logger=_log,
+            keepalive_timeout=IDLE_TIMEOUT_S,
+            lingering_time=STOP_TIMEOUT_S,
+            shutdown_timeout=STOP_TIMEOUT_S,
+        )
+
+    async def start(self) -> None:
+        """Opens the port; a ListenError says why it would not open."""
+        self._sockets = await asyncio.to_thread(bind_tcp, "admin", self._settings.host, self._settings.port)
+        await self._runner.setup()
+        loop = asyncio.get_running_loop()
+        self._servers = [await loop.create_server(self._on_connection, sock=each) for each in self._sockets]
+
+    @property
+    def addresses(self) -> list[str]:
+        return [f"http://{host_and_port(*each.getsockname()[:2])}" for each in self._sockets]
+
+    async def stop(self) -> None:
+        for server in self._servers:
+            server.close()
+        self._sockets = []
+        self._servers = []
+        await self._runner.cleanup()
+
+    def _on_connection(self) -> asyncio.BaseProtocol:
+        server = self._runner.server
+        assert server is not None
+        return server() if len(server.connections) < CONNECTIONS_MAX else _Refusal()
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Asks for the token, if there is one. That the process lives is no secret."""
+        token = self._settings.token
+        if token is not None and request.path != "/health":
+            shown = request.headers.get("Authorization", "")
+            scheme, _, credentials = shown.partition(" ")
+            matches = hmac.compare_digest(credentials.strip().encode(errors="surrogateescape"), token.encode())
+            if scheme.lower() != "bearer" or not matches:
+                return web.Response(
+                    status=401,
+                    text="This needs the header 'Authorization: Bearer <token>' with the token of [admin].\n",
+                    headers={"WWW-Authenticate": 'Bearer realm="braidmq"'},
+                )
+        return await handler(request)
+
+    async def _on_index(self, request: web.Request) -> web.Response:
+        return web.Response(text=INDEX)
+
+    async def _on_metrics(self, request: web.Request) -> web.Response:
+        body, content_type = self._exposition.render(request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    async def _on_health(self, request: web.Request) -> web.Response:
+        return web.json_response({"status": "ok", "version": braidmq.__version__})
+
+    async def _on_ready(self, request: web.Request) -> web.Response:
+        reasons = {name: reason for name, check in self._checks.items() if (reason := check()) is not None}
+        if reasons:
+            return web.json_response({"status": "not ready", "reasons": reasons}, status=503)
+        return web.json_response({"status": "ready"})
+
+
+class _Refusal(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast(asyncio.Transport, transport).abort()

@@ -1,0 +1,489 @@
+"""The broker itself, without a socket or a clock: sessions, subscriptions, retained messages, wills, and the tick.
+
+Everything that a connection wants to send is collected; `flush`, called once a loop tick, first commits the store and
+then writes, so that no acknowledgement leaves before what it acknowledges is kept. The world outside gives the time,
+calls `flush` when `wants_flush` was rung, and `run_timers` when `timers.next_at` has come.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from braidmq.broker.connection import Connection, Link
+from braidmq.broker.identity import Access, Authenticator, Identity, Method, Origin
+from braidmq.broker.limits import Limits
+from braidmq.broker.message import Delivery, Message, message_of
+from braidmq.broker.metrics import Metrics
+from braidmq.broker.retained import Retained
+from braidmq.broker.router import Router, Target
+from braidmq.broker.session import Session
+from braidmq.broker.shares import ShareGroup, Subscribed
+from braidmq.broker.store import MemoryStore, Snapshot, Store, StoreError
+from braidmq.broker.timers import Timers
+from braidmq.mqtt.packets import Will
+from braidmq.mqtt.reasons import Reason
+
+TICK_BYTES_MAX = 4 * 1024 * 1024
+"""Bytes read in one tick after which what they led to is written without waiting for the tick's end."""
+
+STORE_RETRY_S = 1.0
+"""How often a store that could not be written is tried again."""
+
+RETAINED_SWEEP_S = 60.0
+"""How often expired retained messages are thrown away; they are not delivered in the meantime."""
+
+
+class OpenAccess:
+    """Everybody may do everything."""
+
+    def may_publish(self, _identity: Identity, _client_id: str, _topic: str) -> bool:
+        return True
+
+    def may_subscribe(self, _identity: Identity, _client_id: str, _topic_filter: str) -> bool:
+        return True
+
+    def may_will(self, _identity: Identity, _client_id: str, _topic: str) -> bool:
+        return True
+
+    def unrestricted(self, _identity: Identity, _client_id: str) -> bool:
+        return True
+
+
+def _no_spawn(coroutine: Coroutine[Any, Any, None]) -> None:
+    coroutine.close()
+    raise RuntimeError("this broker was given no way to wait for an authenticator")
+
+
+class Broker:
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+        limits: Limits | None = None,
+        store: Store | None = None,
+        authenticator: Authenticator | None = None,
+        methods: Mapping[str, Method] | None = None,
+        access: Access | None = None,
+        spawn: Callable[[Coroutine[Any, Any, None]], None] = _no_spawn,
+        wants_flush: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._clock = clock
+        self._epoch = wall() - clock()
+        self.limits = limits or Limits()
+        self.store: Store = store or MemoryStore()
+        self.authenticator = authenticator
+        self.methods: Mapping[str, Method] = methods or {}
+        self.access: Access = access or OpenAccess()
+        self.spawn = spawn
+        self.wants_flush = wants_flush
+        self.log = logging.getLogger("braidmq.broker")
+        self.metrics = Metrics()
+        self.timers = Timers()
+        self.router = Router(self.limits.route_cache_max)
+        self.retained = Retained(self.limits)
+        self.sessions: dict[str, Session] = {}
+        self.connections: set[Connection] = set()
+        self.touched_connections: list[Connection] = []
+        self.degraded = False
+        """True while the store cannot be written: then nothing is acknowledged that would need it."""
+        self.started_at = self.now()
+        self._flush_wanted = False
+        self._tick_bytes = 0
+        self._to_pump: list[Session] = []
+        self._restore(self.store.load())
+        self.timers.at(self.now() + RETAINED_SWEEP_S, self._sweep_retained)
+
+    def now(self) -> float:
+        """Unix time that never goes back while the broker runs."""
+        return self._clock() + self._epoch
+
+    # Connections
+
+    @property
+    def connection_count(self) -> int:
+        return len(self.connections)
+
+    def connect(self, link: Link, origin: Origin) -> Connection:
+        """A socket was accepted."""
+        connection = Connection(self, link, origin)
+        self.connections.add(connection)
+        self.metrics.connections += 1
+        return connection
+
+    def disconnected(self, connection: Connection) -> None:
+        if connection in self.connections:
+            self.connections.discard(connection)
+            self.metrics.connections -= 1
+
+    def received(self, _connection: Connection, size: int) -> None:
+        """Bytes came in: there will be something to flush."""
+        self.metrics.bytes_received += size
+        self._tick_bytes += size
+        if self._tick_bytes > TICK_BYTES_MAX:
+            self.flush()
+        self._ring()
+
+    def _ring(self) -> None:
+        """Asks for a flush at the end of this tick."""
+        if not self._flush_wanted:
+            self._flush_wanted = True
+            self.wants_flush()
+
+    def touched(self, connection: Connection) -> None:
+        """The connection has something to send, or to close."""
+        self.touched_connections.append(connection)
+        self._ring()
+
+    def flush(self) -> None:
+        """The end of a tick: one commit, then everything that was waiting for it is written."""
+        self._tick_bytes = 0
+        if self._to_pump:
+            sessions, self._to_pump = self._to_pump, []
+            for session in sessions:
+                session.pump()
+        self._flush_wanted = bool(self._to_pump)
+        committed = not self.store.dirty or self._commit()
+        touched, self.touched_connections = self.touched_connections, []
+        sent = 0
+        for connection in touched:
+            if connection.awaits_commit:
+                connection.awaits_commit = False
+                if not committed:
+                    self._cut(connection)
+                    continue
+            out = connection.out
+            if out:
+                data = b"".join(out) if len(out) > 1 else out[0]
+                out.clear()
+                sent += len(data)
+                connection.link.write(data)
+            if connection.session is not None:
+                connection.unacknowledged = len(connection.session.received)
+            elif connection.closing:
+                connection.link.close()
+        self.metrics.bytes_sent += sent
+        if self._to_pump:
+            self.wants_flush()
+
+    def _cut(self, connection: Connection) -> None:
+        """What this connection was about to be told is not true: it is told nothing, and will ask again."""
+        connection.out.clear()
+        connection.end(will=True)
+        connection.link.abort()
+
+    def pump_later(self, session: Session) -> None:
+        """The session has more to send than fits one tick."""
+        self._to_pump.append(session)
+        self._ring()
+
+    def run_timers(self) -> None:
+        """Does what is due; what comes of it is flushed at the end of the tick."""
+        self.timers.run(self.now())
+        if self.store.dirty:
+            self._ring()
+
+    # The store
+
+    def _commit(self) -> bool:
+        try:
+            self.store.commit()
+        except StoreError as error:
+            self.metrics.store_failures += 1
+            if not self.degraded:
+                self.degraded = True
+                self.log.critical("%s; QoS 1 and 2 are refused until it can be written again", error)
+                self.timers.at(self.now() + STORE_RETRY_S, self._retry_store)
+            return False
+        self.metrics.store_commits += 1
+        if self.degraded:
+            self.degraded = False
+            self.log.warning("the store can be written again")
+        return True
+
+    def _retry_store(self) -> None:
+        if self.degraded and not self._commit():
+            self.timers.at(self.now() + STORE_RETRY_S, self._retry_store)
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        """Takes up what an earlier process left. Clients that it had are gone now: their time begins to run."""
+        now = self.now()
+        for message in snapshot.retained:
+            if not message.expired(now):
+                self.retained.keep(message)
+        self.metrics.retained_messages = len(self.retained)
+        for saved in snapshot.sessions:
+            session = Session(self, saved.client_id, saved.row)
+            session.expiry_s = saved.expiry_s
+            session.restore(saved)
+            self.sessions[saved.client_id] = session
+            for full_filter, subscribed in saved.subscriptions.items():
+                session.subscriptions[full_filter] = subscribed
+                self.router.subscribe(session, full_filter, subscribed)
+                self.metrics.subscriptions += 1
+            self._expire_later(session, saved.ends_at)
+        self.metrics.sessions = len(self.sessions)
+        for client_id, (will, due_at) in snapshot.wills.items():
+            due_at = due_at if due_at is not None else now + (will.properties.will_delay_interval or 0)
+            owner = self.sessions.get(client_id)
+            if owner is None or due_at <= now:
+                self._publish_will(client_id, will)
+            else:
+                owner.will = will
+                owner.will_timer = self.timers.at(due_at, partial(self._will_due, owner))
+
+    # Sessions
+
+    def new_client_id(self) -> str:
+        while True:
+            client_id = f"braidmq-{secrets.token_hex(8)}"
+            if client_id not in self.sessions:
+                return client_id
+
+    def take_up(self, client_id: str, clean_start: bool, expiry_s: int) -> tuple[Session, bool]:
+        """The session for a CONNECT, and whether it was there before; a connection that has it is taken over."""
+        session = self.sessions.get(client_id)
+        if session is not None and session.connection is not None:
+            if clean_start:
+                session.expiry_s = 0  # it ends here, and its will is due (MQTT 5 §3.1.3.2.2)
+            session.connection.disconnect(Reason.SESSION_TAKEN_OVER, "another connection has taken over this client id")
+            session = self.sessions.get(client_id)
+        if session is not None and clean_start:
+            self.end_session(session)  # [MQTT-3.1.2-4]
+            session = None
+        present = session is not None
+        if session is None:
+            session = Session(self, client_id, self.store.next_row())
+            self.sessions[client_id] = session
+            self.metrics.sessions += 1
+        was_durable = session.durable
+        session.expiry_s = expiry_s
+        if was_durable and not session.durable:
+            self.store.drop_session(session.row)
+        elif session.durable:
+            self.store.save_session(session.row, client_id, expiry_s, None)
+        return session, present
+
+    def attached(self, session: Session, will: Will | None) -> None:
+        """A connection has the session: nothing runs out any more, and a will that waited is off [MQTT-3.1.3-9]."""
+        for timer in (session.expiry_timer, session.will_timer):
+            if timer is not None:
+                timer.cancel()
+        session.expiry_timer = session.will_timer = None
+        if session.will is not None and will is None:
+            self.store.drop_will(session.client_id)
+        session.will = will
+        if will is not None:
+            self.store.save_will(session.client_id, will, None)
+        self._forget_routes(session)
+
+    def identify(self, connection: Connection, identity: Identity) -> None:
+        """Notes who is connected: for access control, and for the time that its credentials last."""
+        assert connection.session is not None
+        connection.identity = identity
+        if connection.identity_timer is not None:
+            connection.identity_timer.cancel()
+        free = self.access.unrestricted(identity, connection.session.client_id)
+        connection.allowed_topics = None if free else set()
+        if identity.expires_at is not None:
+            text = "the credentials have expired"
+            connection.identity_timer = self.timers.at(
+                identity.expires_at, partial(connection.disconnect, Reason.NOT_AUTHORIZED, text)
+            )
+
+    def part(self, session: Session, connection: Connection, will: bool) -> None:
+        """A connection leaves its session: with its will, or without."""
+        if session.connection is not connection:
+            return
+        session.detach()
+        self._forget_routes(session)
+        if session.will is not None:
+            self._settle_will(session, will)
+        if not session.durable:
+            self.end_session(session)
+            return
+        ends_at = None if session.never_ends else self.now() + session.expiry_s
+        self.store.save_session(session.row, session.client_id, session.expiry_s, ends_at)
+        self._expire_later(session, ends_at)
+        if session.burden:
+            self._hand_over_shares(session)
+        self._ring()
+
+    def _hand_over_shares(self, session: Session) -> None:
+        """A member that is away gives what it has not acknowledged to those that are there (MQTT 5 §4.8.2)."""
+        for full_filter in session.subscriptions:
+            if full_filter.startswith("$share/"):
+                group = self.router.group(full_filter)
+                if group is not None and any(member.connection for member in group.members):
+                    self._pass_on(session.give_back(full_filter))
+
+    def _expire_later(self, session: Session, ends_at: float | None) -> None:
+        if session.never_ends:
+            return
+        ends_at = ends_at if ends_at is not None else self.now() + session.expiry_s
+        session.expiry_timer = self.timers.at(ends_at, partial(self.end_session, session))
+
+    def end_session(self, session: Session) -> None:
+        """Nothing of the session stays; a will that waited is due now [MQTT-3.1.2-8]."""
+        if self.sessions.get(session.client_id) is not session:
+            return
+        del self.sessions[session.client_id]
+        self.metrics.sessions -= 1
+        self._forget_routes(session)
+        for full_filter in session.subscriptions:
+            self.router.unsubscribe(session, full_filter)
+            self.metrics.subscriptions -= 1
+        left = session.give_back()
+        session.clear()
+        self.store.drop_session(session.row)
+        if session.will is not None:
+            self._will_due(session)
+        self._pass_on(left)
+        self._ring()
+
+    def _forget_routes(self, session: Session) -> None:
+        for full_filter in session.subscriptions:
+            self.router.forget(full_filter)
+
+    # Wills
+
+    def _settle_will(self, session: Session, publish: bool) -> None:
+        will = session.will
+        assert will is not None
+        delay_s = will.properties.will_delay_interval or 0
+        if not publish:
+            session.will = None
+            self.store.drop_will(session.client_id)
+        elif delay_s and session.durable:
+            due_at = self.now() + delay_s
+            self.store.save_will(session.client_id, will, due_at)
+            session.will_timer = self.timers.at(due_at, partial(self._will_due, session))
+        else:
+            self._will_due(session)
+
+    def _will_due(self, session: Session) -> None:
+        will, session.will = session.will, None
+        if session.will_timer is not None:
+            session.will_timer.cancel()
+            session.will_timer = None
+        if will is not None:
+            self._publish_will(session.client_id, will)
+
+    def _publish_will(self, client_id: str, will: Will) -> None:
+        self.store.drop_will(client_id)
+        message = message_of(will, client_id, self.now(), self.limits.message_expiry_max_s)
+        if not will.retain or not will.payload or self.retained.fits(message):
+            self.publish(message)
+
+    # Subscriptions
+
+    def subscribe(self, session: Session, full_filter: str, subscribed: Subscribed) -> bool:
+        new = self.router.subscribe(session, full_filter, subscribed)
+        session.subscriptions[full_filter] = subscribed
+        self.metrics.subscriptions += new
+        if session.durable:
+            self.store.save_subscription(session.row, full_filter, subscribed)
+        return new
+
+    def unsubscribe(self, session: Session, full_filter: str) -> bool:
+        if session.subscriptions.pop(full_filter, None) is None:
+            return False
+        self.router.unsubscribe(session, full_filter)
+        self.metrics.subscriptions -= 1
+        if session.durable:
+            self.store.drop_subscription(session.row, full_filter)
+        if full_filter.startswith("$share/"):
+            self._pass_on(session.give_back(full_filter))
+        return True
+
+    def reconfigure(
+        self,
+        limits: Limits,
+        authenticator: Authenticator | None,
+        methods: Mapping[str, Method],
+        access: Access,
+    ) -> None:
+        """Takes new bounds and rules over. Connections that are open keep theirs where they were told of them."""
+        self.limits = limits
+        self.retained.limits = limits
+        self.router.routes_max = limits.route_cache_max
+        self.authenticator = authenticator
+        self.methods = methods
+        self.access = access
+        for connection in self.connections:
+            if connection.session is not None:
+                free = access.unrestricted(connection.identity, connection.session.client_id)
+                connection.allowed_topics = None if free else set()
+
+    # Messages
+
+    def publish(self, message: Message) -> bool:
+        """Keeps a message if it is to be retained and gives it to all that want it; False if that is nobody."""
+        if message.retain:
+            self._retain(message)
+        route = self.router.route(message.topic)
+        return self.deliver(message, route.targets, route.groups)
+
+    def deliver(self, message: Message, targets: Iterable[Target], groups: Iterable[ShareGroup]) -> bool:
+        reached = False
+        for target in targets:
+            session = target.session
+            if target.no_local and session.client_id == message.sender:  # [MQTT-3.8.3-3]
+                continue
+            reached = True
+            qos = message.qos if message.qos < target.qos else target.qos
+            retain = message.retain and target.retain_as_published  # [MQTT-3.3.1-12], [MQTT-3.3.1-13]
+            session.deliver(message, qos, retain, target.ids)
+        for group in groups:
+            reached = True
+            self._deliver_to_one(message, group)
+        return reached
+
+    def _deliver_to_one(self, message: Message, group: ShareGroup) -> None:
+        session = group.choose(message.qos)
+        if session is None:
+            self.metrics.messages_dropped += 1
+            return
+        subscribed = group.members[session]
+        ids = (subscribed.identifier,) if subscribed.identifier else ()
+        retain = message.retain and subscribed.retain_as_published
+        session.deliver(message, min(message.qos, subscribed.qos), retain, ids, group.full_filter)
+
+    def _pass_on(self, left: list[Delivery]) -> None:
+        """What a member of a shared subscription did not take goes to another one."""
+        for delivery in left:
+            group = self.router.group(delivery.group)
+            if group is not None:
+                self._deliver_to_one(delivery.message, group)
+            else:
+                self.metrics.messages_dropped += 1
+
+    def _retain(self, message: Message) -> None:
+        """[MQTT-3.3.1-5], [MQTT-3.3.1-6]: the newest replaces the last; an empty one takes it away."""
+        durable = not message.topic.startswith("$SYS/")
+        if message.payload:
+            self.retained.keep(message)
+            if durable:
+                self.store.save_retained(message)
+        elif self.retained.discard(message.topic) and durable:
+            self.store.drop_retained(message.topic)
+        self.metrics.retained_messages = len(self.retained)
+
+    def _sweep_retained(self) -> None:
+        for topic in self.retained.expired(self.now()):
+            self.retained.discard(topic)
+            self.store.drop_retained(topic)
+        self.metrics.retained_messages = len(self.retained)
+        self.timers.at(self.now() + RETAINED_SWEEP_S, self._sweep_retained)
+
+    # The end
+
+    def shut_down(self) -> None:
+        """Tells every client, keeps what must be kept; sockets close behind it."""
+        for connection in list(self.connections):
+            connection.disconnect(Reason.SERVER_SHUTTING_DOWN, "the broker is going down")
+        self.flush()

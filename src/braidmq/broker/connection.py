@@ -1,0 +1,422 @@
+"""One client's connection, without a socket: bytes in, bytes out, and the rules between them.
+
+The way of a QoS 0 publication through this module is the broker's fast path. `receive` walks the packets in the buffer;
+a run of publications to one topic is recognised by comparing its first bytes, and the whole run is appended, as it
+came, to what each plain receiver is sent at the end of the loop tick. Everything else goes through `_dispatch`: decoded
+by the codec and handled by a method of its packet type.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from braidmq.broker import publishing, subscribing
+from braidmq.broker.handshake import Handshake
+from braidmq.broker.identity import ANONYMOUS, Identity, Origin
+from braidmq.broker.message import Message, publish_bytes
+from braidmq.broker.state import State
+from braidmq.mqtt import packets as p
+from braidmq.mqtt.codec import decode, encode
+from braidmq.mqtt.errors import PacketError, malformed, violation
+from braidmq.mqtt.properties import Properties
+from braidmq.mqtt.reasons import Reason
+
+if TYPE_CHECKING:
+    from braidmq.broker.broker import Broker
+    from braidmq.broker.session import Session
+    from braidmq.broker.timers import Timer
+
+CLOSE_GRACE_S = 5.0
+"""How long the last bytes may take to reach a client before its socket is cut."""
+
+
+class Link(Protocol):
+    """What a connection needs of its transport; an asyncio transport has it."""
+
+    def write(self, data: bytes) -> None: ...
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def get_write_buffer_size(self) -> int: ...
+
+
+class Connection:
+    __slots__ = (
+        "_tail",
+        "_tail_size",
+        "_timer",
+        "_wanted",
+        "aliases_in",
+        "aliases_out",
+        "aliases_out_max",
+        "allowed_topics",
+        "awaits_commit",
+        "broker",
+        "closing",
+        "handshake",
+        "identity",
+        "identity_timer",
+        "keep_alive_s",
+        "link",
+        "origin",
+        "out",
+        "packet_max",
+        "packet_max_out",
+        "problem_information",
+        "seen_at",
+        "session",
+        "state",
+        "takes_plain",
+        "unacknowledged",
+        "version",
+        "writable",
+    )
+
+    def __init__(self, broker: Broker, link: Link, origin: Origin) -> None:
+        self.broker = broker
+        self.link = link
+        self.origin = origin
+        self.identity: Identity = ANONYMOUS
+        self.identity_timer: Timer | None = None
+        self.state = State.CONNECTING
+        self.version = 0
+        self.session: Session | None = None
+        self.handshake: Handshake | None = None
+        self.out: list[bytes] = []
+        self.writable = True
+        self.closing = False
+        self.awaits_commit = False
+        self.packet_max = broker.limits.connect_packet_bytes_max
+        self.packet_max_out = 0
+        self.takes_plain = True
+        self.problem_information = True
+        self.keep_alive_s = 0.0
+        self.unacknowledged = 0
+        self.aliases_in: dict[int, str] | None = None
+        self.aliases_out: dict[bytes, int] | None = None
+        self.aliases_out_max = 0
+        self.allowed_topics: set[bytes] | None = None
+        self.seen_at = broker.now()
+        self._tail: list[bytes] = []
+        self._tail_size = 0
+        self._wanted = 0
+        self._timer: Timer | None = broker.timers.at(
+            self.seen_at + broker.limits.connect_timeout_s, self._connect_timeout
+        )
+
+    # Bytes in
+
+    def receive(self, data: bytes) -> None:
+        """Takes what came from the socket, in any pieces, and acts on every packet that is complete."""
+        broker = self.broker
+        self.seen_at = broker.now()
+        broker.received(self, len(data))
+        if self._tail:
+            self._tail.append(data)
+            self._tail_size += len(data)
+            if self._tail_size < self._wanted:
+                return
+            data = b"".join(self._tail)
+            self._tail.clear()
+        try:
+            self._consume(data)
+        except PacketError as error:
+            self.fail(error)
+
+    def _consume(self, data: bytes) -> None:
+        end = len(data)
+        at = 0
+        while end - at >= 2 and self.state is not State.CLOSED:
+            if self.state is State.AUTHENTICATING:
+                break
+            header = data[at]
+            length = data[at + 1]
+            body = at + 2
+            if length > 127:
+                length, body = _remaining_length(data, at + 1)
+                if body == 0:
+                    break
+            after = body + length
+            if after - at > self.packet_max:
+                raise PacketError(
+                    Reason.PACKET_TOO_LARGE, f"a packet of {after - at} bytes (at most {self.packet_max})"
+                )
+            if after > end:
+                self._check_early(header)
+                self._keep(data[at:], after - at)
+                return
+            if header == 0x30:
+                at = publishing.forward_run(self, data, at, body, after)
+                continue
+            if header == 0x32:
+                publishing.forward_qos1(self, data, body, after)
+            elif header == 0x40 and length == 2 and self.session is not None:
+                self.session.on_puback(data[body] << 8 | data[body + 1])
+            else:
+                self._dispatch(header, data[body:after])
+            at = after
+        if at < end and self.state is not State.CLOSED:
+            self._keep(data[at:], 0)
+
+    def _keep(self, rest: bytes, wanted: int) -> None:
+        """Keeps the beginning of a packet whose end is still to come; nobody looks at it before `wanted` bytes."""
+        self._tail.append(rest)
+        self._tail_size = len(rest)
+        self._wanted = wanted
+
+    def _check_early(self, header: int) -> None:
+        """Refuses at its first bytes what could not be right whatever followed."""
+        if self.state is State.CONNECTING and header != 0x10:
+            raise violation("the first packet is not a CONNECT")  # [MQTT-3.1.0-1]
+
+    def resume_input(self) -> None:
+        """Goes on with what arrived while the credentials were being looked at."""
+        if self._tail:
+            data = b"".join(self._tail)
+            self._tail.clear()
+            try:
+                self._consume(data)
+            except PacketError as error:
+                self.fail(error)
+
+    def _dispatch(self, header: int, body: bytes) -> None:
+        """Decodes one packet and gives it to whoever handles it in this state."""
+        if self.state is State.CONNECTING:
+            if header >> 4 != 1:
+                raise violation("the first packet is not a CONNECT")  # [MQTT-3.1.0-1]
+            if body[:7] == b"\0\4MQTT\5":
+                self.version = p.V5  # so that even a malformed CONNECT is refused in its own words
+            packet = decode(header, body, self.version)
+            assert isinstance(packet, p.Connect)
+            self.version = packet.version
+            self.handshake = Handshake(self, packet)
+            self.handshake.begin()
+            return
+        packet = decode(header, body, self.version)
+        if self.state is State.EXCHANGING:
+            assert self.handshake is not None
+            if isinstance(packet, p.Auth):
+                self.handshake.on_auth(packet)
+            elif isinstance(packet, p.Disconnect):
+                self.end(will=False)
+            else:  # §4.12: nothing but AUTH and DISCONNECT before the CONNACK
+                raise violation("a packet other than AUTH while authentication is under way")
+            return
+        self._on_packet(packet)
+
+    def _on_packet(self, packet: p.Packet) -> None:
+        session = self.session
+        assert session is not None
+        match packet:
+            case p.Publish():
+                publishing.on_publish(self, packet)
+            case p.Puback():
+                session.on_puback(packet.packet_id)
+            case p.Pubrec():
+                self._on_pubrec(session, packet)
+            case p.Pubrel():
+                publishing.on_pubrel(self, packet)
+            case p.Pubcomp():
+                session.on_pubcomp(packet.packet_id)
+            case p.Subscribe():
+                subscribing.on_subscribe(self, packet)
+            case p.Unsubscribe():
+                subscribing.on_unsubscribe(self, packet)
+            case p.Pingreq():
+                self.send(b"\xd0\x00")
+            case p.Disconnect():
+                self._on_disconnect(session, packet)
+            case p.Auth():
+                self._on_auth(packet)
+            case p.Connect():
+                raise violation("a second CONNECT")  # [MQTT-3.1.0-2]
+            case _:
+                raise violation(f"{type(packet).__name__.upper()} from a client")
+
+    def _on_pubrec(self, session: Session, packet: p.Pubrec) -> None:
+        if session.on_pubrec(packet.packet_id, packet.reason):
+            self.send(b"\x62\x02" + packet.packet_id.to_bytes(2))
+        elif not packet.reason.failed:
+            self.send_packet(p.Pubrel(packet.packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND))
+
+    def _on_disconnect(self, session: Session, packet: p.Disconnect) -> None:
+        expiry_s = packet.properties.session_expiry_interval
+        if expiry_s is not None:
+            if expiry_s and not session.expiry_s:  # §3.14.2.2.2
+                raise violation("a session expiry in DISCONNECT where CONNECT had none")
+            session.expiry_s = min(expiry_s, self.broker.limits.session_expiry_max_s)
+        self.end(will=packet.reason is not Reason.SUCCESS)  # [MQTT-3.1.2-10], [MQTT-3.14.4-3]
+
+    def _on_auth(self, packet: p.Auth) -> None:
+        """Re-authentication (MQTT 5 §4.12.1)."""
+        if self.handshake is None or self.handshake.exchange is None:
+            raise violation("AUTH on a connection without an authentication method")
+        self.handshake.on_reauth(packet)
+
+    # Bytes out
+
+    def send(self, data: bytes) -> None:
+        """Puts bytes into what leaves at the end of the tick."""
+        if self.state is State.CLOSED:
+            return
+        if not self.out:
+            self.broker.touched(self)
+        self.out.append(data)
+
+    def send_packet(self, packet: p.Packet) -> None:
+        data = encode(packet, self.version)
+        if self.packet_max_out and len(data) > self.packet_max_out:
+            # [MQTT-3.2.2-19] and its like: a reason string or user property must not make a packet too large.
+            packet.properties.reason_string = None  # type: ignore[union-attr]
+            data = encode(packet, self.version)
+        self.send(data)
+
+    def send_publish(self, message: Message, first_byte: int, packet_id: int, ids: tuple[int, ...]) -> bool:
+        """Sends a publication; False if the client does not take packets so large [MQTT-3.1.2-24]."""
+        metrics = self.broker.metrics
+        if not self.writable and not packet_id:
+            metrics.messages_dropped += 1
+            return True
+        if self.aliases_out_max:
+            data = self._with_alias(message, first_byte, packet_id, ids)
+        else:
+            now = 0.0 if message.expires_at is None else self.broker.now()
+            data = publish_bytes(message, self.version, first_byte, packet_id, ids, now)
+        if self.packet_max_out and len(data) > self.packet_max_out:
+            metrics.messages_dropped += 1
+            return False
+        metrics.messages_sent += 1
+        if not self.out:
+            self.broker.touched(self)
+        self.out.append(data)
+        return True
+
+    def _with_alias(self, message: Message, first_byte: int, packet_id: int, ids: tuple[int, ...]) -> bytes:
+        """The first topics that a client is sent get an alias each; it stands for the name from the second time on."""
+        if self.aliases_out is None:
+            self.aliases_out = {}
+        now = self.broker.now()
+        name = message.name
+        alias = self.aliases_out.get(name)
+        if alias is not None:
+            name = b"\0\0"
+        elif len(self.aliases_out) < self.aliases_out_max:
+            alias = len(self.aliases_out) + 1
+        else:
+            return publish_bytes(message, self.version, first_byte, packet_id, ids, now)
+        data = publish_bytes(message, self.version, first_byte, packet_id, ids, now, b"\x23" + alias.to_bytes(2), name)
+        if name and not (self.packet_max_out and len(data) > self.packet_max_out):
+            self.aliases_out[message.name] = alias  # set only once the client has been told
+        return data
+
+    def pause_writing(self) -> None:
+        """The client reads more slowly than it is sent: QoS 0 is dropped from here on, QoS 1 and 2 wait."""
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        if self.session is not None:
+            self.session.pump()
+
+    # The end
+
+    def fail(self, error: PacketError) -> None:
+        """Tells the client what it did wrong, where its version has words for it, and closes [MQTT-4.13.1-1]."""
+        if self.state is State.CLOSED:
+            return
+        if error.reason in (Reason.MALFORMED_PACKET, Reason.PROTOCOL_ERROR):
+            self.broker.metrics.packets_malformed += 1
+        self.broker.log.info("%s: %s (0x%02X)", self.label, error.text, error.reason)
+        text = error.text if self.problem_information else None
+        if self.state is State.OPEN:
+            if self.version == p.V5:
+                self.send_packet(p.Disconnect(error.reason, Properties(reason_string=text)))
+        elif self.version == p.V5:
+            self.send_packet(p.Connack(False, error.reason, Properties(reason_string=text)))
+        elif error.reason is Reason.UNSUPPORTED_PROTOCOL_VERSION:
+            self.send(b"\x20\x02\x00\x01")  # 3.1.1 [MQTT-3.1.2-2]
+        self.end(will=True)
+
+    def disconnect(self, reason: Reason, text: str = "") -> None:
+        """The broker's own wish, not the client's fault."""
+        if self.state is State.OPEN and self.version == p.V5:
+            self.send_packet(p.Disconnect(reason, Properties(reason_string=text or None)))
+        self.end(will=reason is not Reason.SUCCESS)
+
+    def end(self, will: bool) -> None:
+        """Closes the socket once what was queued has gone, and parts from the session at once."""
+        if self.state is State.CLOSED:
+            return
+        self._part(will)
+        self.closing = True
+        if not self.out:
+            self.broker.touched(self)
+        self._timer = self.broker.timers.at(self.broker.now() + CLOSE_GRACE_S, self.link.abort)
+
+    def lost(self, _error: Exception | None = None) -> None:
+        """The socket is gone."""
+        if self.state is not State.CLOSED:
+            self._part(will=True)
+        self.out.clear()
+        self.broker.disconnected(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _part(self, will: bool) -> None:
+        self.state = State.CLOSED
+        self._tail.clear()
+        self.handshake = None
+        for timer in (self._timer, self.identity_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self.identity_timer = None
+        if self.session is not None:
+            self.broker.part(self.session, self, will)
+            self.session = None
+
+    # Time
+
+    def _connect_timeout(self) -> None:
+        if self.state is not State.OPEN:
+            self.broker.metrics.connect_refused += 1
+            self.end(will=False)
+
+    def opened(self, keep_alive_s: int) -> None:
+        """The CONNACK is out: from now on the keep-alive is what ends a silent connection."""
+        self.state = State.OPEN
+        self.packet_max = self.broker.limits.packet_bytes_max
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if keep_alive_s:
+            self.keep_alive_s = 1.5 * keep_alive_s  # [MQTT-3.1.2-22]
+            self._timer = self.broker.timers.at(self.seen_at + self.keep_alive_s, self._check_alive)
+
+    def _check_alive(self) -> None:
+        due_at = self.seen_at + self.keep_alive_s
+        if due_at > self.broker.now():
+            self._timer = self.broker.timers.at(due_at, self._check_alive)
+        else:
+            text = f"nothing heard for {self.keep_alive_s:g} s"
+            self.fail(PacketError(Reason.KEEP_ALIVE_TIMEOUT, text))
+
+    @property
+    def label(self) -> str:
+        """How a log line calls the client."""
+        client_id = self.session.client_id if self.session else "?"
+        return f"client {client_id!r} from {self.origin.peer or self.origin.listener}"
+
+
+def _remaining_length(data: bytes, at: int) -> tuple[int, int]:
+    """(length, where the body begins); (0, 0) if the bytes that say so are not all there."""
+    value = shift = 0
+    for place in range(at, min(at + 4, len(data))):
+        byte = data[place]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, place + 1
+        shift += 7
+    if len(data) - at >= 4:
+        raise malformed("a remaining length of more than four bytes")
+    return 0, 0

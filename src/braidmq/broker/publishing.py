@@ -1,0 +1,255 @@
+"""Publications that come in: the fast path for the plain ones, the careful path for the rest (MQTT §3.3, §4.3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from braidmq.broker.message import Message, message_of
+from braidmq.mqtt import packets as p
+from braidmq.mqtt.errors import PacketError, violation
+from braidmq.mqtt.properties import Properties
+from braidmq.mqtt.reasons import Reason
+from braidmq.mqtt.topics import check_topic
+from braidmq.mqtt.wire import string, varint
+
+if TYPE_CHECKING:
+    from braidmq.broker.connection import Connection
+    from braidmq.broker.session import Session
+
+ALLOWED_TOPICS_MAX = 1024
+"""Topics that a connection may publish to, remembered so that the fast path need not ask."""
+
+
+def forward_run(connection: Connection, data: bytes, at: int, body: int, after: int) -> int:
+    """Handles the QoS 0 publication at `at` and those of the same topic and size behind it; returns where they end.
+
+    Their first bytes (fixed header, topic, and in MQTT 5 an empty property block) are equal, so one comparison
+    recognises each, and the run goes to the receivers of the same version as one piece.
+    """
+    broker = connection.broker
+    name_end = body + 2 + (data[body] << 8 | data[body + 1]) if after - body >= 2 else after + 1
+    is_v5 = connection.version == p.V5
+    payload_at = name_end + is_v5
+    if payload_at > after or (is_v5 and data[name_end]):
+        return _carefully(connection, data, at, body, after)
+    name = data[body:name_end]
+    route = broker.router.routes.get(name)
+    allowed = connection.allowed_topics
+    if route is None or connection.session is None or (allowed is not None and name not in allowed):
+        return _carefully(connection, data, at, body, after)
+
+    end = len(data)
+    size = after - at
+    stop = after
+    first_bytes = data[at:payload_at]
+    while data.startswith(first_bytes, stop) and stop + size <= end:
+        stop += size
+    count = (stop - at) // size
+    metrics = broker.metrics
+    metrics.messages_received += count
+
+    same, other = (route.plain5, route.plain3) if is_v5 else (route.plain3, route.plain5)
+    if same:
+        _append(connection, same, data[at:stop], count)
+    if other:
+        _append(connection, other, _translated(data, at, stop, size, name, payload_at - at, not is_v5), count)
+    if route.special or route.groups:
+        for place in range(at, stop, size):
+            payload = data[place + payload_at - at : place + size]
+            message = Message(route.topic, name, payload, 0, False, connection.session.client_id)
+            broker.deliver(message, route.special, route.groups)
+    return stop
+
+
+def _append(connection: Connection, receivers: list[Connection], run: bytes, count: int) -> None:
+    touched = connection.broker.touched_connections
+    metrics = connection.broker.metrics
+    metrics.messages_sent += count * len(receivers)
+    for receiver in receivers:
+        if receiver.writable:
+            out = receiver.out
+            if not out:
+                touched.append(receiver)
+            out.append(run)
+        else:
+            metrics.messages_sent -= count
+            metrics.messages_dropped += count
+
+
+def _translated(data: bytes, at: int, stop: int, size: int, name: bytes, head: int, to_v5: bool) -> bytes:
+    """A run for receivers of the other version: the empty property block comes in, or goes."""
+    length = len(name) + size - head + to_v5
+    new_head = b"\x30" + varint(length) + name + (b"\0" if to_v5 else b"")
+    pieces: list[bytes] = []
+    for place in range(at, stop, size):
+        pieces += (new_head, data[place + head : place + size])
+    return b"".join(pieces)
+
+
+def _carefully(connection: Connection, data: bytes, at: int, body: int, after: int) -> int:
+    connection._dispatch(data[at], data[body:after])
+    return after
+
+
+def forward_qos1(connection: Connection, data: bytes, body: int, after: int) -> None:
+    """A QoS 1 publication without DUP, RETAIN or properties, to a topic whose route is known; others carefully."""
+    broker = connection.broker
+    session = connection.session
+    name_end = body + 2 + (data[body] << 8 | data[body + 1]) if after - body >= 2 else after + 1
+    is_v5 = connection.version == p.V5
+    payload_at = name_end + 2 + is_v5
+    if payload_at <= after and session is not None and not broker.degraded and not (is_v5 and data[payload_at - 1]):
+        name = data[body:name_end]
+        route = broker.router.routes.get(name)
+        allowed = connection.allowed_topics
+        packet_id = data[name_end : name_end + 2]
+        if (
+            route is not None
+            and (allowed is None or name in allowed)
+            and packet_id != b"\0\0"
+            and connection.unacknowledged < broker.limits.receive_max
+        ):
+            broker.metrics.messages_received += 1
+            connection.unacknowledged += is_v5
+            message = Message(route.topic, name, data[payload_at:after], 1, False, session.client_id)
+            reached = broker.deliver(message, route.targets, route.groups)
+            if is_v5 and not reached:
+                connection.send(b"\x40\x03" + packet_id + b"\x10")
+            else:
+                connection.send(b"\x40\x02" + packet_id)
+            if broker.store.dirty:
+                connection.awaits_commit = True
+            return
+    connection._dispatch(0x32, data[body:after])
+
+
+def on_publish(connection: Connection, packet: p.Publish) -> None:
+    """Any publication: checked, refused or published, and acknowledged."""
+    session = connection.session
+    assert session is not None
+    broker = connection.broker
+    broker.metrics.messages_received += 1
+    _resolve_alias(connection, packet)
+    _check(connection, packet)
+    packet_id = packet.packet_id
+    if packet_id is not None and connection.version == p.V5:
+        _count_unacknowledged(connection, session, packet_id)
+    if packet.qos == 2 and packet_id in session.received:
+        connection.send_packet(p.Pubrec(packet_id))  # the second copy [MQTT-4.3.3-10]
+        return
+    reason, text = _publish(connection, session, packet)
+    if packet_id is not None:
+        _acknowledge(connection, session, packet, packet_id, reason, text)
+
+
+def _resolve_alias(connection: Connection, packet: p.Publish) -> None:
+    """Puts the topic in the place of its alias, or remembers a new one (MQTT 5 §3.3.2.3.4)."""
+    alias = packet.properties.topic_alias
+    if alias is None:
+        if not packet.topic and connection.version == p.V5:
+            raise violation("neither a topic name nor a topic alias")
+        return
+    alias_max = connection.broker.limits.topic_alias_max
+    if alias > alias_max:
+        raise PacketError(Reason.TOPIC_ALIAS_INVALID, f"topic alias {alias} (at most {alias_max})")  # [MQTT-3.3.2-9]
+    if connection.aliases_in is None:
+        connection.aliases_in = {}
+    if packet.topic:
+        connection.aliases_in[alias] = packet.topic
+    elif alias in connection.aliases_in:
+        packet.topic = connection.aliases_in[alias]
+    else:
+        raise violation(f"topic alias {alias} was never set on this connection")
+
+
+def _check(connection: Connection, packet: p.Publish) -> None:
+    limits = connection.broker.limits
+    check_topic(packet.topic, limits.topic_levels_max)
+    if packet.properties.subscription_identifiers:  # [MQTT-3.3.4-6]
+        raise violation("a subscription identifier in a PUBLISH from a client")
+    if packet.qos > limits.qos_max:  # [MQTT-3.2.2-11]
+        raise PacketError(Reason.QOS_NOT_SUPPORTED, f"QoS {packet.qos} (at most {limits.qos_max})")
+    if packet.retain and not limits.retain:  # [MQTT-3.2.2-14]
+        raise PacketError(Reason.RETAIN_NOT_SUPPORTED, "this broker keeps no retained messages")
+    if len(packet.topic.encode()) > limits.topic_bytes_max:
+        raise PacketError(Reason.TOPIC_NAME_INVALID, f"a topic name of more than {limits.topic_bytes_max} bytes")
+
+
+def _count_unacknowledged(connection: Connection, session: Session, packet_id: int) -> None:
+    """[MQTT-3.3.4-7]: more publications under way than this broker's Receive Maximum."""
+    if packet_id in session.received:
+        return
+    if connection.unacknowledged >= connection.broker.limits.receive_max:
+        text = f"more than {connection.broker.limits.receive_max} publications wait for their acknowledgement"
+        raise PacketError(Reason.RECEIVE_MAXIMUM_EXCEEDED, text)
+    connection.unacknowledged += 1
+
+
+def _publish(connection: Connection, session: Session, packet: p.Publish) -> tuple[Reason, str]:
+    """Publishes if the client may, and says how it went."""
+    broker = connection.broker
+    if not _may_publish(connection, session, packet.topic):
+        broker.metrics.publish_refused += 1
+        return Reason.NOT_AUTHORIZED, f"{packet.topic!r} may not be published by this client"
+    if broker.degraded and packet.qos:
+        if connection.version == p.V3:
+            raise PacketError(Reason.QUOTA_EXCEEDED, "the store cannot be written")
+        broker.metrics.publish_refused += 1
+        return Reason.QUOTA_EXCEEDED, "the broker's store cannot be written at the moment"
+    message = message_of(packet, session.client_id, broker.now(), broker.limits.message_expiry_max_s)
+    if packet.retain and packet.payload and not broker.retained.fits(message):
+        broker.metrics.publish_refused += 1
+        return Reason.QUOTA_EXCEEDED, "no room for another retained message"
+    reached = broker.publish(message)
+    return (Reason.SUCCESS if reached else Reason.NO_MATCHING_SUBSCRIBERS), ""
+
+
+def _may_publish(connection: Connection, session: Session, topic: str) -> bool:
+    if topic.startswith("$SYS/"):
+        return False
+    allowed = connection.allowed_topics
+    if allowed is None:
+        return True
+    name = string(topic)
+    if name in allowed:
+        return True
+    if not connection.broker.access.may_publish(connection.identity, session.client_id, topic):
+        return False
+    if len(allowed) >= ALLOWED_TOPICS_MAX:
+        allowed.clear()
+    allowed.add(name)
+    return True
+
+
+def _acknowledge(
+    connection: Connection, session: Session, packet: p.Publish, packet_id: int, reason: Reason, text: str
+) -> None:
+    """PUBACK or PUBREC; 3.1.1 has no words for a refusal and acknowledges all the same [MQTT-3.3.5-2]."""
+    if packet.qos == 2 and (not reason.failed or connection.version == p.V3):
+        session.received.add(packet_id)
+        if session.durable:
+            connection.broker.store.save_received(session.row, packet_id)
+    properties = Properties()
+    if reason.failed:
+        if connection.problem_information:
+            properties.reason_string = text
+        connection.unacknowledged -= packet.qos == 2
+    make = p.Puback if packet.qos == 1 else p.Pubrec
+    connection.send_packet(make(packet_id, reason, properties))
+    if connection.broker.store.dirty:
+        connection.awaits_commit = True
+
+
+def on_pubrel(connection: Connection, packet: p.Pubrel) -> None:
+    """The client knows that we have it: the packet id is free again (MQTT §4.3.3)."""
+    session = connection.session
+    assert session is not None
+    if packet.packet_id not in session.received:
+        connection.send_packet(p.Pubcomp(packet.packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND))
+        return
+    session.received.discard(packet.packet_id)
+    connection.unacknowledged = max(0, connection.unacknowledged - 1)
+    if session.durable:
+        connection.broker.store.drop_received(session.row, packet.packet_id)
+        connection.awaits_commit = True
+    connection.send(b"\x70\x02" + packet.packet_id.to_bytes(2))

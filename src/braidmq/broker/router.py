@@ -1,0 +1,158 @@
+"""Who gets what: the subscriptions of all sessions, and the routes that are made of them.
+
+The fast path asks only `routes`, a bounded dictionary from a topic as it stands on the wire to its `Route`. On a miss
+the tree of filters is walked once. A change of one plain filter drops one route; a change of a wildcard drops them all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from braidmq.broker.shares import ShareGroup, Subscribed
+from braidmq.mqtt.packets import V3
+from braidmq.mqtt.topics import has_wildcard, split_share
+from braidmq.mqtt.trees import FilterTree
+from braidmq.mqtt.wire import string
+
+if TYPE_CHECKING:
+    from braidmq.broker.connection import Connection
+    from braidmq.broker.session import Session
+
+
+class Target:
+    """One session that a topic reaches, whatever the number of its filters that match: one copy, all identifiers."""
+
+    __slots__ = ("ids", "no_local", "qos", "retain_as_published", "session")
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.qos = 0
+        self.no_local = True
+        self.retain_as_published = False
+        self.ids: tuple[int, ...] = ()
+
+    def add(self, subscribed: Subscribed) -> None:
+        self.qos = max(self.qos, subscribed.qos)
+        self.no_local = self.no_local and subscribed.no_local
+        self.retain_as_published = self.retain_as_published or subscribed.retain_as_published
+        if subscribed.identifier:
+            self.ids += (subscribed.identifier,)
+
+
+class Route:
+    """The receivers of one topic.
+
+    `plain3` and `plain5` hold, by protocol version, the connections that take a QoS 0 publication as plain bytes;
+    `special` the targets that need it made for them (identifiers, no-local, aliases, a packet size bound, or away).
+    """
+
+    __slots__ = ("groups", "plain3", "plain5", "special", "targets", "topic")
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.targets: list[Target] = []
+        self.groups: list[ShareGroup] = []
+        self.plain3: list[Connection] = []
+        self.plain5: list[Connection] = []
+        self.special: list[Target] = []
+
+    @property
+    def empty(self) -> bool:
+        return not self.targets and not self.groups
+
+
+class Audience:
+    """All that subscribed with one filter."""
+
+    __slots__ = ("groups", "members")
+
+    def __init__(self) -> None:
+        self.members: dict[Session, Subscribed] = {}
+        self.groups: dict[str, ShareGroup] = {}
+
+
+class Router:
+    def __init__(self, routes_max: int) -> None:
+        self.routes: dict[bytes, Route] = {}
+        self.routes_max = routes_max
+        self._tree: FilterTree[Audience] = FilterTree()
+
+    def route(self, topic: str) -> Route:
+        """The receivers of a valid topic name; remembered."""
+        name = string(topic)
+        route = self.routes.get(name)
+        if route is None:
+            route = self._build(topic)
+            if topic.startswith("$SYS/"):
+                return route  # no client may publish there: never on the fast path
+            if len(self.routes) >= self.routes_max:
+                self.routes.clear()
+            self.routes[name] = route
+        return route
+
+    def _build(self, topic: str) -> Route:
+        route = Route(topic)
+        targets: dict[Session, Target] = {}
+        for audience in self._tree.match(topic):
+            for session, subscribed in audience.members.items():
+                target = targets.get(session)
+                if target is None:
+                    target = targets[session] = Target(session)
+                target.add(subscribed)
+            route.groups.extend(audience.groups.values())
+        route.targets = list(targets.values())
+        for target in route.targets:
+            connection = target.session.connection
+            if connection is None or target.ids or target.no_local or not connection.takes_plain:
+                route.special.append(target)
+            elif connection.version == V3:
+                route.plain3.append(connection)
+            else:
+                route.plain5.append(connection)
+        return route
+
+    def subscribe(self, session: Session, full_filter: str, subscribed: Subscribed) -> bool:
+        """Adds or replaces a subscription; True if it is a new one."""
+        share, topic_filter = split_share(full_filter)
+        audience = self._tree.get(topic_filter)
+        if audience is None:
+            audience = Audience()
+            self._tree.set(topic_filter, audience)
+        members = audience.members
+        if share is not None:
+            members = audience.groups.setdefault(share, ShareGroup(full_filter)).members
+        new = session not in members
+        members[session] = subscribed
+        self.forget(full_filter)
+        return new
+
+    def unsubscribe(self, session: Session, full_filter: str) -> bool:
+        """Takes a subscription away; False if there was none."""
+        share, topic_filter = split_share(full_filter)
+        audience = self._tree.get(topic_filter)
+        if audience is None:
+            return False
+        if share is None:
+            existed = audience.members.pop(session, None) is not None
+        else:
+            group = audience.groups.get(share)
+            existed = group is not None and group.members.pop(session, None) is not None
+            if group is not None and not group.members:
+                del audience.groups[share]
+        if not audience.members and not audience.groups:
+            self._tree.remove(topic_filter)
+        self.forget(full_filter)
+        return existed
+
+    def group(self, full_filter: str) -> ShareGroup | None:
+        share, topic_filter = split_share(full_filter)
+        audience = self._tree.get(topic_filter)
+        return audience.groups.get(share) if audience and share is not None else None
+
+    def forget(self, full_filter: str) -> None:
+        """Drops the routes that a change of this filter, or of a session behind it, can have changed."""
+        _, topic_filter = split_share(full_filter)
+        if has_wildcard(topic_filter):
+            self.routes.clear()
+        else:
+            self.routes.pop(string(topic_filter), None)

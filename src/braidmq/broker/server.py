@@ -1,0 +1,186 @@
+"""The broker in the real world: a loop, sockets, signals, and the time.
+
+This is the only place that knows both the sans-IO `Broker` and asyncio. It calls `flush` once a loop tick, fires
+timers, answers SIGHUP with a reload, and SIGTERM or SIGINT with a clean end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from braidmq.broker import logs
+from braidmq.broker.admin import AdminServer
+from braidmq.broker.authentication import build_access, build_authenticator, build_methods
+from braidmq.broker.broker import Broker
+from braidmq.broker.config import Config
+from braidmq.broker.config_problems import ConfigError
+from braidmq.broker.config_reload import reload_plan
+from braidmq.broker.exposition import Exposition
+from braidmq.broker.listeners import Listeners
+from braidmq.broker.sqlite_store import SqliteStore
+from braidmq.broker.store import MemoryStore, Store
+from braidmq.broker.sys_topics import SysTopics
+
+STOP_GRACE_S = 5.0
+"""What clients get to read their DISCONNECT when the broker ends."""
+
+_log = logging.getLogger("braidmq.server")
+
+
+class Server:
+    """One broker with its listeners, from start to stop."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self._loop = asyncio.get_running_loop()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._store: Store = (
+            SqliteStore(Path(config.data), config.store.sync) if config.store.enabled else MemoryStore()
+        )
+        try:
+            self.broker = Broker(
+                clock=time.monotonic,
+                wall=time.time,
+                limits=config.limits,
+                store=self._store,
+                authenticator=build_authenticator(config),
+                methods=build_methods(config),
+                access=build_access(config),
+                spawn=self._spawn,
+                wants_flush=self._flush_soon,
+            )
+        except BaseException:
+            self._store.close()
+            raise
+        self.broker.timers.earlier = self._set_alarm
+        self.listeners = Listeners(config, self.broker)
+        self._sys = SysTopics(self.broker, config.sys_interval_s) if config.sys_interval_s else None
+        self._admin: AdminServer | None = None
+        if config.admin is not None:
+            exposition = Exposition(self.broker.metrics, self.listeners)
+            checks = {"listeners": self.listeners.trouble, "store": self._store_trouble}
+            self._admin = AdminServer(config.admin, exposition, checks)
+
+    async def start(self) -> None:
+        try:
+            await self.listeners.start()
+            if self._admin is not None:
+                await self._admin.start()
+        except BaseException:
+            await self.listeners.stop(0)
+            self._store.close()
+            raise
+        self._set_alarm()
+
+    async def stop(self) -> None:
+        """Accepts nobody any more, tells all clients, commits, and closes the store."""
+        self.listeners.stop_accepting()
+        self.broker.shut_down()
+        await self.listeners.stop(STOP_GRACE_S)
+        if self._admin is not None:
+            await self._admin.stop()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self.broker.flush()
+        self._store.close()
+
+    @property
+    def addresses(self) -> list[str]:
+        return self.listeners.addresses + (self._admin.addresses if self._admin else [])
+
+    def reload(self, new: Config) -> None:
+        """Applies what can be applied while running, and says what cannot."""
+        plan = reload_plan(self.config, new)
+        effective = plan.effective
+        authenticator, methods, access = (
+            build_authenticator(effective),
+            build_methods(effective),
+            build_access(effective),
+        )
+        self.listeners.reload(effective)
+        logs.configure(effective.log)
+        self.broker.reconfigure(effective.limits, authenticator, methods, access)
+        if self._sys is not None and effective.sys_interval_s:
+            self._sys.interval_s = effective.sys_interval_s
+        self.config = effective
+        for change in plan.applied:
+            _log.info("reloaded %s", change)
+        for change in plan.restart:
+            _log.warning("needs a restart: %s", change)
+        _log.info("reloaded: certificates, keys and password file, and %d changed keys", len(plan.applied))
+
+    def _store_trouble(self) -> str | None:
+        return "the store cannot be written" if self.broker.degraded else None
+
+    # What the broker asks of the loop
+
+    def _flush_soon(self) -> None:
+        self._loop.call_soon(self.broker.flush)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _set_alarm(self) -> None:
+        """Sleeps until the next deadline, not longer."""
+        next_at = self.broker.timers.next_at
+        if next_at is None:
+            return
+        if self._alarm is not None:
+            if self._alarm_at <= next_at:
+                return
+            self._alarm.cancel()
+        self._alarm_at = next_at
+        self._alarm = self._loop.call_later(max(0.0, next_at - self.broker.now()), self._on_alarm)
+
+    def _on_alarm(self) -> None:
+        self._alarm = None
+        self.broker.run_timers()
+        self._set_alarm()
+
+
+async def serve(
+    config: Config, announce: Callable[[list[str]], None], read_config: Callable[[], Config] | None = None
+) -> int:
+    """Runs a broker until SIGTERM or SIGINT. `announce` is called with its addresses once clients can connect."""
+    logs.configure(config.log)
+    server = Server(config)
+    await server.start()
+    # Long-lived objects are many and garbage cycles few: look for them seldom, and not among what is here already.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if read_config is not None:
+        loop.add_signal_handler(signal.SIGHUP, _reload, server, read_config)
+    announce(server.addresses)
+    await stop.wait()
+    _log.info("stopping")
+    await server.stop()
+    return 0
+
+
+def _reload(server: Server, read_config: Callable[[], Config]) -> None:
+    """What is wrong with a new configuration is said, and the old one stays."""
+    try:
+        server.reload(read_config())
+    except ConfigError as error:
+        for problem in error.problems:
+            _log.error("not reloaded: %s", problem)
+    except OSError as error:
+        _log.error("not reloaded: %s", error)

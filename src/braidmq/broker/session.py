@@ -1,0 +1,314 @@
+"""A session (MQTT §4.1): what the broker knows of a client whether or not it is connected.
+
+Outbound QoS 1 and 2 messages live in one of three places: `backlog` (waiting), `inflight` (sent, by packet id, not
+acknowledged) and `released` (QoS 2: the client has it, PUBREL sent). They move only in that direction:
+
+    backlog ──transmit──▶ inflight ──PUBACK──▶ done
+                             └──PUBREC──▶ released ──PUBCOMP──▶ done
+
+On a new connection what is in flight is put before the backlog and sent again, with DUP and its old packet id
+[MQTT-4.4.0-1]; `free` counts the publications that the client's Receive Maximum still allows [MQTT-3.3.4-9].
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from braidmq.broker.limits import FOREVER
+from braidmq.broker.message import Delivery, Message
+from braidmq.broker.shares import Subscribed
+from braidmq.broker.store import SavedSession
+from braidmq.mqtt.errors import PacketError, violation
+from braidmq.mqtt.packets import Will
+from braidmq.mqtt.reasons import Reason
+
+if TYPE_CHECKING:
+    from braidmq.broker.broker import Broker
+    from braidmq.broker.connection import Connection
+    from braidmq.broker.timers import Timer
+
+DUP = 0x08
+
+NOTHING = Message("", b"", b"", 0)
+"""Stands in a released delivery, whose message the client has."""
+
+
+class Session:
+    __slots__ = (
+        "_last_id",
+        "backlog",
+        "backlog_bytes",
+        "broker",
+        "client_id",
+        "connection",
+        "expiry_s",
+        "expiry_timer",
+        "free",
+        "inflight",
+        "received",
+        "released",
+        "row",
+        "subscriptions",
+        "will",
+        "will_timer",
+        "window",
+    )
+
+    def __init__(self, broker: Broker, client_id: str, row: int) -> None:
+        self.broker = broker
+        self.client_id = client_id
+        self.row = row
+        self.connection: Connection | None = None
+        self.expiry_s = 0
+        self.subscriptions: dict[str, Subscribed] = {}
+        self.inflight: dict[int, Delivery] = {}
+        self.released: dict[int, Delivery] = {}
+        self.received: set[int] = set()
+        self.backlog: deque[Delivery] | None = None
+        self.backlog_bytes = 0
+        self.window = 0
+        self.free = 0
+        self.will: Will | None = None
+        self.will_timer: Timer | None = None
+        self.expiry_timer: Timer | None = None
+        self._last_id = 0
+
+    @property
+    def durable(self) -> bool:
+        """Whether the session outlives its connection, and so must outlive the process."""
+        return self.expiry_s > 0
+
+    @property
+    def never_ends(self) -> bool:
+        return self.expiry_s == FOREVER
+
+    @property
+    def ready(self) -> bool:
+        """Whether a message would leave for the client at once."""
+        return self.free > 0 and not self.backlog and self.connection is not None and self.connection.writable
+
+    @property
+    def burden(self) -> int:
+        return len(self.inflight) + (len(self.backlog) if self.backlog else 0)
+
+    # Sending
+
+    def deliver(
+        self, message: Message, qos: int, retain: bool = False, ids: tuple[int, ...] = (), group: str = ""
+    ) -> None:
+        """Gives the client its copy, now or when it can take it."""
+        connection = self.connection
+        if qos == 0:
+            if connection is not None:
+                connection.send_publish(message, 0x31 if retain else 0x30, 0, ids)
+            elif self.broker.limits.queue_qos0:
+                self._hold(Delivery(message, 0, retain, ids))
+            return
+        delivery = Delivery(message, qos, retain, ids, group)
+        if self.free > 0 and not self.backlog and connection is not None and connection.writable:
+            self._transmit(connection, delivery)
+        else:
+            self._hold(delivery)
+
+    def _transmit(self, connection: Connection, delivery: Delivery) -> None:
+        """Sends a delivery for the first time, under a packet id of its own."""
+        packet_id = self._last_id % 65535 + 1
+        while packet_id in self.inflight or packet_id in self.released:
+            packet_id = packet_id % 65535 + 1
+        self._last_id = packet_id
+        first_byte = 0x30 | delivery.qos << 1 | delivery.retain
+        if not connection.send_publish(delivery.message, first_byte, packet_id, delivery.ids):
+            self._discard(delivery)  # too large for this client: as if it had been sent [MQTT-3.1.2-25]
+            return
+        delivery.packet_id = packet_id
+        self.inflight[packet_id] = delivery
+        self.free -= 1
+        if self.expiry_s:
+            self.broker.store.save_delivery(self.row, delivery)
+
+    def _hold(self, delivery: Delivery) -> None:
+        """Puts a delivery behind the others that wait, within the bounds of the queue."""
+        if self.backlog is None:
+            self.backlog = deque()
+        limits = self.broker.limits
+        size = delivery.message.size
+        while len(self.backlog) >= limits.queue_messages_max or (
+            self.backlog and self.backlog_bytes + size > limits.queue_bytes_max
+        ):
+            if self.connection is not None:
+                self.broker.metrics.slow_readers += 1
+                text = f"{len(self.backlog)} messages wait for this client, and it does not take them"
+                self.connection.fail(PacketError(Reason.QUOTA_EXCEEDED, text))
+                if not self.durable:
+                    return
+                continue
+            self.broker.metrics.messages_dropped += 1
+            if limits.queue_full == "drop_newest":
+                return
+            self._discard(self._pop())
+        self._push(delivery)
+        if self.expiry_s and delivery.qos:
+            self.broker.store.save_delivery(self.row, delivery)
+
+    def _push(self, delivery: Delivery) -> None:
+        assert self.backlog is not None
+        self.backlog.append(delivery)
+        self.backlog_bytes += delivery.message.size
+        self.broker.metrics.queued_messages += 1
+
+    def _pop(self) -> Delivery:
+        assert self.backlog
+        delivery = self.backlog.popleft()
+        self.backlog_bytes -= delivery.message.size
+        self.broker.metrics.queued_messages -= 1
+        return delivery
+
+    def _discard(self, delivery: Delivery) -> None:
+        if delivery.row:
+            self.broker.store.drop_delivery(delivery)
+
+    def pump(self) -> None:
+        """Sends what waits, as far as the client's window and its socket allow."""
+        connection = self.connection
+        budget = self.broker.limits.outbound_bytes_max
+        now = self.broker.now()
+        while self.backlog and self.free > 0 and connection is not None and connection.writable:
+            delivery = self._pop()
+            if delivery.packet_id:
+                self._resend(connection, delivery)
+            elif delivery.message.expired(now):  # [MQTT-3.3.2-5]
+                self._discard(delivery)
+            elif delivery.qos == 0:
+                connection.send_publish(delivery.message, 0x30 | delivery.retain, 0, delivery.ids)
+            else:
+                self._transmit(connection, delivery)
+            budget -= delivery.message.size
+            if budget < 0:
+                self.broker.pump_later(self)
+                return
+
+    def _resend(self, connection: Connection, delivery: Delivery) -> None:
+        packet_id = delivery.packet_id
+        if self.inflight.get(packet_id) is not delivery:
+            return  # acknowledged before its turn came
+        first_byte = 0x30 | DUP | delivery.qos << 1 | delivery.retain
+        if connection.send_publish(delivery.message, first_byte, packet_id, delivery.ids):
+            self.free -= 1
+        else:
+            del self.inflight[packet_id]
+            self._discard(delivery)
+
+    # Acknowledgements from the client
+
+    def on_puback(self, packet_id: int) -> None:
+        delivery = self.inflight.get(packet_id)
+        if delivery is None:
+            return
+        if delivery.qos != 1:
+            raise violation(f"PUBACK for packet {packet_id}, which is a QoS 2 publication")
+        del self.inflight[packet_id]
+        self._done(delivery)
+
+    def on_pubrec(self, packet_id: int, reason: Reason) -> bool:
+        """True if a PUBREL is due: the packet id is known [MQTT-4.3.3-4]."""
+        delivery = self.inflight.get(packet_id)
+        if delivery is None:
+            return packet_id in self.released
+        if delivery.qos != 2:
+            raise violation(f"PUBREC for packet {packet_id}, which is a QoS 1 publication")
+        del self.inflight[packet_id]
+        if reason.failed:
+            self._done(delivery)
+            return False
+        self.released[packet_id] = delivery
+        if delivery.row:
+            self.broker.store.release_delivery(delivery)
+        delivery.message = NOTHING
+        return True
+
+    def on_pubcomp(self, packet_id: int) -> None:
+        delivery = self.released.pop(packet_id, None)
+        if delivery is not None:
+            self._done(delivery)
+
+    def _done(self, delivery: Delivery) -> None:
+        if self.free < self.window:
+            self.free += 1
+        if delivery.row:
+            self.broker.store.drop_delivery(delivery)
+        if self.backlog:
+            self.pump()
+
+    # Connections come and go
+
+    def attach(self, connection: Connection, window: int) -> None:
+        """A connection takes the session up. `resume` sends what was left, once the CONNACK is on its way."""
+        self.connection = connection
+        self.window = self.free = window
+
+    def resume(self) -> None:
+        """Sends again what was not acknowledged: PUBRELs, then publications in their order [MQTT-4.4.0-1]."""
+        connection = self.connection
+        assert connection is not None
+        for packet_id in self.released:
+            connection.send(b"\x62\x02" + packet_id.to_bytes(2))
+            self.free -= 1
+        if self.inflight:
+            waiting = [self._pop() for _ in range(len(self.backlog or ()))]
+            self.backlog = deque()
+            for delivery in (*self.inflight.values(), *waiting):
+                self._push(delivery)
+        self.pump()
+
+    def detach(self) -> None:
+        """The connection is gone; what is in flight is no longer also in the backlog."""
+        self.connection = None
+        self.free = 0
+        while self.backlog and self.backlog[0].packet_id:
+            self._pop()
+
+    def give_back(self, group: str = "") -> list[Delivery]:
+        """Takes out what shared subscriptions (one, or all) had given to this session and it has not acknowledged.
+
+        What is under way to a connected client stays with it [MQTT-3.10.4-3], and so does a QoS 2 exchange that has
+        begun [MQTT-4.8.2-4].
+        """
+        found = []
+        if self.connection is None:
+            found = [d for d in self.inflight.values() if d.qos == 1 and d.group and group in ("", d.group)]
+            for delivery in found:
+                del self.inflight[delivery.packet_id]
+        for _ in range(len(self.backlog or ())):
+            assert self.backlog is not None
+            delivery = self._pop()
+            if delivery.group and group in ("", delivery.group) and not delivery.packet_id:
+                found.append(delivery)
+            else:
+                self._push(delivery)
+        for delivery in found:
+            self._discard(delivery)
+        return found
+
+    def restore(self, saved: SavedSession) -> None:
+        """Takes up what was in the store: under way where it has a packet id, waiting where it has none."""
+        self.received = saved.received
+        self.backlog = deque()
+        for one in saved.deliveries:
+            delivery = one.delivery
+            if one.released:
+                self.released[delivery.packet_id] = delivery
+            elif delivery.packet_id:
+                self.inflight[delivery.packet_id] = delivery
+            else:
+                self._push(delivery)
+
+    def clear(self) -> None:
+        """The session ends: nothing of it stays."""
+        while self.backlog:
+            self._discard(self._pop())
+        for delivery in (*self.inflight.values(), *self.released.values()):
+            self._discard(delivery)
+        for timer in (self.expiry_timer, self.will_timer):
+            if timer is not None:
+                timer.cancel()

@@ -1,0 +1,45 @@
+"""Shared subscriptions on this broker (MQTT 5 §4.8.2): each message goes to one member of the group.
+
+Members take turns; one that is away, slow or full is passed over while another is free.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from braidmq.broker.session import Session
+
+
+class Subscribed(msgspec.Struct, frozen=True):
+    """What a session asked for with one filter."""
+
+    qos: int
+    no_local: bool = False
+    retain_as_published: bool = False
+    identifier: int = 0
+
+
+class ShareGroup:
+    """The sessions that share one filter under one name."""
+
+    __slots__ = ("full_filter", "members", "turn")
+
+    def __init__(self, full_filter: str) -> None:
+        self.full_filter = full_filter
+        self.members: dict[Session, Subscribed] = {}
+        self.turn = 0
+
+    def choose(self, qos: int) -> Session | None:
+        """The member whose turn it is: free before busy, connected before away; None if nobody can take it."""
+        sessions = list(self.members)
+        count = len(sessions)
+        for step in range(count):
+            session = sessions[(self.turn + step) % count]
+            if session.ready:
+                self.turn = (self.turn + step + 1) % count
+                return session
+        busy = min(sessions, key=lambda session: (session.connection is None, session.burden))
+        return busy if qos > 0 or busy.connection is not None else None

@@ -1,0 +1,155 @@
+"""Listening sockets: opened with a clear error when it cannot be, and closed without leaving anything behind."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import stat
+import struct
+from collections.abc import Iterator
+
+BACKLOG_MAX = 4096
+"""Connections that wait in the kernel to be accepted; the system may allow fewer (net.core.somaxconn)."""
+
+UNIX_SOCKET_MODE = 0o660
+"""The owner and the group may connect, others may not."""
+
+_NO_SUCH_FAMILY = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
+class ListenError(OSError):
+    """A listener could not be opened; the text names it, its address, the cause and what to do."""
+
+    def __init__(self, name: str, address: str, cause: str) -> None:
+        super().__init__(f"listener {name!r} cannot listen on {address}: {cause}")
+
+
+def host_and_port(host: str, port: int) -> str:
+    """The address as it stands in a URL."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def bind_tcp(name: str, host: str, port: int) -> list[socket.socket]:
+    """Sockets that listen on every address of the host; port 0 takes a free one, the same for all of them."""
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise ListenError(name, host_and_port(host, port), f"the host name is not known ({error.strerror})") from None
+    sockets: list[socket.socket] = []
+    unavailable: OSError | None = None
+    with _closed_on_error(sockets):
+        for family, _, _, _, address in dict.fromkeys(found):
+            place = (str(address[0]), port, *address[2:])
+            try:
+                sockets.append(_listen_tcp(family, place))
+            except OSError as error:
+                # "localhost" is often also ::1 on a machine without IPv6: the other address will do.
+                if error.errno not in _NO_SUCH_FAMILY:
+                    raise ListenError(name, host_and_port(str(address[0]), port), _bind_cause(error)) from None
+                unavailable = error
+                continue
+            port = sockets[0].getsockname()[1]
+        if not sockets:
+            assert unavailable is not None
+            raise ListenError(name, host_and_port(host, port), _bind_cause(unavailable))
+    return sockets
+
+
+def bind_unix(name: str, path: str) -> socket.socket:
+    """A socket that listens on the path; one that a dead process left there is replaced."""
+    _remove_stale(name, path)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with _closed_on_error([listening]):
+        try:
+            listening.setblocking(False)
+            listening.bind(path)
+            # Nobody can connect before listen(), so there is no moment with other rights.
+            os.chmod(path, UNIX_SOCKET_MODE)
+            listening.listen(BACKLOG_MAX)
+        except OSError as error:
+            raise ListenError(name, path, _bind_cause(error)) from None
+    return listening
+
+
+def unix_identity(path: str) -> tuple[int, int] | None:
+    """Device and inode of the socket's file: tells whether it is still the one that was bound."""
+    try:
+        status = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def unix_peer(connected: socket.socket) -> str:
+    """Who is at the other end of a Unix socket: its user and process, where the system tells."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return "unix"
+    size = struct.calcsize("3i")
+    pid, uid, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return f"unix:uid={uid},pid={pid}"
+
+
+def _listen_tcp(family: int, address: tuple[str | int, ...]) -> socket.socket:
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    with _closed_on_error([listening]):
+        listening.setblocking(False)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted sockets inherit both, so no connection pays a system call for them.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind(address)
+        listening.listen(BACKLOG_MAX)
+    return listening
+
+
+def _remove_stale(name: str, path: str) -> None:
+    """Clears the path if nobody listens there; anything that is not a socket is left alone."""
+    try:
+        mode = os.stat(path, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ListenError(name, path, _bind_cause(error)) from None
+    if not stat.S_ISSOCK(mode):
+        raise ListenError(name, path, "there is a file that is not a socket; remove it or choose another path")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            return
+        except OSError as error:
+            if not isinstance(error, TimeoutError | BlockingIOError):
+                raise ListenError(name, path, _bind_cause(error)) from None
+    raise ListenError(name, path, "another process listens there; stop it or choose another path")
+
+
+def _bind_cause(error: OSError) -> str:
+    words = error.strerror or str(error)
+    match error.errno:
+        case errno.EADDRINUSE:
+            return "the port is in use; stop the other program or choose another port"
+        case errno.EACCES | errno.EPERM:
+            return f"{words}; ports below 1024 need privileges, and a socket's folder must be writable"
+        case errno.EADDRNOTAVAIL:
+            return "no interface of this machine has that address"
+        case errno.ENOENT:
+            return "the folder of the socket does not exist; create it"
+        case _:
+            return words
+
+
+@contextlib.contextmanager
+def _closed_on_error(sockets: list[socket.socket]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        for opened in sockets:
+            opened.close()
+        raise

@@ -1,0 +1,267 @@
+"""The store in SQLite: write-ahead log, one transaction a loop tick.
+
+Calls between two commits only make a list; `commit` runs it in one transaction. With `sync = "normal"` a committed tick
+survives the death of the process (`kill -9`), and with `sync = "full"` the loss of power too, for one fsync a tick.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from braidmq.broker.message import Delivery, Message
+from braidmq.broker.shares import Subscribed
+from braidmq.broker.store import SavedDelivery, SavedSession, Snapshot, StoreError
+from braidmq.mqtt.packets import Will
+from braidmq.mqtt.wire import string
+
+FILE_NAME: Final = "braidmq.sqlite"
+VERSION: Final = 1
+
+_SCHEMA: Final = """
+CREATE TABLE session (
+    id INTEGER PRIMARY KEY, client_id TEXT NOT NULL UNIQUE, expiry_s INTEGER NOT NULL, ends_at REAL
+);
+CREATE TABLE subscription (
+    session INTEGER NOT NULL, filter TEXT NOT NULL, options BLOB NOT NULL, PRIMARY KEY (session, filter)
+) WITHOUT ROWID;
+CREATE TABLE message (
+    id INTEGER PRIMARY KEY, topic TEXT NOT NULL, payload BLOB NOT NULL, qos INTEGER NOT NULL, retain INTEGER NOT NULL,
+    sender TEXT NOT NULL, forward BLOB NOT NULL, expires_at REAL
+);
+CREATE TABLE delivery (
+    id INTEGER PRIMARY KEY, session INTEGER NOT NULL, message INTEGER NOT NULL, qos INTEGER NOT NULL,
+    retain INTEGER NOT NULL, ids BLOB NOT NULL, share TEXT NOT NULL, packet_id INTEGER NOT NULL,
+    released INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX delivery_session ON delivery (session);
+CREATE TABLE received (session INTEGER NOT NULL, packet_id INTEGER NOT NULL, PRIMARY KEY (session, packet_id))
+WITHOUT ROWID;
+CREATE TABLE retained (
+    topic TEXT PRIMARY KEY, payload BLOB NOT NULL, qos INTEGER NOT NULL, sender TEXT NOT NULL, forward BLOB NOT NULL,
+    expires_at REAL
+) WITHOUT ROWID;
+CREATE TABLE will (client_id TEXT PRIMARY KEY, will BLOB NOT NULL, due_at REAL) WITHOUT ROWID;
+"""
+
+_SAVE_SESSION: Final = (
+    "INSERT INTO session VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (id) DO UPDATE SET expiry_s = excluded.expiry_s, ends_at = excluded.ends_at"
+)
+_DROP_SESSION: Final = (
+    "DELETE FROM session WHERE id = ?",
+    "DELETE FROM subscription WHERE session = ?",
+    "DELETE FROM delivery WHERE session = ?",
+    "DELETE FROM received WHERE session = ?",
+)
+_SAVE_SUBSCRIPTION: Final = "INSERT OR REPLACE INTO subscription VALUES (?, ?, ?)"
+_DROP_SUBSCRIPTION: Final = "DELETE FROM subscription WHERE session = ? AND filter = ?"
+_ADD_MESSAGE: Final = "INSERT INTO message VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_DROP_MESSAGE: Final = "DELETE FROM message WHERE id = ?"
+_ADD_DELIVERY: Final = "INSERT INTO delivery VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)"
+_SENT_DELIVERY: Final = "UPDATE delivery SET packet_id = ? WHERE id = ?"
+_RELEASE_DELIVERY: Final = "UPDATE delivery SET released = 1, message = 0 WHERE id = ?"
+_DROP_DELIVERY: Final = "DELETE FROM delivery WHERE id = ?"
+_SAVE_RECEIVED: Final = "INSERT OR IGNORE INTO received VALUES (?, ?)"
+_DROP_RECEIVED: Final = "DELETE FROM received WHERE session = ? AND packet_id = ?"
+_SAVE_RETAINED: Final = "INSERT OR REPLACE INTO retained VALUES (?, ?, ?, ?, ?, ?)"
+_DROP_RETAINED: Final = "DELETE FROM retained WHERE topic = ?"
+_SAVE_WILL: Final = "INSERT OR REPLACE INTO will VALUES (?, ?, ?)"
+_DROP_WILL: Final = "DELETE FROM will WHERE client_id = ?"
+
+
+class SqliteStore:
+    def __init__(self, folder: Path, sync: Literal["normal", "full"] = "normal") -> None:
+        self.path = folder / FILE_NAME
+        self._changes: list[tuple[str, tuple[Any, ...]]] = []
+        self._lock = _lock(folder)
+        try:
+            self._db = sqlite3.connect(self.path, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute(f"PRAGMA synchronous = {sync.upper()}")
+            self._prepare()
+            self._last_session = self._maximum("session")
+            self._last_message = self._maximum("message")
+            self._last_delivery = self._maximum("delivery")
+        except sqlite3.Error as error:
+            raise self._unusable(error) from error
+
+    def _prepare(self) -> None:
+        found = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if found == 0:
+            self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
+        elif found != VERSION:
+            text = f"{self.path} was written by another version (format {found}, this one reads {VERSION})"
+            raise StoreError(f"{text}; use the version that wrote it, or another data folder")
+
+    def _maximum(self, table: str) -> int:
+        return int(self._db.execute(f"SELECT coalesce(max(id), 0) FROM {table}").fetchone()[0])  # noqa: S608
+
+    def _unusable(self, error: sqlite3.Error) -> StoreError:
+        if isinstance(error, sqlite3.OperationalError) and "full" in str(error):
+            return StoreError(f"the disk is full: {self.path} cannot be written; make room on it")
+        if isinstance(error, sqlite3.OperationalError):
+            return StoreError(f"{self.path} cannot be used: {error}; check the folder, its owner and the disk")
+        text = f"{self.path} is damaged: {error}"
+        return StoreError(f"{text}; restore it from a copy, or move it away to start with an empty store")
+
+    @property
+    def dirty(self) -> bool:
+        return bool(self._changes)
+
+    def commit(self) -> None:
+        changes = self._changes
+        db = self._db
+        try:
+            db.execute("BEGIN")
+            for sql, rows in groupby(changes, itemgetter(0)):
+                db.executemany(sql, [row for _, row in rows])
+            db.execute("COMMIT")
+        except sqlite3.Error as error:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise self._unusable(error) from error
+        changes.clear()
+
+    def close(self) -> None:
+        self._db.close()
+        os.close(self._lock)
+
+    # Changes
+
+    def next_row(self) -> int:
+        self._last_session += 1
+        return self._last_session
+
+    def save_session(self, row: int, client_id: str, expiry_s: int, ends_at: float | None) -> None:
+        self._changes.append((_SAVE_SESSION, (row, client_id, expiry_s, ends_at)))
+
+    def drop_session(self, row: int) -> None:
+        self._changes.extend((sql, (row,)) for sql in _DROP_SESSION)
+
+    def save_subscription(self, session: int, full_filter: str, subscribed: Subscribed) -> None:
+        self._changes.append((_SAVE_SUBSCRIPTION, (session, full_filter, msgspec.msgpack.encode(subscribed))))
+
+    def drop_subscription(self, session: int, full_filter: str) -> None:
+        self._changes.append((_DROP_SUBSCRIPTION, (session, full_filter)))
+
+    def save_delivery(self, session: int, delivery: Delivery) -> None:
+        if delivery.row:
+            self._changes.append((_SENT_DELIVERY, (delivery.packet_id, delivery.row)))
+            return
+        m = delivery.message
+        if not m.row:
+            self._last_message += 1
+            m.row = self._last_message
+            row = (m.row, m.topic, m.payload, m.qos, m.retain, m.sender, m.forward, m.expires_at)
+            self._changes.append((_ADD_MESSAGE, row))
+        m.holders += 1
+        self._last_delivery += 1
+        delivery.row = self._last_delivery
+        ids = msgspec.msgpack.encode(delivery.ids)
+        values = (session, m.row, delivery.qos, delivery.retain, ids, delivery.group, delivery.packet_id)
+        self._changes.append((_ADD_DELIVERY, (delivery.row, *values)))
+
+    def release_delivery(self, delivery: Delivery) -> None:
+        self._changes.append((_RELEASE_DELIVERY, (delivery.row,)))
+        self._let_go(delivery.message)
+
+    def drop_delivery(self, delivery: Delivery) -> None:
+        self._changes.append((_DROP_DELIVERY, (delivery.row,)))
+        delivery.row = 0
+        self._let_go(delivery.message)
+
+    def _let_go(self, message: Message) -> None:
+        if message.row:
+            message.holders -= 1
+            if not message.holders:
+                self._changes.append((_DROP_MESSAGE, (message.row,)))
+                message.row = 0
+
+    def save_received(self, session: int, packet_id: int) -> None:
+        self._changes.append((_SAVE_RECEIVED, (session, packet_id)))
+
+    def drop_received(self, session: int, packet_id: int) -> None:
+        self._changes.append((_DROP_RECEIVED, (session, packet_id)))
+
+    def save_retained(self, message: Message) -> None:
+        m = message
+        self._changes.append((_SAVE_RETAINED, (m.topic, m.payload, m.qos, m.sender, m.forward, m.expires_at)))
+
+    def drop_retained(self, topic: str) -> None:
+        self._changes.append((_DROP_RETAINED, (topic,)))
+
+    def save_will(self, client_id: str, will: Will, due_at: float | None) -> None:
+        self._changes.append((_SAVE_WILL, (client_id, msgspec.msgpack.encode(will), due_at)))
+
+    def drop_will(self, client_id: str) -> None:
+        self._changes.append((_DROP_WILL, (client_id,)))
+
+    # What an earlier process left
+
+    def load(self) -> Snapshot:
+        try:
+            self._db.execute("DELETE FROM message WHERE id NOT IN (SELECT message FROM delivery)")
+            sessions = self._load_sessions()
+            self._load_deliveries(sessions)
+            return Snapshot(list(sessions.values()), self._load_retained(), self._load_wills())
+        except (sqlite3.Error, msgspec.MsgspecError) as error:
+            damage = error if isinstance(error, sqlite3.Error) else sqlite3.DatabaseError(str(error))
+            raise self._unusable(damage) from error
+
+    def _load_sessions(self) -> dict[int, SavedSession]:
+        sessions = {row[0]: SavedSession(*row) for row in self._db.execute("SELECT * FROM session ORDER BY id")}
+        for session, full_filter, options in self._db.execute("SELECT * FROM subscription"):
+            if session in sessions:
+                sessions[session].subscriptions[full_filter] = msgspec.msgpack.decode(options, type=Subscribed)
+        for session, packet_id in self._db.execute("SELECT * FROM received"):
+            if session in sessions:
+                sessions[session].received.add(packet_id)
+        return sessions
+
+    def _load_deliveries(self, sessions: dict[int, SavedSession]) -> None:
+        messages = {0: Message("", b"", b"", 0)}
+        for row, topic, payload, qos, retain, sender, forward, expires_at in self._db.execute("SELECT * FROM message"):
+            messages[row] = Message(topic, string(topic), payload, qos, bool(retain), sender, forward, expires_at, row)
+        rows = self._db.execute("SELECT * FROM delivery ORDER BY id")
+        for row, session, message, qos, retain, ids, group, packet_id, released in rows:
+            if session not in sessions:
+                continue
+            numbers = msgspec.msgpack.decode(ids, type=tuple[int, ...])
+            delivery = Delivery(messages[message], qos, bool(retain), numbers, group, packet_id, row)
+            if message:
+                delivery.message.holders += 1
+            sessions[session].deliveries.append(SavedDelivery(delivery, bool(released)))
+
+    def _load_retained(self) -> list[Message]:
+        return [
+            Message(topic, string(topic), payload, qos, True, sender, forward, expires_at)
+            for topic, payload, qos, sender, forward, expires_at in self._db.execute("SELECT * FROM retained")
+        ]
+
+    def _load_wills(self) -> dict[str, tuple[Will, float | None]]:
+        rows = self._db.execute("SELECT * FROM will")
+        return {client_id: (msgspec.msgpack.decode(will, type=Will), due_at) for client_id, will, due_at in rows}
+
+
+def _lock(folder: Path) -> int:
+    """Two brokers must not share a folder: the second one is told so. Released when the process ends, in any way."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreError(f"the data folder {folder} cannot be used: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        text = f"the data folder {folder} is in use by another broker"
+        raise StoreError(f"{text}; stop that one, or give this one another folder with --data") from None
+    return lock

@@ -1,0 +1,18 @@
+"""The states of a connection.
+
+CONNECTING ──CONNECT──▶ AUTHENTICATING ──verdict──▶ OPEN
+     └──CONNECT with a method──▶ EXCHANGING ──AUTH …──▶ OPEN
+any ──DISCONNECT, error, lost socket──▶ CLOSED
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class State(Enum):
+    CONNECTING = "waits for a CONNECT"
+    AUTHENTICATING = "somebody is looking at the credentials"
+    EXCHANGING = "waits for an AUTH"
+    OPEN = "connected"
+    CLOSED = "over"

@@ -1,0 +1,83 @@
+"""The command `braidmq`. Each subcommand is a module of its own, loaded when it is asked for: so all start quickly."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any, Final
+
+import typer
+
+from braidmq.cli import output
+from braidmq.cli.errors import CliError, ExitCode
+from braidmq.cli.quick import QuickGroup
+
+COMMANDS: Final = {
+    "up": "braidmq.cli.up",
+    "pub": "braidmq.cli.publish",
+    "sub": "braidmq.cli.subscribe",
+    "passwd": "braidmq.cli.passwd",
+    "bench": "braidmq.cli.bench",
+    "version": "braidmq.cli.versions",
+}
+
+HELP: Final = (
+    "An MQTT broker, and tools to speak with any.\n\n"
+    "Exit codes: 0 done; 1 refused, disconnected or messages lost; 2 wrong usage or configuration; "
+    "3 cannot start or connect; 4 the time was up; 130 interrupted."
+)
+EXAMPLES: Final = output.examples(
+    ("A broker on this machine, with its store in ./data", "braidmq up"),
+    ("In a second terminal: listen", "braidmq sub 'sensors/#'"),
+    ("In a third: speak", "braidmq pub sensors/kitchen 21.5"),
+    ("All options of a command, with more examples", "braidmq sub --help"),
+)
+
+
+class Commands(QuickGroup):
+    """The subcommands by name. What goes wrong in one as can be expected ends with a message and an exit code."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        return typer.main.get_command(importlib.import_module(COMMANDS[cmd_name]).app)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except CliError as error:
+            output.show_error(error.text, error.hint)
+            raise typer.Exit(error.code) from None
+        except BrokenPipeError:
+            # Whoever read the output has what it wanted (`braidmq sub … | head -1`). Nothing more can be written, not
+            # even by the interpreter when it flushes at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(ExitCode.OK) from None
+
+
+def build(*, completion: bool) -> typer.Typer:
+    """The command line. `completion` adds the options that set up the shell's TAB key; they are slow to make."""
+    app = typer.Typer(
+        cls=Commands,
+        epilog=EXAMPLES,
+        help=HELP,
+        no_args_is_help=True,
+        add_completion=completion,
+        pretty_exceptions_enable=False,
+    )
+
+    @app.callback()
+    def braidmq() -> None:
+        pass  # makes a group of it; its commands come from COMMANDS
+
+    return app
+
+
+def run() -> None:
+    """The entry point. Ctrl-C ends with 130, unless the command has a better idea."""
+    subcommand = len(sys.argv) > 1 and not sys.argv[1].startswith("-")
+    build(completion=not subcommand or "_BRAIDMQ_COMPLETE" in os.environ)(prog_name="braidmq")

@@ -1,0 +1,65 @@
+"""Topic names and topic filters (MQTT §4.7): what is a good one, and which filter matches which name."""
+
+from __future__ import annotations
+
+from braidmq.mqtt.errors import PacketError
+from braidmq.mqtt.reasons import Reason
+
+SHARE_PREFIX = "$share/"
+LEVELS_MAX = 128
+"""Levels that a topic or filter may have unless the caller says otherwise."""
+
+
+def check_topic(topic: str, levels_max: int = LEVELS_MAX) -> None:
+    """Refuses what is no topic name to publish to: [MQTT-4.7.3-1], [MQTT-3.3.2-2]."""
+    if not topic:
+        raise PacketError(Reason.TOPIC_NAME_INVALID, "an empty topic name")
+    if "+" in topic or "#" in topic:
+        raise PacketError(Reason.TOPIC_NAME_INVALID, f"a wildcard in the topic name {topic!r}")
+    if topic.count("/") >= levels_max:
+        raise PacketError(Reason.TOPIC_NAME_INVALID, f"a topic name of more than {levels_max} levels")
+
+
+def check_filter(topic_filter: str, levels_max: int = LEVELS_MAX) -> None:
+    """Refuses what is no topic filter: `+` and `#` stand alone in a level, `#` in the last one [MQTT-4.7.1-1/-2/-3]."""
+    if not topic_filter:
+        raise PacketError(Reason.TOPIC_FILTER_INVALID, "an empty topic filter")
+    levels = topic_filter.split("/")
+    if len(levels) > levels_max:
+        raise PacketError(Reason.TOPIC_FILTER_INVALID, f"a topic filter of more than {levels_max} levels")
+    for place, level in enumerate(levels):
+        if len(level) > 1 and ("+" in level or "#" in level):
+            raise PacketError(Reason.TOPIC_FILTER_INVALID, f"a wildcard beside other characters in {topic_filter!r}")
+        if level == "#" and place != len(levels) - 1:
+            raise PacketError(Reason.TOPIC_FILTER_INVALID, f"# before the last level of {topic_filter!r}")
+
+
+def has_wildcard(topic_filter: str) -> bool:
+    """True for a valid filter that matches more than the one topic it spells."""
+    return "+" in topic_filter or topic_filter.endswith("#")
+
+
+def split_share(topic_filter: str) -> tuple[str | None, str]:
+    """(share name, filter) of `$share/name/filter` (MQTT 5 §4.8.2), or (None, filter) of a plain one."""
+    if not topic_filter.startswith(SHARE_PREFIX):
+        return None, topic_filter
+    name, slash, rest = topic_filter.removeprefix(SHARE_PREFIX).partition("/")
+    if not name or "+" in name or "#" in name:  # [MQTT-4.8.2-1], [MQTT-4.8.2-2]
+        raise PacketError(Reason.TOPIC_FILTER_INVALID, f"not a share name in {topic_filter!r}")
+    if not slash or not rest:
+        raise PacketError(Reason.TOPIC_FILTER_INVALID, f"no topic filter after the share name in {topic_filter!r}")
+    return name, rest
+
+
+def matches(topic_filter: str, topic: str) -> bool:
+    """Whether a filter matches a topic name; a leading wildcard does not match `$` topics [MQTT-4.7.2-1]."""
+    if topic[:1] == "$" and topic_filter[:1] in ("+", "#"):
+        return False
+    wanted = topic_filter.split("/")
+    given = topic.split("/")
+    for place, level in enumerate(wanted):
+        if level == "#":
+            return True
+        if place >= len(given) or (level != "+" and level != given[place]):
+            return False
+    return len(wanted) == len(given)

@@ -1,0 +1,171 @@
+"""The admin port: metrics that Prometheus can read, health, readiness, and who may ask."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from braidmq.broker import admin as module
+from braidmq.broker.admin import AdminServer
+from braidmq.broker.broker import Broker as Core
+from braidmq.broker.config import Admin, Config, Listener
+from braidmq.broker.exposition import METRICS, Exposition, readings
+from braidmq.broker.listeners import ListenError, Listeners
+from braidmq.broker.metrics import Metrics
+
+if TYPE_CHECKING:
+    from tests.conftest import Broker, StartBroker
+
+CONNACK = b"\x20\x02\x00\x00"
+ADMIN = "[admin]\nport = 0\n"
+
+
+def get(broker: Broker, path: str, **headers: str) -> tuple[int, str, str]:
+    """Status, content type and body."""
+    request = Request(broker.address("http") + path, headers=headers)
+    try:
+        with urlopen(request, timeout=10) as response:
+            return response.status, response.headers["Content-Type"], response.read().decode()
+    except HTTPError as refused:
+        return refused.code, refused.headers["Content-Type"], refused.read().decode()
+
+
+def samples(broker: Broker) -> dict[str, float]:
+    status, _, text = get(broker, "/metrics")
+    assert status == 200
+    families = text_string_to_metric_families(text)
+    return {sample.name: sample.value for family in families for sample in family.samples}
+
+
+def test_metrics_count_what_happens(start_broker: StartBroker) -> None:
+    broker = start_broker(ADMIN)
+    before = samples(broker)
+    assert before["braidmq_connections"] == 0
+    with socket.create_connection(("127.0.0.1", broker.port), timeout=10) as client:
+        client.sendall(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01m")
+        assert client.recv(4) == CONNACK
+        client.sendall(b"\x82\x06\x00\x01\x00\x01t\x00" + b"\x31\x04\x00\x01tx" + b"\x30\x04\x00\x01ty")
+        received = b""
+        while len(received) < 17:
+            received += client.recv(100)
+        during = samples(broker)
+        assert during["braidmq_connections"] == 1
+        assert during["braidmq_listener_sockets"] == 1
+        assert during["braidmq_sessions"] == 1
+        assert during["braidmq_subscriptions"] == 1
+        assert during["braidmq_retained_messages"] == before["braidmq_retained_messages"] + 1
+        assert during["braidmq_connects_total"] == before["braidmq_connects_total"] + 1
+        assert during["braidmq_messages_received_total"] == before["braidmq_messages_received_total"] + 2
+        assert during["braidmq_messages_sent_total"] == before["braidmq_messages_sent_total"] + 2
+        assert during["braidmq_received_bytes_total"] - before["braidmq_received_bytes_total"] == 35
+        assert during["braidmq_sent_bytes_total"] - before["braidmq_sent_bytes_total"] == 21
+        assert during["process_resident_memory_bytes"] > 1_000_000
+        client.sendall(b"\xff\xff\xff\xff\xff")
+        assert client.recv(100) == b""
+    wait_until_left(broker)
+    assert samples(broker)["braidmq_packets_malformed_total"] == before["braidmq_packets_malformed_total"] + 1
+
+
+def wait_until_left(broker: Broker) -> None:
+    deadline = time.monotonic() + 10
+    while samples(broker)["braidmq_connections"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_the_format_is_what_the_scraper_asks_for(start_broker: StartBroker) -> None:
+    broker = start_broker(ADMIN)
+    assert get(broker, "/metrics")[1].startswith("text/plain; version=")
+    _, content_type, text = get(broker, "/metrics", Accept="application/openmetrics-text; version=1.0.0")
+    assert content_type.startswith("application/openmetrics-text; version=1.0.0")
+    assert text.endswith("# EOF\n")
+
+
+def test_health_readiness_and_the_index(start_broker: StartBroker) -> None:
+    broker = start_broker(ADMIN)
+    status, content_type, body = get(broker, "/health")
+    assert (status, content_type) == (200, "application/json; charset=utf-8")
+    assert json.loads(body)["status"] == "ok"
+    status, _, body = get(broker, "/ready")
+    assert (status, json.loads(body)) == (200, {"status": "ready"})
+    status, content_type, body = get(broker, "/")
+    assert (status, content_type) == (200, "text/plain; charset=utf-8")
+    assert all(path in body for path in ("/metrics", "/health", "/ready"))
+    assert get(broker, "/elsewhere")[0] == 404
+
+
+def test_the_token_is_asked_for(start_broker: StartBroker) -> None:
+    broker = start_broker(ADMIN + 'token = "open sesame"\n')
+    for path in ("/", "/metrics", "/ready", "/elsewhere"):
+        status, _, body = get(broker, path)
+        assert status == 401
+        assert "open sesame" not in body
+    for wrong in ("Bearer open", "Bearer ", "Basic open sesame", "open sesame", "Bearer \u00e9"):
+        assert get(broker, "/metrics", Authorization=wrong)[0] == 401
+    assert get(broker, "/metrics", Authorization="Bearer open sesame")[0] == 200
+    assert get(broker, "/metrics", Authorization="bearer open sesame")[0] == 200
+    assert get(broker, "/health")[0] == 200
+
+
+def test_only_reading_is_possible(start_broker: StartBroker) -> None:
+    broker = start_broker(ADMIN)
+    with pytest.raises(HTTPError) as refused:
+        urlopen(Request(broker.address("http") + "/metrics", data=b"x"), timeout=10)
+    assert refused.value.code == 405
+
+
+# The server itself, in the test's loop.
+
+
+def server(admin: Admin, **reasons: str | None) -> AdminServer:
+    core = Core(clock=time.monotonic, wall=time.time)
+    exposition = Exposition(core.metrics, Listeners(Config(listeners=(Listener(port=0),)), core))
+    return AdminServer(admin, exposition, {name: partial(reasons.get, name) for name in reasons})
+
+
+async def test_not_ready_gives_the_reasons() -> None:
+    running = server(Admin(port=0), listeners=None, store="the disk is full")
+    await running.start()
+    async with aiohttp.ClientSession() as http, http.get(running.addresses[0] + "/ready") as response:
+        assert response.status == 503
+        assert await response.json() == {"status": "not ready", "reasons": {"store": "the disk is full"}}
+    await running.stop()
+    assert running.addresses == []
+
+
+async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CONNECTIONS_MAX", 2)
+    running = server(Admin(port=0))
+    await running.start()
+    async with aiohttp.ClientSession() as first, aiohttp.ClientSession() as second, aiohttp.ClientSession() as third:
+        for http in (first, second):
+            async with http.get(running.addresses[0] + "/health") as response:
+                assert response.status == 200
+                await response.read()
+        with pytest.raises(aiohttp.ClientError):
+            await third.get(running.addresses[0] + "/health")
+    await running.stop()
+
+
+async def test_a_port_in_use_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ListenError, match=f"'admin' cannot listen on 127.0.0.1:{port}: the port is in use"):
+            await server(Admin(port=port)).start()
+
+
+def test_every_number_has_one_name_everywhere() -> None:
+    metrics = Metrics(**{name: number for number, name in enumerate(Metrics.__struct_fields__, 1)})
+    values = {measure.attribute: value for measure, value in readings(metrics)}
+    assert values == {name: getattr(metrics, name) for name in Metrics.__struct_fields__}
+    for names in ([measure.name for measure in METRICS], [measure.topic for measure in METRICS]):
+        assert len(set(names)) == len(names)
