@@ -298,6 +298,14 @@ def test_a_name_with_two_addresses_has_one_port() -> None:
         each.close()
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/net/if_inet6"), reason="this machine has no IPv6")
+def test_both_families_can_have_the_same_port() -> None:
+    (six,) = bind_tcp("six", "::", 0)
+    with six:
+        (four,) = bind_tcp("four", "0.0.0.0", six.getsockname()[1])
+        four.close()
+
+
 @pytest.mark.parametrize(
     ("host", "cause"),
     [("no-such-host.invalid", "not known"), ("192.0.2.77", "no interface of this machine has that address")],

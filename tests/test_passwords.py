@@ -34,11 +34,13 @@ class Counting(argon2.PasswordHasher):
     def __init__(self) -> None:
         super().__init__(time_cost=1, memory_cost=8, parallelism=1)
         self.checked: list[str] = []
+        self.began = threading.Event()
         self.gate = threading.Event()
         self.gate.set()
 
     def verify(self, hash: str | bytes, password: str | bytes) -> bool:  # type: ignore[override]  # noqa: A002
         self.checked.append(str(hash))
+        self.began.set()
         assert self.gate.wait(10)
         return super().verify(hash, password)
 
@@ -240,8 +242,7 @@ async def test_clients_that_give_up_free_their_place() -> None:
     file = PasswordFile({"alice": CHEAP.hash("x")}, hasher=hasher, checks_running_max=1, checks_max=2)
     running = asyncio.create_task(file.verify("alice", b"x"))
     waiting = asyncio.create_task(file.verify("alice", b"x"))
-    while not hasher.checked:
-        await asyncio.sleep(0.001)
+    assert await asyncio.to_thread(hasher.began.wait, 10)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting

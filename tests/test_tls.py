@@ -111,6 +111,7 @@ def test_a_client_connects_over_secure_websocket(start_broker: StartBroker, cert
         assert client.recv(timeout=10) == CONNACK
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_versions_before_tls_1_2_are_refused(start_broker: StartBroker, certificates: Certificates) -> None:
     broker = start_broker(certificates.listener("tls"))
     context = certificates.client_context()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import hmac
 import json
 import time
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import jwt as pyjwt
 import pytest
+import trustme
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
@@ -126,7 +129,7 @@ def test_a_changed_payload_is_refused() -> None:
     assert_refused(judge(shared(), f"{head}.{part({'sub': 'root'})}.{signature}"), "not valid")
 
 
-def test_public_keys_and_certificates(tmp_path: Path, rsa_key: rsa.RSAPrivateKey) -> None:
+def test_public_keys(tmp_path: Path, rsa_key: rsa.RSAPrivateKey) -> None:
     for key, algorithm in [
         (rsa_key, "RS256"),
         (rsa_key, "PS512"),
@@ -141,14 +144,20 @@ def test_public_keys_and_certificates(tmp_path: Path, rsa_key: rsa.RSAPrivateKey
         assert_refused(judge(authenticator, signed({"sub": "alice"}, other, "RS256")), "not valid")
 
 
+def test_a_certificate_holds_a_public_key(tmp_path: Path) -> None:
+    issued = trustme.CA().issue_cert("login.example.com")
+    file = tmp_path / "certificate.pem"
+    file.write_bytes(issued.cert_chain_pems[0].bytes())
+    authenticator = TokenAuthenticator(Jwt(algorithms=("ES256",), key_file=str(file)))
+    token = signed({"sub": "alice"}, issued.private_key_pem.bytes(), "ES256")
+    assert judge(authenticator, token) == Identity("alice")
+
+
 def test_a_public_key_is_no_shared_secret(tmp_path: Path, rsa_key: rsa.RSAPrivateKey) -> None:
     """A token signed with HMAC over the public key's text, which everyone has."""
     file = tmp_path / "key.pem"
     file.write_bytes(public_pem(rsa_key))
     authenticator = TokenAuthenticator(Jwt(algorithms=("RS256",), key_file=str(file)))
-    import hashlib
-    import hmac
-
     text = f"{part({'alg': 'HS256'})}.{part({'sub': 'root'})}"
     signature = hmac.digest(public_pem(rsa_key), text.encode(), hashlib.sha256)
     forged = f"{text}.{base64.urlsafe_b64encode(signature).decode().rstrip('=')}"

@@ -27,9 +27,6 @@ from braidmq.broker.timers import Timers
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.reasons import Reason
 
-TICK_BYTES_MAX = 4 * 1024 * 1024
-"""Bytes read in one tick after which what they led to is written without waiting for the tick's end."""
-
 STORE_RETRY_S = 1.0
 """How often a store that could not be written is tried again."""
 
@@ -72,7 +69,7 @@ class Broker:
         spawn: Callable[[Coroutine[Any, Any, None]], None] = _no_spawn,
         wants_flush: Callable[[], None] = lambda: None,
     ) -> None:
-        self._clock = clock
+        self.clock = clock
         self._epoch = wall() - clock()
         self.limits = limits or Limits()
         self.store: Store = store or MemoryStore()
@@ -92,15 +89,17 @@ class Broker:
         self.degraded = False
         """True while the store cannot be written: then nothing is acknowledged that would need it."""
         self.started_at = self.now()
+        self.tick = 0
+        self.tick_bytes = 0
         self._flush_wanted = False
-        self._tick_bytes = 0
+        self._to_close: list[Connection] = []
         self._to_pump: list[Session] = []
         self._restore(self.store.load())
         self.timers.at(self.now() + RETAINED_SWEEP_S, self._sweep_retained)
 
     def now(self) -> float:
         """Unix time that never goes back while the broker runs."""
-        return self._clock() + self._epoch
+        return self.clock() + self._epoch
 
     # Connections
 
@@ -120,55 +119,53 @@ class Broker:
             self.connections.discard(connection)
             self.metrics.connections -= 1
 
-    def received(self, _connection: Connection, size: int) -> None:
-        """Bytes came in: there will be something to flush."""
-        self.metrics.bytes_received += size
-        self._tick_bytes += size
-        if self._tick_bytes > TICK_BYTES_MAX:
-            self.flush()
-        self._ring()
-
-    def _ring(self) -> None:
+    def ring(self) -> None:
         """Asks for a flush at the end of this tick."""
         if not self._flush_wanted:
             self._flush_wanted = True
             self.wants_flush()
 
     def touched(self, connection: Connection) -> None:
-        """The connection has something to send, or to close."""
+        """The connection has something to send; called before it is put there."""
         self.touched_connections.append(connection)
-        self._ring()
+        if not self._flush_wanted:
+            self.ring()
+
+    def closing(self, connection: Connection) -> None:
+        """The connection's socket is to be closed behind what it still has to send."""
+        self._to_close.append(connection)
+        self.ring()
 
     def flush(self) -> None:
         """The end of a tick: one commit, then everything that was waiting for it is written."""
-        self._tick_bytes = 0
+        self._flush_wanted = False
+        self.tick += 1
+        self.metrics.bytes_received += self.tick_bytes
+        self.tick_bytes = 0
         if self._to_pump:
             sessions, self._to_pump = self._to_pump, []
             for session in sessions:
                 session.pump()
-        self._flush_wanted = bool(self._to_pump)
         committed = not self.store.dirty or self._commit()
-        touched, self.touched_connections = self.touched_connections, []
+        touched = self.touched_connections
+        self.touched_connections = []
         sent = 0
         for connection in touched:
             if connection.awaits_commit:
                 connection.awaits_commit = False
                 if not committed:
                     self._cut(connection)
-                    continue
             out = connection.out
             if out:
-                data = b"".join(out) if len(out) > 1 else out[0]
+                data = out[0] if len(out) == 1 else b"".join(out)
                 out.clear()
                 sent += len(data)
                 connection.link.write(data)
-            if connection.session is not None:
-                connection.unacknowledged = len(connection.session.received)
-            elif connection.closing:
-                connection.link.close()
         self.metrics.bytes_sent += sent
-        if self._to_pump:
-            self.wants_flush()
+        if self._to_close:
+            closing, self._to_close = self._to_close, []
+            for connection in closing:
+                connection.link.close()
 
     def _cut(self, connection: Connection) -> None:
         """What this connection was about to be told is not true: it is told nothing, and will ask again."""
@@ -179,13 +176,13 @@ class Broker:
     def pump_later(self, session: Session) -> None:
         """The session has more to send than fits one tick."""
         self._to_pump.append(session)
-        self._ring()
+        self.ring()
 
     def run_timers(self) -> None:
         """Does what is due; what comes of it is flushed at the end of the tick."""
         self.timers.run(self.now())
         if self.store.dirty:
-            self._ring()
+            self.ring()
 
     # The store
 
@@ -311,7 +308,7 @@ class Broker:
         self._expire_later(session, ends_at)
         if session.burden:
             self._hand_over_shares(session)
-        self._ring()
+        self.ring()
 
     def _hand_over_shares(self, session: Session) -> None:
         """A member that is away gives what it has not acknowledged to those that are there (MQTT 5 §4.8.2)."""
@@ -343,7 +340,7 @@ class Broker:
         if session.will is not None:
             self._will_due(session)
         self._pass_on(left)
-        self._ring()
+        self.ring()
 
     def _forget_routes(self, session: Session) -> None:
         for full_filter in session.subscriptions:
@@ -433,7 +430,9 @@ class Broker:
         for target in targets:
             session = target.session
             if target.no_local and session.client_id == message.sender:  # [MQTT-3.8.3-3]
-                continue
+                if target.own is None:
+                    continue
+                target = target.own
             reached = True
             qos = message.qos if message.qos < target.qos else target.qos
             retain = message.retain and target.retain_as_published  # [MQTT-3.3.1-12], [MQTT-3.3.1-13]

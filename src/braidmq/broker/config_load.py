@@ -143,8 +143,9 @@ def _read_struct(cls: type[AnyStruct], value: object, key: str, findings: Findin
     fields = {field.name: field for field in msgspec.structs.fields(cls)}
     for name in value:
         if name not in fields:
-            leaf, source = _unwrapped(value[name])
-            findings.add(_join(key, str(name)), leaf, _unknown_words(str(name), key, list(fields)), source)
+            # The value means nothing, and could be a secret under a mistyped name.
+            _, source = _unwrapped(value[name])
+            findings.add(_join(key, str(name)), NOTHING, _unknown_words(str(name), key, list(fields)), source)
     found: dict[str, Any] = {}
     complete = True
     for name, field in fields.items():

@@ -14,30 +14,28 @@ SHOWN_MAX = 80
 """Characters of a value that are shown."""
 
 _SECRET: Final = re.compile(r"(^|\.)(jwt\.key|admin\.token|options)(\.|$)")
-_ESCAPED_NAMES: Final = {True: "true", False: "false", None: "none"}
+_NAMES: Final = {True: "true", False: "false", None: "none"}
 
 
 def shown(key: str, value: object) -> str:
     """A value as it would stand in the file; secrets are not shown, and long values are cut."""
-    if value is None or isinstance(value, bool):
-        return _ESCAPED_NAMES[value]
-    if _SECRET.search(key):
-        return "(secret)"
-    text = _literal(value)
+    text = _literal(key, value)
     return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 1] + "…"
 
 
-def _literal(value: object) -> str:
+def _literal(key: str, value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return _NAMES[value]
+    if _SECRET.search(key):
+        return "(secret)"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
-    if value is None or isinstance(value, bool):
-        return _ESCAPED_NAMES[value]
     if isinstance(value, msgspec.Struct):
-        return _literal({name: getattr(value, name) for name in value.__struct_fields__})
+        value = {name: getattr(value, name) for name in value.__struct_fields__}
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{name} = {shown(str(name), item)}" for name, item in value.items()) + "}"
+        return "{" + ", ".join(f"{name} = {_literal(f'{key}.{name}', item)}" for name, item in value.items()) + "}"
     if isinstance(value, Sequence):
-        return "[" + ", ".join(_literal(item) for item in value) + "]"
+        return "[" + ", ".join(_literal(key, item) for item in value) + "]"
     return str(value)
 
 

@@ -1,9 +1,7 @@
 """One client's connection, without a socket: bytes in, bytes out, and the rules between them.
 
-The way of a QoS 0 publication through this module is the broker's fast path. `receive` walks the packets in the buffer;
-a run of publications to one topic is recognised by comparing its first bytes, and the whole run is appended, as it
-came, to what each plain receiver is sent at the end of the loop tick. Everything else goes through `_dispatch`: decoded
-by the codec and handled by a method of its packet type.
+`receive` walks the packets in the buffer. Plain publications and their acknowledgements are handled where they stand
+(`fast_path`); everything else goes through `_dispatch`: decoded by the codec and handled by a method of its type.
 """
 
 from __future__ import annotations
@@ -11,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from braidmq.broker import publishing, subscribing
+from braidmq.broker.fast_path import forward_and_acknowledge, forward_run
 from braidmq.broker.handshake import Handshake
 from braidmq.broker.identity import ANONYMOUS, Identity, Origin
 from braidmq.broker.message import Message, publish_bytes
@@ -25,6 +24,11 @@ if TYPE_CHECKING:
     from braidmq.broker.broker import Broker
     from braidmq.broker.session import Session
     from braidmq.broker.timers import Timer
+
+TICK_BYTES_MAX = 4 * 1024 * 1024
+"""Bytes read in one tick after which what they led to is written without waiting for the tick's end."""
+
+_PLAIN_ACKS = frozenset((0x40, 0x50, 0x62, 0x70))
 
 CLOSE_GRACE_S = 5.0
 """How long the last bytes may take to reach a client before its socket is cut."""
@@ -53,7 +57,6 @@ class Connection:
         "allowed_topics",
         "awaits_commit",
         "broker",
-        "closing",
         "handshake",
         "identity",
         "identity_timer",
@@ -69,6 +72,7 @@ class Connection:
         "state",
         "takes_plain",
         "unacknowledged",
+        "unacknowledged_tick",
         "version",
         "writable",
     )
@@ -85,7 +89,6 @@ class Connection:
         self.handshake: Handshake | None = None
         self.out: list[bytes] = []
         self.writable = True
-        self.closing = False
         self.awaits_commit = False
         self.packet_max = broker.limits.connect_packet_bytes_max
         self.packet_max_out = 0
@@ -93,16 +96,17 @@ class Connection:
         self.problem_information = True
         self.keep_alive_s = 0.0
         self.unacknowledged = 0
+        self.unacknowledged_tick = 0
         self.aliases_in: dict[int, str] | None = None
         self.aliases_out: dict[bytes, int] | None = None
         self.aliases_out_max = 0
         self.allowed_topics: set[bytes] | None = None
-        self.seen_at = broker.now()
+        self.seen_at = broker.clock()
         self._tail: list[bytes] = []
         self._tail_size = 0
         self._wanted = 0
         self._timer: Timer | None = broker.timers.at(
-            self.seen_at + broker.limits.connect_timeout_s, self._connect_timeout
+            broker.now() + broker.limits.connect_timeout_s, self._connect_timeout
         )
 
     # Bytes in
@@ -110,8 +114,10 @@ class Connection:
     def receive(self, data: bytes) -> None:
         """Takes what came from the socket, in any pieces, and acts on every packet that is complete."""
         broker = self.broker
-        self.seen_at = broker.now()
-        broker.received(self, len(data))
+        self.seen_at = broker.clock()
+        broker.tick_bytes += len(data)
+        if broker.tick_bytes > TICK_BYTES_MAX:
+            broker.flush()
         if self._tail:
             self._tail.append(data)
             self._tail_size += len(data)
@@ -119,45 +125,56 @@ class Connection:
                 return
             data = b"".join(self._tail)
             self._tail.clear()
-        try:
-            self._consume(data)
-        except PacketError as error:
-            self.fail(error)
-
-    def _consume(self, data: bytes) -> None:
         end = len(data)
         at = 0
-        while end - at >= 2 and self.state is not State.CLOSED:
-            if self.state is State.AUTHENTICATING:
-                break
-            header = data[at]
-            length = data[at + 1]
-            body = at + 2
-            if length > 127:
-                length, body = _remaining_length(data, at + 1)
-                if body == 0:
+        try:
+            while end - at >= 2:
+                header = data[at]
+                length = data[at + 1]
+                body = at + 2
+                if length > 127:
+                    length, body = _remaining_length(data, at + 1, self.version)
+                    if body == 0:
+                        break
+                after = body + length
+                if after > end or after - at > self.packet_max:
+                    self._check_incomplete(header, after - at)
+                    self._keep(data[at:], after - at)
+                    return
+                if header == 0x30:
+                    stop = forward_run(self, data, at, body, after)
+                    if stop:
+                        at = stop
+                        continue
+                elif header == 0x32 or header == 0x34:
+                    if forward_and_acknowledge(self, data, body, after, header >> 1 & 3):
+                        at = after
+                        continue
+                elif length == 2 and header in _PLAIN_ACKS and self.session is not None:
+                    self._on_plain_ack(self.session, header, data[body] << 8 | data[body + 1])
+                    at = after
+                    continue
+                if not self._dispatch(header, data[body:after]):
+                    at = after
                     break
-            after = body + length
-            if after - at > self.packet_max:
-                raise PacketError(
-                    Reason.PACKET_TOO_LARGE, f"a packet of {after - at} bytes (at most {self.packet_max})"
-                )
-            if after > end:
-                self._check_early(header)
-                self._keep(data[at:], after - at)
-                return
-            if header == 0x30:
-                at = publishing.forward_run(self, data, at, body, after)
-                continue
-            if header == 0x32:
-                publishing.forward_qos1(self, data, body, after)
-            elif header == 0x40 and length == 2 and self.session is not None:
-                self.session.on_puback(data[body] << 8 | data[body + 1])
-            else:
-                self._dispatch(header, data[body:after])
-            at = after
+                at = after
+        except PacketError as error:
+            self.fail(error)
         if at < end and self.state is not State.CLOSED:
             self._keep(data[at:], 0)
+
+    def _on_plain_ack(self, session: Session, header: int, packet_id: int) -> None:
+        """An acknowledgement without reason and properties, as both versions send it when all is well."""
+        if not packet_id:
+            raise malformed("packet identifier 0")  # [MQTT-2.2.1-3]
+        if header == 0x40:
+            session.on_puback(packet_id)
+        elif header == 0x50:
+            self._on_pubrec(session, packet_id, Reason.SUCCESS)
+        elif header == 0x62:
+            publishing.on_pubrel(self, packet_id)
+        else:
+            session.on_pubcomp(packet_id)
 
     def _keep(self, rest: bytes, wanted: int) -> None:
         """Keeps the beginning of a packet whose end is still to come; nobody looks at it before `wanted` bytes."""
@@ -165,45 +182,42 @@ class Connection:
         self._tail_size = len(rest)
         self._wanted = wanted
 
-    def _check_early(self, header: int) -> None:
-        """Refuses at its first bytes what could not be right whatever followed."""
+    def _check_incomplete(self, header: int, size: int) -> None:
+        """Refuses by its first bytes what could not be right whatever followed."""
         if self.state is State.CONNECTING and header != 0x10:
             raise violation("the first packet is not a CONNECT")  # [MQTT-3.1.0-1]
+        if size > self.packet_max:
+            raise PacketError(Reason.PACKET_TOO_LARGE, f"a packet of {size} bytes (at most {self.packet_max})")
 
-    def resume_input(self) -> None:
-        """Goes on with what arrived while the credentials were being looked at."""
-        if self._tail:
-            data = b"".join(self._tail)
-            self._tail.clear()
-            try:
-                self._consume(data)
-            except PacketError as error:
-                self.fail(error)
+    def _dispatch(self, header: int, body: bytes) -> bool:
+        """Decodes one packet and gives it to whoever handles it in this state; False if no more should follow now."""
+        if self.state is State.OPEN:
+            self._on_packet(decode(header, body, self.version))
+        elif self.state is State.CONNECTING:
+            self._on_connect(header, body)
+        elif self.state is State.EXCHANGING:
+            self._on_exchange(decode(header, body, self.version))
+        return self.state is not State.CLOSED and self.state is not State.AUTHENTICATING
 
-    def _dispatch(self, header: int, body: bytes) -> None:
-        """Decodes one packet and gives it to whoever handles it in this state."""
-        if self.state is State.CONNECTING:
-            if header >> 4 != 1:
-                raise violation("the first packet is not a CONNECT")  # [MQTT-3.1.0-1]
-            if body[:7] == b"\0\4MQTT\5":
-                self.version = p.V5  # so that even a malformed CONNECT is refused in its own words
-            packet = decode(header, body, self.version)
-            assert isinstance(packet, p.Connect)
-            self.version = packet.version
-            self.handshake = Handshake(self, packet)
-            self.handshake.begin()
-            return
+    def _on_connect(self, header: int, body: bytes) -> None:
+        if header >> 4 != 1:
+            raise violation("the first packet is not a CONNECT")  # [MQTT-3.1.0-1]
+        if body[:7] == b"\0\4MQTT\5":
+            self.version = p.V5  # so that even a malformed CONNECT is refused in its own words
         packet = decode(header, body, self.version)
-        if self.state is State.EXCHANGING:
-            assert self.handshake is not None
-            if isinstance(packet, p.Auth):
-                self.handshake.on_auth(packet)
-            elif isinstance(packet, p.Disconnect):
-                self.end(will=False)
-            else:  # §4.12: nothing but AUTH and DISCONNECT before the CONNACK
-                raise violation("a packet other than AUTH while authentication is under way")
-            return
-        self._on_packet(packet)
+        assert isinstance(packet, p.Connect)
+        self.version = packet.version
+        self.handshake = Handshake(self, packet)
+        self.handshake.begin()
+
+    def _on_exchange(self, packet: p.Packet) -> None:
+        assert self.handshake is not None
+        if isinstance(packet, p.Auth):
+            self.handshake.on_auth(packet)
+        elif isinstance(packet, p.Disconnect):
+            self.end(will=False)
+        else:  # §4.12: nothing but AUTH and DISCONNECT before the CONNACK
+            raise violation("a packet other than AUTH while authentication is under way")
 
     def _on_packet(self, packet: p.Packet) -> None:
         session = self.session
@@ -214,9 +228,9 @@ class Connection:
             case p.Puback():
                 session.on_puback(packet.packet_id)
             case p.Pubrec():
-                self._on_pubrec(session, packet)
+                self._on_pubrec(session, packet.packet_id, packet.reason)
             case p.Pubrel():
-                publishing.on_pubrel(self, packet)
+                publishing.on_pubrel(self, packet.packet_id)
             case p.Pubcomp():
                 session.on_pubcomp(packet.packet_id)
             case p.Subscribe():
@@ -234,11 +248,11 @@ class Connection:
             case _:
                 raise violation(f"{type(packet).__name__.upper()} from a client")
 
-    def _on_pubrec(self, session: Session, packet: p.Pubrec) -> None:
-        if session.on_pubrec(packet.packet_id, packet.reason):
-            self.send(b"\x62\x02" + packet.packet_id.to_bytes(2))
-        elif not packet.reason.failed:
-            self.send_packet(p.Pubrel(packet.packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND))
+    def _on_pubrec(self, session: Session, packet_id: int, reason: Reason) -> None:
+        if session.on_pubrec(packet_id, reason):
+            self.send(b"\x62\x02" + packet_id.to_bytes(2))
+        elif not reason.failed:
+            self.send_packet(p.Pubrel(packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND))
 
     def _on_disconnect(self, session: Session, packet: p.Disconnect) -> None:
         expiry_s = packet.properties.session_expiry_interval
@@ -349,9 +363,7 @@ class Connection:
         if self.state is State.CLOSED:
             return
         self._part(will)
-        self.closing = True
-        if not self.out:
-            self.broker.touched(self)
+        self.broker.closing(self)
         self._timer = self.broker.timers.at(self.broker.now() + CLOSE_GRACE_S, self.link.abort)
 
     def lost(self, _error: Exception | None = None) -> None:
@@ -391,12 +403,12 @@ class Connection:
             self._timer = None
         if keep_alive_s:
             self.keep_alive_s = 1.5 * keep_alive_s  # [MQTT-3.1.2-22]
-            self._timer = self.broker.timers.at(self.seen_at + self.keep_alive_s, self._check_alive)
+            self._timer = self.broker.timers.at(self.broker.now() + self.keep_alive_s, self._check_alive)
 
     def _check_alive(self) -> None:
-        due_at = self.seen_at + self.keep_alive_s
-        if due_at > self.broker.now():
-            self._timer = self.broker.timers.at(due_at, self._check_alive)
+        left_s = self.seen_at + self.keep_alive_s - self.broker.clock()
+        if left_s > 0:
+            self._timer = self.broker.timers.at(self.broker.now() + left_s, self._check_alive)
         else:
             text = f"nothing heard for {self.keep_alive_s:g} s"
             self.fail(PacketError(Reason.KEEP_ALIVE_TIMEOUT, text))
@@ -408,13 +420,15 @@ class Connection:
         return f"client {client_id!r} from {self.origin.peer or self.origin.listener}"
 
 
-def _remaining_length(data: bytes, at: int) -> tuple[int, int]:
+def _remaining_length(data: bytes, at: int, version: int) -> tuple[int, int]:
     """(length, where the body begins); (0, 0) if the bytes that say so are not all there."""
     value = shift = 0
     for place in range(at, min(at + 4, len(data))):
         byte = data[place]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
+            if not byte and version == p.V5:
+                raise malformed("a remaining length in more bytes than it needs")  # [MQTT-1.5.5-1]
             return value, place + 1
         shift += 7
     if len(data) - at >= 4:

@@ -12,7 +12,7 @@ from braidmq.broker.state import State
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.errors import PacketError, violation
 from braidmq.mqtt.properties import Properties
-from braidmq.mqtt.reasons import Reason
+from braidmq.mqtt.reasons import RETURN_CODES, Reason
 from braidmq.mqtt.topics import check_topic
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Handshake:
 
     def _refused(self, reason: Reason, text: str) -> PacketError:
         """A refusal in the client's own words: 3.1.1 gets its CONNACK here, MQTT 5 on the error's way out."""
-        if self.connect.version == p.V3:
+        if self.connect.version == p.V3 and reason in RETURN_CODES:
             self.connection.send_packet(p.Connack(False, reason))
         return PacketError(reason, text)
 
@@ -101,7 +101,7 @@ class Handshake:
             connection.fail(error)
             return
         connection.link.resume_reading()
-        connection.resume_input()
+        connection.receive(b"")
 
     def _judge(self, verdict: Verdict) -> None:
         broker = self.connection.broker

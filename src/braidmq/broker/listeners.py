@@ -11,7 +11,6 @@ the protocol's `data_received` *is* the core connection's `receive`.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
 import socket
@@ -37,7 +36,7 @@ __all__ = ["Door", "ListenError", "Listeners", "StreamProtocol", "TlsError"]
 ACCEPT_BATCH_MAX: Final = 64
 """Sockets accepted from one listener before the loop turns to its other work."""
 ACCEPT_PAUSE_S: Final = 0.2
-"""How long nothing is accepted when the system is out of file descriptors or memory for more."""
+"""How long nothing is accepted after the system said that it cannot, most often for lack of file descriptors."""
 BURST_S: Final = 0.1
 """The connect rate is kept over spans of this length; connects that were not used up longer ago are lost."""
 LINGER_S: Final = 10.0
@@ -46,7 +45,6 @@ COMPLAINT_INTERVAL_S: Final = 60.0
 """The same complaint is written to the log at most this often."""
 
 _SCHEMES: Final = {"tcp": "mqtt", "tls": "mqtts", "ws": "ws", "wss": "wss", "unix": "unix"}
-_EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 _log = logging.getLogger("braidmq.listeners")
 
@@ -204,10 +202,8 @@ class Door:
                 accepted, address = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:
-                if error.errno not in _EXHAUSTED:
-                    raise
-                hall.complain(f"cannot accept connections: {error.strerror}; they wait until others leave")
+            except OSError as error:  # most often: no file descriptor is left
+                hall.complain(f"cannot accept connections: {error.strerror}; clients wait until it can")
                 hall.pause(ACCEPT_PAUSE_S)
                 return
             hall.rate.take()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import logging
 import os
 import re
 import secrets
@@ -45,8 +44,6 @@ HASHER: Final = argon2.PasswordHasher(time_cost=2, memory_cost=19 * 1024, parall
 _HASH: Final = re.compile(r"\$argon2id\$v=\d+\$m=\d+,t=\d+,p=\d+\$[A-Za-z0-9+/]+\$[A-Za-z0-9+/]+")
 _WRONG: Final = Refusal(Reason.BAD_USER_NAME_OR_PASSWORD)
 _BUSY: Final = Refusal(Reason.SERVER_BUSY, "too many clients are being authenticated")
-
-log = logging.getLogger(__name__)
 
 
 class PasswordFileError(ValueError):

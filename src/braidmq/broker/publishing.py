@@ -1,16 +1,16 @@
-"""Publications that come in: the fast path for the plain ones, the careful path for the rest (MQTT §3.3, §4.3)."""
+"""Publications that come in, one by one and carefully (MQTT §3.3, §4.3); `fast_path` has the plain ones."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from braidmq.broker.message import Message, message_of
+from braidmq.broker.message import message_of
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.errors import PacketError, violation
 from braidmq.mqtt.properties import Properties
 from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.topics import check_topic
-from braidmq.mqtt.wire import string, varint
+from braidmq.mqtt.wire import string
 
 if TYPE_CHECKING:
     from braidmq.broker.connection import Connection
@@ -18,109 +18,6 @@ if TYPE_CHECKING:
 
 ALLOWED_TOPICS_MAX = 1024
 """Topics that a connection may publish to, remembered so that the fast path need not ask."""
-
-
-def forward_run(connection: Connection, data: bytes, at: int, body: int, after: int) -> int:
-    """Handles the QoS 0 publication at `at` and those of the same topic and size behind it; returns where they end.
-
-    Their first bytes (fixed header, topic, and in MQTT 5 an empty property block) are equal, so one comparison
-    recognises each, and the run goes to the receivers of the same version as one piece.
-    """
-    broker = connection.broker
-    name_end = body + 2 + (data[body] << 8 | data[body + 1]) if after - body >= 2 else after + 1
-    is_v5 = connection.version == p.V5
-    payload_at = name_end + is_v5
-    if payload_at > after or (is_v5 and data[name_end]):
-        return _carefully(connection, data, at, body, after)
-    name = data[body:name_end]
-    route = broker.router.routes.get(name)
-    allowed = connection.allowed_topics
-    if route is None or connection.session is None or (allowed is not None and name not in allowed):
-        return _carefully(connection, data, at, body, after)
-
-    end = len(data)
-    size = after - at
-    stop = after
-    first_bytes = data[at:payload_at]
-    while data.startswith(first_bytes, stop) and stop + size <= end:
-        stop += size
-    count = (stop - at) // size
-    metrics = broker.metrics
-    metrics.messages_received += count
-
-    same, other = (route.plain5, route.plain3) if is_v5 else (route.plain3, route.plain5)
-    if same:
-        _append(connection, same, data[at:stop], count)
-    if other:
-        _append(connection, other, _translated(data, at, stop, size, name, payload_at - at, not is_v5), count)
-    if route.special or route.groups:
-        for place in range(at, stop, size):
-            payload = data[place + payload_at - at : place + size]
-            message = Message(route.topic, name, payload, 0, False, connection.session.client_id)
-            broker.deliver(message, route.special, route.groups)
-    return stop
-
-
-def _append(connection: Connection, receivers: list[Connection], run: bytes, count: int) -> None:
-    touched = connection.broker.touched_connections
-    metrics = connection.broker.metrics
-    metrics.messages_sent += count * len(receivers)
-    for receiver in receivers:
-        if receiver.writable:
-            out = receiver.out
-            if not out:
-                touched.append(receiver)
-            out.append(run)
-        else:
-            metrics.messages_sent -= count
-            metrics.messages_dropped += count
-
-
-def _translated(data: bytes, at: int, stop: int, size: int, name: bytes, head: int, to_v5: bool) -> bytes:
-    """A run for receivers of the other version: the empty property block comes in, or goes."""
-    length = len(name) + size - head + to_v5
-    new_head = b"\x30" + varint(length) + name + (b"\0" if to_v5 else b"")
-    pieces: list[bytes] = []
-    for place in range(at, stop, size):
-        pieces += (new_head, data[place + head : place + size])
-    return b"".join(pieces)
-
-
-def _carefully(connection: Connection, data: bytes, at: int, body: int, after: int) -> int:
-    connection._dispatch(data[at], data[body:after])
-    return after
-
-
-def forward_qos1(connection: Connection, data: bytes, body: int, after: int) -> None:
-    """A QoS 1 publication without DUP, RETAIN or properties, to a topic whose route is known; others carefully."""
-    broker = connection.broker
-    session = connection.session
-    name_end = body + 2 + (data[body] << 8 | data[body + 1]) if after - body >= 2 else after + 1
-    is_v5 = connection.version == p.V5
-    payload_at = name_end + 2 + is_v5
-    if payload_at <= after and session is not None and not broker.degraded and not (is_v5 and data[payload_at - 1]):
-        name = data[body:name_end]
-        route = broker.router.routes.get(name)
-        allowed = connection.allowed_topics
-        packet_id = data[name_end : name_end + 2]
-        if (
-            route is not None
-            and (allowed is None or name in allowed)
-            and packet_id != b"\0\0"
-            and connection.unacknowledged < broker.limits.receive_max
-        ):
-            broker.metrics.messages_received += 1
-            connection.unacknowledged += is_v5
-            message = Message(route.topic, name, data[payload_at:after], 1, False, session.client_id)
-            reached = broker.deliver(message, route.targets, route.groups)
-            if is_v5 and not reached:
-                connection.send(b"\x40\x03" + packet_id + b"\x10")
-            else:
-                connection.send(b"\x40\x02" + packet_id)
-            if broker.store.dirty:
-                connection.awaits_commit = True
-            return
-    connection._dispatch(0x32, data[body:after])
 
 
 def on_publish(connection: Connection, packet: p.Publish) -> None:
@@ -179,6 +76,9 @@ def _count_unacknowledged(connection: Connection, session: Session, packet_id: i
     """[MQTT-3.3.4-7]: more publications under way than this broker's Receive Maximum."""
     if packet_id in session.received:
         return
+    if connection.unacknowledged_tick != connection.broker.tick:
+        connection.unacknowledged_tick = connection.broker.tick
+        connection.unacknowledged = len(session.received)
     if connection.unacknowledged >= connection.broker.limits.receive_max:
         text = f"more than {connection.broker.limits.receive_max} publications wait for their acknowledgement"
         raise PacketError(Reason.RECEIVE_MAXIMUM_EXCEEDED, text)
@@ -240,16 +140,16 @@ def _acknowledge(
         connection.awaits_commit = True
 
 
-def on_pubrel(connection: Connection, packet: p.Pubrel) -> None:
+def on_pubrel(connection: Connection, packet_id: int) -> None:
     """The client knows that we have it: the packet id is free again (MQTT §4.3.3)."""
     session = connection.session
     assert session is not None
-    if packet.packet_id not in session.received:
-        connection.send_packet(p.Pubcomp(packet.packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND))
+    if packet_id not in session.received:
+        connection.send_packet(p.Pubcomp(packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND))
         return
-    session.received.discard(packet.packet_id)
+    session.received.discard(packet_id)
     connection.unacknowledged = max(0, connection.unacknowledged - 1)
     if session.durable:
-        connection.broker.store.drop_received(session.row, packet.packet_id)
+        connection.broker.store.drop_received(session.row, packet_id)
         connection.awaits_commit = True
-    connection.send(b"\x70\x02" + packet.packet_id.to_bytes(2))
+    connection.send(b"\x70\x02" + packet_id.to_bytes(2))

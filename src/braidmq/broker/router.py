@@ -22,21 +22,33 @@ if TYPE_CHECKING:
 class Target:
     """One session that a topic reaches, whatever the number of its filters that match: one copy, all identifiers."""
 
-    __slots__ = ("ids", "no_local", "qos", "retain_as_published", "session")
+    __slots__ = ("ids", "no_local", "own", "qos", "retain_as_published", "session")
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.qos = 0
-        self.no_local = True
+        self.no_local = False
+        self.own: Target | None = None
+        """Where `no_local` is set: what holds for the session's own publications, None if it wants none of them."""
         self.retain_as_published = False
         self.ids: tuple[int, ...] = ()
 
     def add(self, subscribed: Subscribed) -> None:
         self.qos = max(self.qos, subscribed.qos)
-        self.no_local = self.no_local and subscribed.no_local
         self.retain_as_published = self.retain_as_published or subscribed.retain_as_published
         if subscribed.identifier:
             self.ids += (subscribed.identifier,)
+
+
+def target_of(session: Session, subscriptions: list[Subscribed]) -> Target:
+    target = Target(session)
+    for subscribed in subscriptions:
+        target.add(subscribed)
+    if any(subscribed.no_local for subscribed in subscriptions):
+        target.no_local = True
+        others = [subscribed for subscribed in subscriptions if not subscribed.no_local]
+        target.own = target_of(session, others) if others else None
+    return target
 
 
 class Route:
@@ -92,15 +104,12 @@ class Router:
 
     def _build(self, topic: str) -> Route:
         route = Route(topic)
-        targets: dict[Session, Target] = {}
+        found: dict[Session, list[Subscribed]] = {}
         for audience in self._tree.match(topic):
             for session, subscribed in audience.members.items():
-                target = targets.get(session)
-                if target is None:
-                    target = targets[session] = Target(session)
-                target.add(subscribed)
+                found.setdefault(session, []).append(subscribed)
             route.groups.extend(audience.groups.values())
-        route.targets = list(targets.values())
+        route.targets = [target_of(session, subscriptions) for session, subscriptions in found.items()]
         for target in route.targets:
             connection = target.session.connection
             if connection is None or target.ids or target.no_local or not connection.takes_plain:

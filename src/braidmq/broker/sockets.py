@@ -34,7 +34,7 @@ def host_and_port(host: str, port: int) -> str:
 def bind_tcp(name: str, host: str, port: int) -> list[socket.socket]:
     """Sockets that listen on every address of the host; port 0 takes a free one, the same for all of them."""
     try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
         raise ListenError(name, host_and_port(host, port), f"the host name is not known ({error.strerror})") from None
     sockets: list[socket.socket] = []
@@ -100,6 +100,7 @@ def _listen_tcp(family: int, address: tuple[str | int, ...]) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if family == socket.AF_INET6:
+            # "::" is all IPv6 addresses, so that a listener on 0.0.0.0 can have the same port beside it.
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listening.bind(address)
         listening.listen(BACKLOG_MAX)

@@ -200,7 +200,7 @@ class WebSocketProtocol(asyncio.Protocol):
 def web_origins(origins: tuple[str, ...]) -> list[WebOrigin | None] | None:
     """The origins that may connect, as the library wants them: None allows all.
 
-    Programs that are no browsers send no origin; they could send any, so nothing is gained by refusing them.
+    No origin at all is fine too: only a browser can be trusted to tell it, and a browser always does.
     """
     if not origins or "*" in origins:
         return None

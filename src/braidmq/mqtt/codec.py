@@ -33,7 +33,7 @@ from braidmq.mqtt.properties import (
     read_properties,
     write_properties,
 )
-from braidmq.mqtt.reasons import Reason, connack_return_code
+from braidmq.mqtt.reasons import RETURN_CODES, Reason
 from braidmq.mqtt.wire import Reader, binary, string, varint
 
 _R = Reason
@@ -147,6 +147,7 @@ def _read_will(r: Reader, flags: int, version: int) -> p.Will:
     if qos == 3:
         raise malformed("will QoS 3")  # [MQTT-3.1.2-12]
     properties = read_properties(r, WILL) if version == p.V5 else Properties()
+    _check_response_topic(properties)
     topic = r.string()
     return p.Will(topic, r.binary(), qos, bool(flags & 0x20), properties)
 
@@ -170,14 +171,7 @@ def _write_connect(c: p.Connect, _version: int) -> tuple[int, bytes]:
     return CONNECT << 4, b"".join(out)
 
 
-_FROM_RETURN_CODE: Final = (
-    Reason.SUCCESS,
-    Reason.UNSUPPORTED_PROTOCOL_VERSION,
-    Reason.CLIENT_IDENTIFIER_NOT_VALID,
-    Reason.SERVER_UNAVAILABLE,
-    Reason.BAD_USER_NAME_OR_PASSWORD,
-    Reason.NOT_AUTHORIZED,
-)
+_FROM_RETURN_CODE: Final = tuple({code: reason for reason, code in reversed(RETURN_CODES.items())}[n] for n in range(6))
 
 
 def _read_connack(_header: int, r: Reader, version: int) -> p.Connack:
@@ -197,7 +191,7 @@ def _read_connack(_header: int, r: Reader, version: int) -> p.Connack:
 def _write_connack(c: p.Connack, version: int) -> tuple[int, bytes]:
     if version == p.V5:
         return CONNACK << 4, bytes((c.session_present, c.reason)) + write_properties(c.properties, CONNACK)
-    return CONNACK << 4, bytes((c.session_present, connack_return_code(c.reason)))
+    return CONNACK << 4, bytes((c.session_present, RETURN_CODES[c.reason]))
 
 
 # PUBLISH and its acknowledgements
@@ -212,10 +206,14 @@ def _read_publish(header: int, r: Reader, version: int) -> p.Publish:
     topic = r.string()
     packet_id = _read_packet_id(r) if qos else None
     properties = read_properties(r, PUBLISH) if version == p.V5 else Properties()
+    _check_response_topic(properties)
+    return p.Publish(topic, r.rest(), qos, bool(header & 1), bool(header & 8), packet_id, properties)
+
+
+def _check_response_topic(properties: Properties) -> None:
     response = properties.response_topic
     if response is not None and (not response or "+" in response or "#" in response):
         raise violation(f"{response!r} is no response topic")  # [MQTT-3.3.2-14]
-    return p.Publish(topic, r.rest(), qos, bool(header & 1), bool(header & 8), packet_id, properties)
 
 
 def _write_publish(m: p.Publish, version: int) -> tuple[int, bytes]:
@@ -282,7 +280,7 @@ def _read_subscribe(_header: int, r: Reader, version: int) -> p.Subscribe:
 def _subscription(topic_filter: str, options: int, version: int) -> p.Subscription:
     qos = options & 3
     if qos == 3:
-        raise malformed("a subscription with QoS 3")
+        raise violation("a subscription with QoS 3")  # §3.8.3.1
     if options & (0xC0 if version == p.V5 else 0xFC):
         raise malformed("reserved subscription options")  # [MQTT-3.8.3-5], 3.1.1 [MQTT-3.8.3-4]
     handling = options >> 4 & 3

@@ -63,8 +63,9 @@ class Reason(IntEnum):
         return self.name.replace("_", " ").capitalize().replace("qos", "QoS").replace("Qos", "QoS")
 
 
-# 3.1.1 §3.2.2.3: the five refusals that an old client understands; anything else is "server unavailable".
-_RETURN_CODES: Final = {
+# 3.1.1 §3.2.2.3: the refusals that an old client understands. For any other reason the connection is closed without a
+# CONNACK [MQTT-3.2.2-6].
+RETURN_CODES: Final = {
     Reason.SUCCESS: 0,
     Reason.UNSUPPORTED_PROTOCOL_VERSION: 1,
     Reason.CLIENT_IDENTIFIER_NOT_VALID: 2,
@@ -72,10 +73,9 @@ _RETURN_CODES: Final = {
     Reason.BAD_USER_NAME_OR_PASSWORD: 4,
     Reason.NOT_AUTHORIZED: 5,
     Reason.BANNED: 5,
-    Reason.BAD_AUTHENTICATION_METHOD: 5,
+    Reason.SERVER_BUSY: 3,
+    Reason.QUOTA_EXCEEDED: 3,
+    Reason.SERVER_SHUTTING_DOWN: 3,
+    Reason.CONNECTION_RATE_EXCEEDED: 3,
+    Reason.UNSPECIFIED_ERROR: 3,
 }
-
-
-def connack_return_code(reason: Reason) -> int:
-    """The 3.1.1 CONNACK return code for a reason."""
-    return _RETURN_CODES.get(reason, 3)

@@ -88,6 +88,8 @@ class Reader:
             byte = self.u8()
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
+                if shift and not byte:
+                    raise malformed("a variable byte integer in more bytes than it needs")  # [MQTT-1.5.5-1]
                 return value
             shift += 7
             if shift > 21:
