@@ -188,7 +188,7 @@ def test_a_broken_certificate_leaves_the_old_one_in_force(
     first = certificates.serial
     certificates.certificate.write_text("this is no certificate")
     broker.signal(signal.SIGHUP)
-    broker.wait_for_log(str(certificates.certificate))
+    assert "certificate" in broker.wait_for_log("not reloaded")
     assert "Traceback" not in broker.log
     assert serial_served(broker, context) == first
     second = certificates.renew()

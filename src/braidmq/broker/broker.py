@@ -27,6 +27,9 @@ from braidmq.broker.timers import Timers
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.reasons import Reason
 
+TICK_BYTES_SMALL = 2048
+"""A read up to this size that comes alone is answered at once: there is nothing to gain by waiting for others."""
+
 STORE_RETRY_S = 1.0
 """How often a store that could not be written is tried again."""
 
@@ -91,7 +94,7 @@ class Broker:
         self.started_at = self.now()
         self.tick = 0
         self.tick_bytes = 0
-        self._flush_wanted = False
+        self.flush_wanted = False
         self._to_close: list[Connection] = []
         self._to_pump: list[Session] = []
         self._restore(self.store.load())
@@ -121,14 +124,23 @@ class Broker:
 
     def ring(self) -> None:
         """Asks for a flush at the end of this tick."""
-        if not self._flush_wanted:
-            self._flush_wanted = True
+        if not self.flush_wanted:
+            self.flush_wanted = True
             self.wants_flush()
+
+    def settle(self) -> None:
+        """The first read of a tick is done. A little traffic is answered at once; much waits for the tick's end."""
+        if self.tick_bytes < TICK_BYTES_SMALL and not self.store.dirty:
+            self.flush()
+        elif self.touched_connections or self.store.dirty or self._to_close or self._to_pump:
+            self.wants_flush()
+        else:
+            self.flush_wanted = False
 
     def touched(self, connection: Connection) -> None:
         """The connection has something to send; called before it is put there."""
         self.touched_connections.append(connection)
-        if not self._flush_wanted:
+        if not self.flush_wanted:
             self.ring()
 
     def closing(self, connection: Connection) -> None:
@@ -138,7 +150,7 @@ class Broker:
 
     def flush(self) -> None:
         """The end of a tick: one commit, then everything that was waiting for it is written."""
-        self._flush_wanted = False
+        self.flush_wanted = False
         self.tick += 1
         self.metrics.bytes_received += self.tick_bytes
         self.tick_bytes = 0

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from braidmq.broker.session import Session
     from braidmq.broker.timers import Timer
 
-TICK_BYTES_MAX = 4 * 1024 * 1024
-"""Bytes read in one tick after which what they led to is written without waiting for the tick's end."""
-
 _PLAIN_ACKS = frozenset((0x40, 0x50, 0x62, 0x70))
 
 CLOSE_GRACE_S = 5.0
@@ -102,9 +99,9 @@ class Connection:
         self.aliases_out_max = 0
         self.allowed_topics: set[bytes] | None = None
         self.seen_at = broker.clock()
-        self._tail: list[bytes] = []
+        self._tail: list[bytes] = []  # the beginning of a packet whose end is still to come
         self._tail_size = 0
-        self._wanted = 0
+        self._wanted = 0  # its size, as far as it is known: nobody looks at it before so many bytes are there
         self._timer: Timer | None = broker.timers.at(
             broker.now() + broker.limits.connect_timeout_s, self._connect_timeout
         )
@@ -116,15 +113,15 @@ class Connection:
         broker = self.broker
         self.seen_at = broker.clock()
         broker.tick_bytes += len(data)
-        if broker.tick_bytes > TICK_BYTES_MAX:
-            broker.flush()
+        first = not broker.flush_wanted
+        broker.flush_wanted = True
         if self._tail:
             self._tail.append(data)
             self._tail_size += len(data)
-            if self._tail_size < self._wanted:
-                return
-            data = b"".join(self._tail)
-            self._tail.clear()
+            data = b"".join(self._tail) if self._tail_size >= self._wanted else b""
+            if data:
+                self._tail.clear()
+                self._wanted = 0
         end = len(data)
         at = 0
         try:
@@ -139,8 +136,8 @@ class Connection:
                 after = body + length
                 if after > end or after - at > self.packet_max:
                     self._check_incomplete(header, after - at)
-                    self._keep(data[at:], after - at)
-                    return
+                    self._wanted = after - at
+                    break
                 if header == 0x30:
                     stop = forward_run(self, data, at, body, after)
                     if stop:
@@ -154,14 +151,18 @@ class Connection:
                     self._on_plain_ack(self.session, header, data[body] << 8 | data[body + 1])
                     at = after
                     continue
-                if not self._dispatch(header, data[body:after]):
-                    at = after
-                    break
+                going_on = self._dispatch(header, data[body:after])
                 at = after
+                if not going_on:
+                    break
+            if at < end and self.state is not State.CLOSED:
+                self._tail.append(data[at:])
+                self._tail_size = end - at
         except PacketError as error:
             self.fail(error)
-        if at < end and self.state is not State.CLOSED:
-            self._keep(data[at:], 0)
+        finally:
+            if first:
+                broker.settle()
 
     def _on_plain_ack(self, session: Session, header: int, packet_id: int) -> None:
         """An acknowledgement without reason and properties, as both versions send it when all is well."""
@@ -175,12 +176,6 @@ class Connection:
             publishing.on_pubrel(self, packet_id)
         else:
             session.on_pubcomp(packet_id)
-
-    def _keep(self, rest: bytes, wanted: int) -> None:
-        """Keeps the beginning of a packet whose end is still to come; nobody looks at it before `wanted` bytes."""
-        self._tail.append(rest)
-        self._tail_size = len(rest)
-        self._wanted = wanted
 
     def _check_incomplete(self, header: int, size: int) -> None:
         """Refuses by its first bytes what could not be right whatever followed."""
@@ -264,7 +259,7 @@ class Connection:
 
     def _on_auth(self, packet: p.Auth) -> None:
         """Re-authentication (MQTT 5 §4.12.1)."""
-        if self.handshake is None or self.handshake.exchange is None:
+        if self.handshake is None:
             raise violation("AUTH on a connection without an authentication method")
         self.handshake.on_reauth(packet)
 

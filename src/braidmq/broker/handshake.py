@@ -150,14 +150,15 @@ class Handshake:
         if packet.reason is Reason.REAUTHENTICATE:
             assert self.method is not None
             self.exchange = connection.broker.methods[self.method].begin(self._credentials())
-        elif packet.reason is not Reason.CONTINUE_AUTHENTICATION:
-            raise violation("AUTH from a client must say Continue or Re-authenticate")
+        elif packet.reason is not Reason.CONTINUE_AUTHENTICATION or self.exchange is None:
+            raise violation("AUTH without an authentication to go on with")
         identity = self._step(packet.properties.authentication_data)
         if identity is not None:
             assert self.exchange is not None
             connection.broker.identify(connection, identity)
             properties = Properties(authentication_method=self.method, authentication_data=self.exchange.final_data)
             connection.send_packet(p.Auth(Reason.SUCCESS, properties))
+            self.exchange = None
 
     # The session
 
@@ -189,7 +190,8 @@ class Handshake:
         connection.opened(keep_alive)
         broker.metrics.connects += 1
         session.resume()
-        if self.exchange is None:
+        self.exchange = None
+        if self.method is None:
             connection.handshake = None
 
     def _expiry_s(self) -> int:

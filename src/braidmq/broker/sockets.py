@@ -8,13 +8,17 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 BACKLOG_MAX = 4096
 """Connections that wait in the kernel to be accepted; the system may allow fewer (net.core.somaxconn)."""
 
 UNIX_SOCKET_MODE = 0o660
 """The owner and the group may connect, others may not."""
+
+PORT_ATTEMPTS_MAX = 8
+"""Free ports that are tried until one is free on all addresses of a host."""
 
 _NO_SUCH_FAMILY = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
@@ -37,24 +41,15 @@ def bind_tcp(name: str, host: str, port: int) -> list[socket.socket]:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
         raise ListenError(name, host_and_port(host, port), f"the host name is not known ({error.strerror})") from None
-    sockets: list[socket.socket] = []
-    unavailable: OSError | None = None
-    with _closed_on_error(sockets):
-        for family, _, _, _, address in dict.fromkeys(found):
-            place = (str(address[0]), port, *address[2:])
-            try:
-                sockets.append(_listen_tcp(family, place))
-            except OSError as error:
-                # "localhost" is often also ::1 on a machine without IPv6: the other address will do.
-                if error.errno not in _NO_SUCH_FAMILY:
-                    raise ListenError(name, host_and_port(str(address[0]), port), _bind_cause(error)) from None
-                unavailable = error
-                continue
-            port = sockets[0].getsockname()[1]
-        if not sockets:
-            assert unavailable is not None
-            raise ListenError(name, host_and_port(host, port), _bind_cause(unavailable))
-    return sockets
+    addresses = [(family, address) for family, _, _, _, address in dict.fromkeys(found)]
+    for attempts_left in reversed(range(1 if port else PORT_ATTEMPTS_MAX)):
+        try:
+            return _listen_on_all(addresses, port)
+        except OSError as error:
+            # A port that was free on the first address may be in use on the next: then another one is tried.
+            if error.errno != errno.EADDRINUSE or not attempts_left:
+                raise ListenError(name, host_and_port(host, port), _bind_cause(error)) from None
+    raise AssertionError("unreachable")
 
 
 def bind_unix(name: str, path: str) -> socket.socket:
@@ -89,6 +84,25 @@ def unix_peer(connected: socket.socket) -> str:
     size = struct.calcsize("3i")
     pid, uid, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
     return f"unix:uid={uid},pid={pid}"
+
+
+def _listen_on_all(addresses: Sequence[tuple[int, tuple[Any, ...]]], port: int) -> list[socket.socket]:
+    sockets: list[socket.socket] = []
+    unavailable: OSError | None = None
+    with _closed_on_error(sockets):
+        for family, (host, _, *rest) in addresses:
+            try:
+                sockets.append(_listen_tcp(family, (host, port, *rest)))
+            except OSError as error:
+                # "localhost" is often also ::1 on a machine without IPv6: the other address will do.
+                if error.errno not in _NO_SUCH_FAMILY:
+                    raise
+                unavailable = error
+            else:
+                port = sockets[0].getsockname()[1]
+        if unavailable is not None and not sockets:
+            raise unavailable
+    return sockets
 
 
 def _listen_tcp(family: int, address: tuple[str | int, ...]) -> socket.socket:
