@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braidmq.broker.access import AccessRules, BothAccess, UserGlobs
-from braidmq.broker.config import AccessConfig, Rule
-from braidmq.broker.identity import ANONYMOUS, Identity
-from braidmq.broker.topic_patterns import bound, covers, overlaps, pattern_problem, without_share
+from braidmq.broker.config.settings import AccessConfig, Rule
+from braidmq.broker.security.access import AccessRules, BothAccess, UserGlobs
+from braidmq.broker.security.identity import ANONYMOUS, Identity
+from braidmq.broker.security.topic_patterns import bound, covers, overlaps, pattern_problem, without_share
 
 ALICE = Identity("alice")
 BOB = Identity("bob")

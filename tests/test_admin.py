@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from braidmq.broker import admin as module
 from braidmq.broker.admin import AdminServer
 from braidmq.broker.broker import Broker as Core
-from braidmq.broker.config import Admin, Config, Listener
+from braidmq.broker.config.settings import Admin, Config, Listener
 from braidmq.broker.exposition import METRICS, Exposition, readings
 from braidmq.broker.listeners import ListenError, Listeners
 from braidmq.broker.metrics import Metrics

@@ -11,10 +11,10 @@ import argon2
 import jwt as pyjwt
 import pytest
 
-from braidmq.broker.authentication import build_access, build_authenticator, build_methods
-from braidmq.broker.config import AccessConfig, Authentication, Config, Jwt, Listener, Plugin, Rule
-from braidmq.broker.config_problems import ConfigError
-from braidmq.broker.identity import (
+from braidmq.broker.config.problems import ConfigError
+from braidmq.broker.config.settings import AccessConfig, Authentication, Config, Jwt, Listener, Plugin, Rule
+from braidmq.broker.security.authentication import build_access, build_authenticator, build_methods
+from braidmq.broker.security.identity import (
     ANONYMOUS,
     Authenticator,
     Challenge,
@@ -25,7 +25,7 @@ from braidmq.broker.identity import (
     Refusal,
     Verdict,
 )
-from braidmq.broker.passwords import set_password
+from braidmq.broker.security.passwords import set_password
 from braidmq.mqtt.reasons import Reason
 
 CHEAP = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)

@@ -17,7 +17,11 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from braidmq.broker.config import (
+from braidmq.broker.config.docs import BEGIN, END, key_table, updated
+from braidmq.broker.config.load import load
+from braidmq.broker.config.problems import ConfigError, Problem
+from braidmq.broker.config.reload import reload_plan
+from braidmq.broker.config.settings import (
     AccessConfig,
     Admin,
     Authentication,
@@ -30,12 +34,8 @@ from braidmq.broker.config import (
     StoreConfig,
     is_loopback,
 )
-from braidmq.broker.config_docs import BEGIN, END, key_table, updated
-from braidmq.broker.config_load import load
-from braidmq.broker.config_problems import ConfigError, Problem
-from braidmq.broker.config_reload import reload_plan
 from braidmq.broker.limits import Limits
-from braidmq.broker.passwords import set_password
+from braidmq.broker.security.passwords import set_password
 
 CHEAP = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 SECRET = "a secret of thirty-two bytes or more"
@@ -659,7 +659,7 @@ def test_a_reload_does_not_open_what_stays_open_until_the_restart() -> None:
 
 def test_the_document_has_all_keys() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
-    command = "python -m braidmq.broker.config_docs docs/configuration.md"
+    command = "python -m braidmq.broker.config.docs docs/configuration.md"
     assert updated(text) == text, f"the structs have changed; run: {command}"
     for name in ("`port`", "`receive_max`", "`user_claim`", "`topics`", "`sync`", "`level`"):
         assert f"| {name} |" in key_table()

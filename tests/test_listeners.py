@@ -9,6 +9,7 @@ import socket
 import stat
 import struct
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ import pytest
 
 from braidmq.broker import listeners as module
 from braidmq.broker.broker import Broker as Core
-from braidmq.broker.config import Config, Listener
+from braidmq.broker.config.settings import Config, Listener
 from braidmq.broker.limits import Limits
 from braidmq.broker.listeners import ConnectRate, ListenError, Listeners
 from braidmq.broker.sockets import bind_tcp, bind_unix, unix_identity
@@ -47,8 +48,7 @@ def is_let_in(client: socket.socket, client_id: str) -> bool:
         return False
 
 
-def wait_until(condition: object, what: str) -> None:
-    assert callable(condition)
+def wait_until(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + 10
     while not condition():
         assert time.monotonic() < deadline, what
@@ -158,7 +158,7 @@ def test_without_file_descriptors_clients_wait(start_broker: StartBroker) -> Non
             client.close()
 
 
-def test_sockets_are_kept_alive_and_do_not_delay(start_broker: StartBroker) -> None:
+def test_sockets_are_kept_alive_and_do_not_delay() -> None:
     listening = bind_tcp("options", "127.0.0.1", 0)[0]
     with listening, socket.create_connection(listening.getsockname()):
         accepted, _ = listening.accept()

@@ -14,8 +14,8 @@ from pathlib import Path
 import argon2
 import pytest
 
-from braidmq.broker.identity import Credentials, Identity, Origin, Refusal, Verdict
-from braidmq.broker.passwords import (
+from braidmq.broker.security.identity import Credentials, Identity, Origin, Refusal, Verdict
+from braidmq.broker.security.passwords import (
     PasswordFile,
     PasswordFileError,
     delete_user,
@@ -149,7 +149,7 @@ def test_files_that_cannot_be_read(path: str, tmp_path: Path) -> None:
 
 def test_changes_at_the_same_time_are_not_lost(path: str) -> None:
     code = (
-        "import argon2, sys; from braidmq.broker.passwords import set_password\n"
+        "import argon2, sys; from braidmq.broker.security.passwords import set_password\n"
         "cheap = argon2.PasswordHasher(1, 8, 1)\n"
         "for n in range(20): set_password(sys.argv[1], sys.argv[2] + str(n), 'x', hasher=cheap)"
     )

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from braidmq.broker.config import Listener
+from braidmq.broker.config.settings import Listener
 from braidmq.broker.tls import TlsError, certified_origin, load_tls
 
 if TYPE_CHECKING:

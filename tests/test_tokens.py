@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-from braidmq.broker.config import Jwt
-from braidmq.broker.identity import Credentials, Identity, Origin, Refusal, Verdict
-from braidmq.broker.tokens import TokenAuthenticator, TokenKeyError, looks_like_token, read_token_keys
+from braidmq.broker.config.settings import Jwt
+from braidmq.broker.security.identity import Credentials, Identity, Origin, Refusal, Verdict
+from braidmq.broker.security.tokens import TokenAuthenticator, TokenKeyError, looks_like_token, read_token_keys
 from braidmq.mqtt.reasons import Reason
 
 SECRET = "a secret of thirty-two bytes or more"

@@ -20,7 +20,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin, Subprotocol
 
-from braidmq.broker.config import Config, Listener, StoreConfig
+from braidmq.broker.config.settings import Config, Listener, StoreConfig
 from braidmq.broker.limits import Limits
 from braidmq.broker.server import Server
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from braidmq.broker.identity import Challenge, Credentials, Exchange, Identity, Refusal
+from braidmq.broker.security.identity import Challenge, Credentials, Exchange, Identity, Refusal
 from braidmq.mqtt.reasons import Reason
 
 from . import wire

@@ -6,8 +6,8 @@ import string
 
 import pytest
 
-from braidmq.broker.identity import Credentials, Identity, Refusal, Verdict
 from braidmq.broker.limits import Limits
+from braidmq.broker.security.identity import Credentials, Identity, Refusal, Verdict
 from braidmq.mqtt.reasons import Reason
 
 from . import wire

@@ -20,7 +20,7 @@ import braidmq
 from braidmq.broker.sockets import bind_tcp, host_and_port
 
 if TYPE_CHECKING:
-    from braidmq.broker.config import Admin
+    from braidmq.broker.config.settings import Admin
     from braidmq.broker.exposition import Exposition
 
 CONNECTIONS_MAX: Final = 64

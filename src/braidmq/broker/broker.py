@@ -14,12 +14,12 @@ from functools import partial
 from typing import Any
 
 from braidmq.broker.connection import Connection, Link
-from braidmq.broker.identity import Access, Authenticator, Identity, Method, Origin
 from braidmq.broker.limits import Limits
 from braidmq.broker.message import Delivery, Message, message_of
 from braidmq.broker.metrics import Metrics
 from braidmq.broker.retained import Retained
 from braidmq.broker.router import Router, Target
+from braidmq.broker.security.identity import Access, Authenticator, Identity, Method, Origin
 from braidmq.broker.session import Session
 from braidmq.broker.shares import ShareGroup, Subscribed
 from braidmq.broker.store import MemoryStore, Snapshot, Store, StoreError

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 from braidmq.broker import publishing, subscribing
 from braidmq.broker.fast_path import forward_and_acknowledge, forward_run
 from braidmq.broker.handshake import Handshake
-from braidmq.broker.identity import ANONYMOUS, Identity, Origin
 from braidmq.broker.message import Message, publish_bytes
+from braidmq.broker.security.identity import ANONYMOUS, Identity, Origin
 from braidmq.broker.state import State
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.codec import decode, encode

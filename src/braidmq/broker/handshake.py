@@ -6,8 +6,8 @@ from collections.abc import Awaitable
 from inspect import isawaitable
 from typing import TYPE_CHECKING
 
-from braidmq.broker.identity import ANONYMOUS, Challenge, Credentials, Exchange, Identity, Refusal, Verdict
 from braidmq.broker.limits import FOREVER
+from braidmq.broker.security.identity import ANONYMOUS, Challenge, Credentials, Exchange, Identity, Refusal, Verdict
 from braidmq.broker.state import State
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.errors import PacketError, violation

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, cast
 
-from braidmq.broker.identity import Origin
+from braidmq.broker.security.identity import Origin
 from braidmq.broker.sockets import ListenError, bind_tcp, bind_unix, host_and_port, unix_identity, unix_peer
 from braidmq.broker.tls import ServerTls, TlsError, certified_origin, load_tls
 from braidmq.broker.websocket import FRAME_SLACK_BYTES, WebSocketProtocol, web_origins
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from websockets.typing import Origin as WebOrigin
 
     from braidmq.broker.broker import Broker
-    from braidmq.broker.config import Config, Listener
+    from braidmq.broker.config.settings import Config, Listener
     from braidmq.broker.connection import Connection, Link
     from braidmq.broker.limits import Limits
 

@@ -7,7 +7,7 @@ import sys
 
 import msgspec
 
-from braidmq.broker.config import Log
+from braidmq.broker.config.settings import Log
 
 
 class JsonLines(logging.Formatter):

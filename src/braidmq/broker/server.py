@@ -17,13 +17,13 @@ from typing import Any
 
 from braidmq.broker import logs
 from braidmq.broker.admin import AdminServer
-from braidmq.broker.authentication import build_access, build_authenticator, build_methods
 from braidmq.broker.broker import Broker
-from braidmq.broker.config import Config
-from braidmq.broker.config_problems import ConfigError
-from braidmq.broker.config_reload import reload_plan
+from braidmq.broker.config.problems import ConfigError
+from braidmq.broker.config.reload import reload_plan
+from braidmq.broker.config.settings import Config
 from braidmq.broker.exposition import Exposition
 from braidmq.broker.listeners import Listeners
+from braidmq.broker.security.authentication import build_access, build_authenticator, build_methods
 from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.broker.store import MemoryStore, Store
 from braidmq.broker.sys_topics import SysTopics

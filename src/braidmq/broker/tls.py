@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from cryptography import x509
 
-from braidmq.broker.identity import Origin
+from braidmq.broker.security.identity import Origin
 
 if TYPE_CHECKING:
-    from braidmq.broker.config import Listener
+    from braidmq.broker.config.settings import Listener
 
 _VERIFY_MODES = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 

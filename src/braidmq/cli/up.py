@@ -74,8 +74,8 @@ def up(
 
     import uvloop
 
-    from braidmq.broker.config_load import load
-    from braidmq.broker.config_problems import ConfigError
+    from braidmq.broker.config.load import load
+    from braidmq.broker.config.problems import ConfigError
     from braidmq.broker.server import serve
 
     environ = {name: value for name, value in os.environ.items() if name not in CLIENT_VARIABLES}

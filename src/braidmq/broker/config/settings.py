@@ -1,7 +1,7 @@
 """The broker's configuration as data: one struct a table of the TOML file, with every default.
 
 A struct here says what a single value may be. What several values must be together (a TLS listener needs a key, an open
-one needs authentication) is in `config_check`; where values come from is in `config_load`. The text under a field is
+one needs authentication) is in `check`; where values come from is in `load`. The text under a field is
 its meaning in docs/configuration.md.
 """
 

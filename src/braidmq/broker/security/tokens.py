@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from cryptography.x509 import load_pem_x509_certificate
 
-from braidmq.broker.config import Jwt
-from braidmq.broker.identity import Credentials, Identity, Refusal, Verdict
+from braidmq.broker.config.settings import Jwt
+from braidmq.broker.security.identity import Credentials, Identity, Refusal, Verdict
 from braidmq.mqtt.reasons import Reason
 
 _FAMILIES: Final = {"HS": "oct", "RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}

@@ -20,9 +20,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from braidmq.broker.config import AccessConfig, Action, Rule
-from braidmq.broker.identity import Access, Identity
-from braidmq.broker.topic_patterns import bound, covers, overlaps, without_share
+from braidmq.broker.config.settings import AccessConfig, Action, Rule
+from braidmq.broker.security.identity import Access, Identity
+from braidmq.broker.security.topic_patterns import bound, covers, overlaps, without_share
 
 ANONYMOUS_NAME = "anonymous"
 """What stands in a list of users for clients without a user name."""

@@ -10,11 +10,11 @@ import os
 import ssl
 from typing import Final
 
-from braidmq.broker.config import Admin, Config, Listener, is_loopback
-from braidmq.broker.config_problems import NOTHING, Findings
-from braidmq.broker.passwords import PasswordFileError, read_password_file
-from braidmq.broker.tokens import TokenKeyError, read_token_keys
-from braidmq.broker.topic_patterns import pattern_problem
+from braidmq.broker.config.problems import NOTHING, Findings
+from braidmq.broker.config.settings import Admin, Config, Listener, is_loopback
+from braidmq.broker.security.passwords import PasswordFileError, read_password_file
+from braidmq.broker.security.tokens import TokenKeyError, read_token_keys
+from braidmq.broker.security.topic_patterns import pattern_problem
 
 UNIX_PATH_BYTES_MAX: Final = 107
 """What the kernel takes as a Unix socket's path."""

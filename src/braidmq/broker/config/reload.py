@@ -13,9 +13,9 @@ from typing import Final, TypeGuard
 
 import msgspec
 
-from braidmq.broker.config import Config, Listener
-from braidmq.broker.config_check import check_openness
-from braidmq.broker.config_problems import ConfigError, Findings, Problem, shown
+from braidmq.broker.config.check import check_openness
+from braidmq.broker.config.problems import ConfigError, Findings, Problem, shown
+from braidmq.broker.config.settings import Config, Listener
 
 _RESTART_KEYS: Final = ("name", "data", "store", "admin")
 """The top-level keys that hold from start to end; so does `log.format`."""

@@ -14,10 +14,10 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from braidmq.broker.access import AccessRules, BothAccess, UserGlobs
-from braidmq.broker.config import Config, Listener, Plugin
-from braidmq.broker.config_problems import ConfigError, Problem
-from braidmq.broker.identity import (
+from braidmq.broker.config.problems import ConfigError, Problem
+from braidmq.broker.config.settings import Config, Listener, Plugin
+from braidmq.broker.security.access import AccessRules, BothAccess, UserGlobs
+from braidmq.broker.security.identity import (
     ANONYMOUS,
     Access,
     Authenticator,
@@ -30,8 +30,8 @@ from braidmq.broker.identity import (
     Refusal,
     Verdict,
 )
-from braidmq.broker.passwords import PasswordFile, PasswordFileError
-from braidmq.broker.tokens import TokenAuthenticator, TokenKeyError
+from braidmq.broker.security.passwords import PasswordFile, PasswordFileError
+from braidmq.broker.security.tokens import TokenAuthenticator, TokenKeyError
 from braidmq.mqtt.reasons import Reason
 
 PASSWORD_FILE_KEY = "authentication.password_file"  # noqa: S105 - a key of the configuration

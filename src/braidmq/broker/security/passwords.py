@@ -26,7 +26,7 @@ from typing import Final
 import argon2
 from argon2.exceptions import VerifyMismatchError
 
-from braidmq.broker.identity import Credentials, Identity, Refusal, Verdict
+from braidmq.broker.security.identity import Credentials, Identity, Refusal, Verdict
 from braidmq.mqtt.reasons import Reason
 
 CHECKS_RUNNING_MAX = 2

@@ -18,10 +18,10 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from braidmq.broker.config import Config, Plugin
-from braidmq.broker.config_check import check
-from braidmq.broker.config_problems import NOTHING, ConfigError, Findings
-from braidmq.broker.config_words import item_of, struct_of, words
+from braidmq.broker.config.check import check
+from braidmq.broker.config.problems import NOTHING, ConfigError, Findings
+from braidmq.broker.config.settings import Config, Plugin
+from braidmq.broker.config.words import item_of, struct_of, words
 
 ENVIRONMENT_PREFIX: Final = "BRAIDMQ_"
 CONFIG_VARIABLE: Final = "BRAIDMQ_CONFIG"

@@ -1,4 +1,4 @@
-"""The tables of all keys in docs/configuration.md, from the structs: `python -m braidmq.broker.config_docs FILE`."""
+"""The tables of all keys in docs/configuration.md, from the structs: `python -m braidmq.broker.config.docs FILE`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-from braidmq.broker.config import BY_KIND, Config, Listener
-from braidmq.broker.config_problems import shown
-from braidmq.broker.config_words import item_of, struct_of, words
+from braidmq.broker.config.problems import shown
+from braidmq.broker.config.settings import BY_KIND, Config, Listener
+from braidmq.broker.config.words import item_of, struct_of, words
 
 BEGIN: Final = "<!-- keys: begin -->"
 END: Final = "<!-- keys: end -->"
