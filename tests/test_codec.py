@@ -187,7 +187,7 @@ def _split(raw: bytes) -> tuple[int, bytes]:
 
 
 @given(_any())
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_every_packet_comes_back_as_it_was(case: tuple[int, p.Packet]) -> None:
     version, packet = case
     header, body = _split(encode(packet, version))
@@ -195,7 +195,7 @@ def test_every_packet_comes_back_as_it_was(case: tuple[int, p.Packet]) -> None:
 
 
 @given(_any(), st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_a_packet_cut_or_changed_is_another_packet_or_an_error(case: tuple[int, p.Packet], data: st.DataObject) -> None:
     version, packet = case
     header, body = _split(encode(packet, version))
@@ -216,7 +216,7 @@ def _version(packet: p.Packet, version: int) -> int:
 
 
 @given(st.integers(0, 255), st.binary(max_size=60), VERSIONS)
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_random_bytes_are_a_packet_or_an_error(header: int, body: bytes, version: int) -> None:
     try:
         decode(header, body, version)

@@ -19,8 +19,8 @@ from braidmq.broker import listeners as module
 from braidmq.broker.broker import Broker as Core
 from braidmq.broker.config.settings import Config, Listener
 from braidmq.broker.limits import Limits
-from braidmq.broker.listeners import ConnectRate, ListenError, Listeners
-from braidmq.broker.sockets import bind_tcp, bind_unix, unix_identity
+from braidmq.broker.listening.listeners import ConnectRate, ListenError, Listeners
+from braidmq.broker.listening.sockets import bind_tcp, bind_unix, unix_identity
 
 if TYPE_CHECKING:
     from tests.conftest import Broker, StartBroker

@@ -22,7 +22,7 @@ from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from braidmq.broker.config.settings import Listener
-from braidmq.broker.tls import TlsError, certified_origin, load_tls
+from braidmq.broker.listening.tls import TlsError, certified_origin, load_tls
 
 if TYPE_CHECKING:
     from tests.conftest import Broker, StartBroker

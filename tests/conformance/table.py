@@ -35,7 +35,8 @@ HEAD = """# Conformance
 
 Each normative statement of MQTT 3.1.1 and MQTT 5.0, in a few words of our own, and the tests that show it on this
 broker. The numbers are those of the specifications' appendix B; read there what exactly each one says. A statement that
-binds the client is listed with the tests that show what the broker does to a client that breaks it.
+binds the client is listed with the tests that show what the broker does to a client that breaks it. Test files without
+a folder are in `tests/conformance`.
 
 This file is generated: `python -m tests.conformance.table` rewrites it from the markers of the tests, and a test fails
 where it is out of date.
@@ -51,7 +52,8 @@ class Collected:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
-            name = f"{item.path.relative_to(ROOT / 'tests').as_posix()}::{getattr(item, 'originalname', item.name)}"
+            path = item.path.relative_to(ROOT).as_posix().removeprefix("tests/conformance/")
+            name = f"{path}::{getattr(item, 'originalname', item.name)}"
             for marker in item.iter_markers("statement"):
                 for statement in marker.args:
                     self.tests[statement].add(name)

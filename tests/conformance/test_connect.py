@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -315,7 +318,7 @@ def test_a_client_need_not_wait_for_connack(world: World, version: int) -> None:
     assert sorted(one.type for one in got) == [Type.PUBLISH, Type.SUBACK, Type.PINGRESP]
 
 
-@pytest.mark.statement("5.0:MQTT-3.2.2-9", "5.0:MQTT-3.2.2-12", "5.0:MQTT-3.2.2-10")
+@pytest.mark.statement("5.0:MQTT-3.2.2-9", "5.0:MQTT-3.2.2-10", "5.0:MQTT-3.2.2-11", "5.0:MQTT-3.2.2-12")
 @pytest.mark.parametrize("qos_max", [0, 1])
 def test_a_server_with_less_qos_says_so(qos_max: int) -> None:
     world = World(limits=Limits(qos_max=qos_max))
@@ -331,7 +334,7 @@ def test_a_server_with_less_qos_says_so(qos_max: int) -> None:
     other.expect_refused(0x9B)
 
 
-@pytest.mark.statement("5.0:MQTT-3.2.2-13")
+@pytest.mark.statement("5.0:MQTT-3.2.2-13", "5.0:MQTT-3.2.2-14")
 def test_a_server_without_retain_says_so() -> None:
     world = World(limits=Limits(retain=False))
     peer = world.client("c")
@@ -397,6 +400,18 @@ def test_a_refusal_fits_the_clients_packet_size(size_max: int) -> None:
     peer.expect_refused(0x87)
 
 
+@pytest.mark.statement("5.0:MQTT-3.1.2-24")
+@pytest.mark.parametrize("size_max", range(1, 40))
+def test_a_connack_fits_or_does_not_come(world: World, size_max: int) -> None:
+    """The peer itself refuses what is too large; a client that takes next to nothing cannot be served."""
+    peer = world.peer()
+    peer.note_limits(properties := props(maximum_packet_size=size_max))
+    peer.send(wire.connect("", properties=properties))
+    answers = peer.take()
+    assert [one.type for one in answers] in ([], [Type.CONNACK])
+    assert peer.link.closed or answers[0].properties["assigned_client_id"]
+
+
 @pytest.mark.parametrize("start", [b"", wire.connect("c")[:5], wire.connect("c")[:-1]])
 def test_a_connect_must_come_in_time(world: World, start: bytes) -> None:
     peer = world.peer()
@@ -413,3 +428,94 @@ def test_a_large_connect_costs_its_sender() -> None:
     peer.send(wire.connect("c", password=bytes(300))[:10])  # the header is enough to know
     assert peer.link.closed
     world.client("c", password=bytes(100)).expect_open()
+
+
+class Later:
+    """An authenticator that takes its time: the test says when, and what."""
+
+    def __init__(self) -> None:
+        self.verdict: Verdict = Identity()
+
+    async def authenticate(self, _credentials: Credentials) -> Verdict:
+        await _Pause()
+        return self.verdict
+
+
+class _Pause:
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+def _waiting_world() -> tuple[World, Later, Callable[[], None]]:
+    """A world whose authenticator waits; the last of the three lets every authentication go on to its end."""
+    coroutines: list[Coroutine[Any, Any, None]] = []
+
+    def spawn(coroutine: Coroutine[Any, Any, None]) -> None:
+        coroutine.send(None)
+        coroutines.append(coroutine)
+
+    later = Later()
+    world = World(authenticator=later, spawn=spawn)
+
+    def go_on() -> None:
+        for coroutine in coroutines:
+            with suppress(StopIteration):
+                coroutine.send(None)
+        coroutines.clear()
+        world.settle()
+
+    return world, later, go_on
+
+
+@pytest.mark.statement("5.0:MQTT-3.2.0-1", "3.1.1:MQTT-3.2.0-1", "5.0:MQTT-3.1.4-6", "3.1.1:MQTT-3.1.4-5")
+@pytest.mark.parametrize("allowed", [True, False])
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_what_comes_during_authentication_waits_for_it(version: int, allowed: bool, pieces: int) -> None:
+    world, later, go_on = _waiting_world()
+    watcher = world.peer(version)
+    watcher.send(wire.connect("w", version=version), wire.subscribe(1, ("t", 0), version=version))
+    go_on()
+    assert [one.type for one in watcher.take()] == [Type.CONNACK, Type.SUBACK]
+    later.verdict = Identity("u") if allowed else Refusal(Reason.NOT_AUTHORIZED)
+    peer = world.peer(version)
+    packets = [wire.connect("c", version=version), wire.publish("t", b"x", version=version), wire.PINGREQ]
+    for piece in packets if pieces == 3 else [b"".join(packets)]:
+        peer.send(piece)
+    peer.expect_nothing()
+    watcher.expect_nothing()
+    go_on()
+    if allowed:
+        peer.expect(Type.CONNACK, reason=0)
+        peer.expect(Type.PINGRESP)
+        watcher.expect_publish("t", b"x")
+    else:
+        peer.expect(Type.CONNACK, reason=5 if version == V3 else 0x87)
+        peer.expect_closed()
+        watcher.expect_nothing()
+
+
+def test_a_client_that_leaves_during_authentication(version: int) -> None:
+    world, _, go_on = _waiting_world()
+    gone = world.peer(version)
+    gone.send(wire.connect("c", version=version, will=Will("t")))
+    gone.drop()
+    slow = world.peer(version)
+    slow.send(wire.connect("d", version=version))
+    world.advance(12)  # more than a CONNECT may take
+    assert slow.link.closed
+    go_on()
+    gone.expect_nothing()
+    assert [one.reason > 0 for one in slow.take()] in ([], [True])
+
+
+def test_credentials_that_run_out(version: int) -> None:
+    class Brief:
+        def authenticate(self, _credentials: Credentials) -> Verdict:
+            return Identity("u", expires_at=world.broker.now() + 60)
+
+    world = World(authenticator=Brief())
+    peer = world.client("c", version)
+    world.advance(59)
+    peer.expect_open()
+    world.advance(2)
+    peer.expect_closed(0x87)

@@ -120,6 +120,62 @@ def test_a_full_receive_maximum_of_qos_1_in_one_piece() -> None:
     peer.expect_open()
 
 
+@pytest.mark.statement("5.0:MQTT-3.3.4-9", "5.0:MQTT-4.9.0-2")
+@pytest.mark.parametrize("qos", [1, 2])
+def test_acknowledgements_from_before_the_reconnect_give_no_extra_quota(world: World, qos: int) -> None:
+    """The client acknowledges, on the new connection, what it got on the old one and was not sent again yet."""
+    peer = _subscriber(world)
+    publisher = world.client("p")
+    for number in range(8):
+        publisher.publish("t", b"%d" % number, qos)
+    first = peer.take()
+    assert len(first) == 8
+    peer.drop()
+    peer = world.client("s", clean=False, properties=props(session_expiry=1000, receive_maximum=2))
+    peer.take()
+    for one in first[5:8]:
+        assert one.packet_id
+        peer.send(ack(Type.PUBACK if qos == 1 else Type.PUBREC, one.packet_id))
+        for answer in peer.take():  # the peer itself counts what is under way
+            if answer.type is Type.PUBREL and answer.packet_id:
+                peer.send(ack(Type.PUBCOMP, answer.packet_id))
+    peer.take()
+
+
+# A reader that is too slow
+
+
+def test_a_slow_reader_loses_qos_0_and_keeps_the_rest(world: World, version: int) -> None:
+    peer = world.client("s", version)
+    peer.subscribe("t", 1)
+    publisher = world.client("p", version)
+    peer.connection.pause_writing()
+    for number in range(5):
+        publisher.publish("t", b"%d" % number, number % 2)
+    peer.expect_nothing()
+    peer.connection.resume_writing()
+    world.settle()
+    peer.expect_payloads(b"1", b"3")
+    publisher.publish("t", b"live", 0)
+    peer.expect_publish("t", b"live")
+
+
+def test_a_slow_reader_is_disconnected_at_the_bound(version: int) -> None:
+    world = World(limits=Limits(queue_messages_max=3))
+    peer = world.client("s", version, **persistent(version))
+    peer.subscribe("t", 1)
+    publisher = world.client("p", version)
+    peer.connection.pause_writing()
+    for number in range(3):
+        publisher.publish("t", b"%d" % number, 1)
+    assert not peer.link.closed
+    publisher.publish("t", b"3", 1)
+    assert peer.link.closed
+    publisher.expect_open()
+    got = world.client("s", version, **persistent(version)).take()
+    assert [one.payload for one in got] == [b"1", b"2", b"3"]  # offline now: the oldest goes first
+
+
 # Maximum Packet Size
 
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from braidmq.broker.limits import Limits
+from braidmq.broker.message import Message
+from braidmq.broker.store import MemoryStore, StoreError
+
 from . import wire
 from .pair import V3, V5, Rules, Type, World, persistent
 from .wire import ack, props
@@ -75,7 +79,7 @@ def test_qos_2_is_delivered_once_until_pubrel(world: World, version: int) -> Non
     subscriber = world.client("s", version)
     subscriber.subscribe("t")
     peer = world.client("p", version)
-    for dup in (False, True, True):
+    for dup in (False, True, False, True):
         peer.send(wire.publish("t", b"once", qos=2, packet_id=5, dup=dup, version=version))
         peer.expect(Type.PUBREC, packet_id=5)
     peer.send(ack(Type.PUBREL, 5))
@@ -458,3 +462,76 @@ def test_packet_ids_of_the_two_directions_are_apart(world: World, version: int, 
     else:
         peer.send(ack(Type.PUBACK, received.packet_id))
     peer.expect_open()
+
+
+@pytest.mark.statement("5.0:MQTT-4.3.3-3", "5.0:MQTT-4.3.2-3", "3.1.1:MQTT-4.3.3-1", "3.1.1:MQTT-4.3.2-1")
+@pytest.mark.parametrize(("qos", "wrong"), [(1, Type.PUBREC), (1, Type.PUBCOMP), (2, Type.PUBACK), (2, Type.PUBCOMP)])
+def test_the_wrong_acknowledgement_ends_nothing(world: World, version: int, qos: int, wrong: Type) -> None:
+    subscriber = world.client("s", version, **persistent(version))
+    subscriber.subscribe("t", qos)
+    world.client("p", version).publish("t", b"x", qos)
+    received = subscriber.expect_publish("t", b"x", qos=qos)
+    assert received.packet_id
+    subscriber.send(ack(wrong, received.packet_id))
+    if not subscriber.link.closed:
+        subscriber.drop()
+    again = world.client("s", version, **persistent(version))
+    again.expect_publish("t", b"x", qos=qos, dup=True, packet_id=received.packet_id)
+
+
+@pytest.mark.statement("5.0:MQTT-4.3.3-11", "5.0:MQTT-3.6.2-1")
+@pytest.mark.parametrize("reason", [0x00, 0x92])
+def test_pubrel_with_a_reason(world: World, reason: int) -> None:
+    peer = world.client("p")
+    peer.send(wire.publish("t", qos=2, packet_id=5))
+    peer.expect(Type.PUBREC)
+    peer.send(ack(Type.PUBREL, 5, reason))
+    peer.expect(Type.PUBCOMP, packet_id=5, reason=0)
+    peer.expect_open()
+
+
+@pytest.mark.statement("3.1.1:MQTT-3.3.4-1", "3.1.1:MQTT-4.3.3-2")
+def test_3_1_1_knows_no_receive_maximum() -> None:
+    """It has no way to be told one: many QoS 2 publications may be half done at once."""
+    world = World(limits=Limits(receive_max=3))
+    peer = world.client("p", V3)
+    for packet_id in range(1, 51):
+        peer.send(wire.publish("t", qos=2, packet_id=packet_id, version=V3))
+        peer.expect(Type.PUBREC, packet_id=packet_id)
+    for packet_id in range(1, 51):
+        peer.send(ack(Type.PUBREL, packet_id))
+        peer.expect(Type.PUBCOMP, packet_id=packet_id)
+    peer.expect_open()
+
+
+class Disk(MemoryStore):
+    """A store that can be told to fail."""
+
+    broken = False
+
+    def save_retained(self, message: Message) -> None:
+        self.dirty = True
+
+    def commit(self) -> None:
+        if self.broken:
+            raise StoreError("the disk is full")
+        self.dirty = False
+
+
+@pytest.mark.statement("3.1.1:MQTT-4.8.0-2")
+@pytest.mark.parametrize("qos", [1, 2])
+def test_nothing_is_acknowledged_that_could_not_be_kept(version: int, qos: int) -> None:
+    """A transient error costs the connection it happened on, and no other."""
+    disk = Disk()
+    world = World(store=disk)
+    other = world.client("o", version)
+    peer = world.client("p", version)
+    peer.publish("t", b"good", qos, retain=True)
+    disk.broken = True
+    peer.send(wire.publish("t", b"bad", qos=qos, packet_id=1, retain=True, version=version))
+    assert peer.take() == []
+    assert peer.link.closed
+    other.expect_open()
+    disk.broken = False
+    world.advance(5)
+    world.client("p", version).publish("t", b"good", qos, retain=True)

@@ -253,6 +253,16 @@ def test_more_subscriptions_than_the_bound(version: int) -> None:
     assert peer.subscribe("c") == 0
 
 
+@pytest.mark.statement("5.0:MQTT-3.1.2-24")
+def test_a_suback_that_the_client_would_not_take(world: World) -> None:
+    peer = world.client("s", properties=props(maximum_packet_size=30))
+    peer.send(wire.subscribe(1, *[(f"t/{number}", 0) for number in range(50)]))
+    assert [one.type for one in peer.take()] in ([], [Type.DISCONNECT])  # the peer refuses what is too large
+    peer = world.client("u", properties=props(maximum_packet_size=30))
+    peer.send(wire.unsubscribe(1, *[f"t/{number}" for number in range(50)]))
+    assert [one.type for one in peer.take()] in ([], [Type.DISCONNECT])
+
+
 # UNSUBSCRIBE
 
 

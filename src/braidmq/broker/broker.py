@@ -16,7 +16,7 @@ from typing import Any
 from braidmq.broker.connection import Connection, Link
 from braidmq.broker.limits import Limits
 from braidmq.broker.message import Delivery, Message, message_of
-from braidmq.broker.metrics import Metrics
+from braidmq.broker.observing.metrics import Metrics
 from braidmq.broker.retained import Retained
 from braidmq.broker.router import Router, Target
 from braidmq.broker.security.identity import Access, Authenticator, Identity, Method, Origin
@@ -424,9 +424,14 @@ class Broker:
         self.methods = methods
         self.access = access
         for connection in self.connections:
-            if connection.session is not None:
-                free = access.unrestricted(connection.identity, connection.session.client_id)
+            session = connection.session
+            if session is not None:
+                free = access.unrestricted(connection.identity, session.client_id)
                 connection.allowed_topics = None if free else set()
+                for full_filter in list(session.subscriptions):
+                    if not access.may_subscribe(connection.identity, session.client_id, full_filter):
+                        self.log.info("%s loses its subscription to %r", connection.label, full_filter)
+                        self.unsubscribe(session, full_filter)
 
     # Messages
 

@@ -15,18 +15,18 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from braidmq.broker import logs
-from braidmq.broker.admin import AdminServer
 from braidmq.broker.broker import Broker
 from braidmq.broker.config.problems import ConfigError
 from braidmq.broker.config.reload import reload_plan
 from braidmq.broker.config.settings import Config
-from braidmq.broker.exposition import Exposition
-from braidmq.broker.listeners import Listeners
+from braidmq.broker.listening.listeners import Listeners
+from braidmq.broker.observing import logs
+from braidmq.broker.observing.admin import AdminServer
+from braidmq.broker.observing.exposition import Exposition
+from braidmq.broker.observing.sys_topics import SysTopics
 from braidmq.broker.security.authentication import build_access, build_authenticator, build_methods
 from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.broker.store import MemoryStore, Store
-from braidmq.broker.sys_topics import SysTopics
 
 STOP_GRACE_S = 5.0
 """What clients get to read their DISCONNECT when the broker ends."""
@@ -58,12 +58,13 @@ class Server:
                 spawn=self._spawn,
                 wants_flush=self._flush_soon,
             )
+            self.listeners = Listeners(config, self.broker)
         except BaseException:
             self._store.close()
             raise
         self.broker.timers.earlier = self._set_alarm
-        self.listeners = Listeners(config, self.broker)
-        self._sys = SysTopics(self.broker, config.sys_interval_s) if config.sys_interval_s else None
+        self._sys = SysTopics(self.broker)
+        self._sys.set_interval(config.sys_interval_s)
         self._admin: AdminServer | None = None
         if config.admin is not None:
             exposition = Exposition(self.broker.metrics, self.listeners)
@@ -111,8 +112,7 @@ class Server:
         self.listeners.reload(effective)
         logs.configure(effective.log)
         self.broker.reconfigure(effective.limits, authenticator, methods, access)
-        if self._sys is not None and effective.sys_interval_s:
-            self._sys.interval_s = effective.sys_interval_s
+        self._sys.set_interval(effective.sys_interval_s)
         self.config = effective
         for change in plan.applied:
             _log.info("reloaded %s", change)

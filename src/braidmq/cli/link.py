@@ -25,6 +25,8 @@ from braidmq.cli.errors import CliError, ExitCode
 from braidmq.mqtt.reasons import Reason
 
 EVENTS_MAX: Final = 1_000
+INFLIGHT_MAX: Final = 100
+"""QoS 1 and 2 publications that are under way to the broker at once, if it allows as many."""
 CLOSE_TIMEOUT_S: Final = 2.0
 RECONNECT_DELAY_MIN_S: Final = 1
 RECONNECT_DELAY_MAX_S: Final = 30
@@ -183,10 +185,6 @@ class Link:
                 continue
             return
 
-    def limit_inflight(self, receive_max: int) -> None:
-        """Keeps to the broker's Receive Maximum [MQTT-3.3.4-7], which paho does not look at."""
-        self._client.max_inflight_messages_set(min(20, receive_max))
-
     def publish(self, topic: str, payload: bytes, qos: int, retain: bool, properties: Properties | None) -> int:
         """Hands a message over; its Published event has the number that this returns."""
         info = self._client.publish(topic, payload, qos, retain, properties)
@@ -227,6 +225,7 @@ class Link:
             **arguments,
         )
         client.connect_timeout = options.timeout_s
+        client.max_inflight_messages_set(INFLIGHT_MAX)
         client.reconnect_delay_set(RECONNECT_DELAY_MIN_S, RECONNECT_DELAY_MAX_S)
         user, password = options.credentials(target)
         if user is not None or password is not None:

@@ -13,11 +13,9 @@ from paho.mqtt.packettypes import PacketTypes
 
 from braidmq.cli import output
 from braidmq.cli.errors import CliError, ExitCode
-from braidmq.cli.link import Broken, Connected, Disconnected, Link, Published, new_properties
+from braidmq.cli.link import INFLIGHT_MAX, Broken, Connected, Disconnected, Link, Published, new_properties
 from braidmq.mqtt.reasons import Reason
 
-WINDOW_MAX: Final = 100
-"""Messages that are under way to the broker at once; the next one waits."""
 LINE_BYTES_MAX: Final = 16 * 1024 * 1024
 """The longest line of standard input that becomes a message."""
 
@@ -69,7 +67,7 @@ class _End:
 
 
 class Publishing:
-    """Publications under way: hands them to the link, at most WINDOW_MAX at once, and collects the answers."""
+    """Publications under way: hands them to the link, a window of them at once, and collects the answers."""
 
     def __init__(
         self,
@@ -93,14 +91,16 @@ class Publishing:
         self._each = each
         self._waiting: dict[int, tuple[float, int]] = {}
         """Publications without an answer, by number, oldest first: when they were sent, and their size."""
-        self._room = threading.Semaphore(WINDOW_MAX)
+        self._window = INFLIGHT_MAX
+        self._room = threading.Semaphore(0)
+        """Lines that may be read before more of them are answered."""
         self._alias_set = False
         self._last: Result | None = None
         self._done = self._unheard = self._refused = 0
 
     def check(self, welcome: Connected) -> None:
         """Raises a CliError for what the broker said in its CONNACK that it will not take."""
-        self._link.limit_inflight(welcome.property("ReceiveMaximum", 65535))
+        self._window = min(INFLIGHT_MAX, welcome.property("ReceiveMaximum", 65535))  # [MQTT-3.3.4-7]
         if self._qos > welcome.property("MaximumQoS", 2):
             raise CliError(f"the broker does not take QoS {self._qos}", hint="Try a lower --qos.")
         if self._retain and not welcome.property("RetainAvailable", 1):
@@ -116,12 +116,13 @@ class Publishing:
                 due += interval_s
                 while (left_s := due - time.monotonic()) > 0:
                     self._take(min(left_s, self._patience_s()))
-            while len(self._waiting) >= WINDOW_MAX:
+            while len(self._waiting) >= self._window:
                 self._take(self._patience_s())
             self._send(payload)
 
     def publish_lines(self, descriptor: int) -> None:
         """A thread reads; its lines come through the same queue as the answers, so that neither waits for the other."""
+        self._room.release(self._window)
         threading.Thread(target=self._read_lines, args=(descriptor,), daemon=True).start()
         while True:
             event = self._take(self._patience_s() if self._waiting else None)

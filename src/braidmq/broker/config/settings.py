@@ -43,7 +43,7 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     kind: Literal["tcp", "tls", "ws", "wss", "unix"] = "tcp"
     """Plain TCP, TLS, WebSocket, secure WebSocket, or a Unix socket."""
     host: Text = "127.0.0.1"
-    """The address to bind; `0.0.0.0` and `::` are all addresses of the machine."""
+    """The address to bind; `0.0.0.0` is every IPv4 address of the machine, `::` every IPv6 one."""
     port: Port = BY_KIND
     """1883 for tcp, 8883 for tls, 8083 for ws, 8084 for wss. 0 takes any free port."""
     path: str = ""

@@ -24,7 +24,7 @@ from websockets.typing import Origin as WebOrigin
 
 if TYPE_CHECKING:
     from braidmq.broker.connection import Connection
-    from braidmq.broker.listeners import Door
+    from braidmq.broker.listening.listeners import Door
 
 SUBPROTOCOL: Final = Subprotocol("mqtt")
 HANDSHAKE_BYTES_MAX: Final = 16 * 1024

@@ -18,10 +18,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, cast
 
+from braidmq.broker.listening.sockets import ListenError, bind_tcp, bind_unix, host_and_port, unix_identity, unix_peer
+from braidmq.broker.listening.tls import ServerTls, TlsError, certified_origin, load_tls
+from braidmq.broker.listening.websocket import FRAME_SLACK_BYTES, WebSocketProtocol, web_origins
 from braidmq.broker.security.identity import Origin
-from braidmq.broker.sockets import ListenError, bind_tcp, bind_unix, host_and_port, unix_identity, unix_peer
-from braidmq.broker.tls import ServerTls, TlsError, certified_origin, load_tls
-from braidmq.broker.websocket import FRAME_SLACK_BYTES, WebSocketProtocol, web_origins
 
 if TYPE_CHECKING:
     from websockets.typing import Origin as WebOrigin

@@ -18,8 +18,8 @@ from prometheus_client.registry import Collector
 import braidmq
 
 if TYPE_CHECKING:
-    from braidmq.broker.listeners import Listeners
-    from braidmq.broker.metrics import Metrics
+    from braidmq.broker.listening.listeners import Listeners
+    from braidmq.broker.observing.metrics import Metrics
 
 PREFIX: Final = "braidmq_"
 

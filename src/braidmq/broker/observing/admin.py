@@ -17,11 +17,11 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 import braidmq
-from braidmq.broker.sockets import bind_tcp, host_and_port
+from braidmq.broker.listening.sockets import bind_tcp, host_and_port
 
 if TYPE_CHECKING:
     from braidmq.broker.config.settings import Admin
-    from braidmq.broker.exposition import Exposition
+    from braidmq.broker.observing.exposition import Exposition
 
 CONNECTIONS_MAX: Final = 64
 """Connections to the admin port; those above are closed as they come in."""

@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import braidmq
 from braidmq.broker.broker import Broker
-from braidmq.broker.exposition import readings
 from braidmq.broker.message import Message
+from braidmq.broker.observing.exposition import readings
+from braidmq.broker.timers import Timer
 from braidmq.mqtt.wire import string
 
 PREFIX = "$SYS/broker/"
 
 
 class SysTopics:
-    """Publishes what has changed since the last time, every `interval_s`."""
+    """Publishes what has changed since the last time, every so many seconds."""
 
-    def __init__(self, broker: Broker, interval_s: float) -> None:
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self.interval_s = interval_s
+        self._interval_s = 0.0
+        self._timer: Timer | None = None
         self._last: dict[str, str] = {}
-        self._publish("version", f"braidmq {braidmq.__version__}")
-        self._next()
+
+    def set_interval(self, interval_s: float) -> None:
+        """Publishes at once, and from now on so often; 0 stops it."""
+        self._interval_s = interval_s
+        if self._timer is not None:
+            self._timer.cancel()
+        if interval_s:
+            self._publish("version", f"braidmq {braidmq.__version__}")
+            self._next()
 
     def _next(self) -> None:
         broker = self._broker
         self._publish("uptime", f"{broker.now() - broker.started_at:.0f} seconds")
         for measure, value in readings(broker.metrics):
             self._publish(measure.topic, str(value))
-        broker.timers.at(broker.now() + self.interval_s, self._next)
+        self._timer = broker.timers.at(broker.now() + self._interval_s, self._next)
 
     def _publish(self, name: str, value: str) -> None:
         if self._last.get(name) == value:

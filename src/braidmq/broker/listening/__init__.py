@@ -1,0 +1,1 @@
+"""Where clients come in: TCP, TLS, WebSocket and Unix sockets."""

@@ -1,0 +1,1 @@
+"""What the broker tells of itself: counters, metrics and health over HTTP, `$SYS` topics, log lines."""
