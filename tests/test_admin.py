@@ -14,10 +14,10 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from braidmq.broker import admin as module
 from braidmq.broker.broker import Broker as Core
 from braidmq.broker.config.settings import Admin, Config, Listener
 from braidmq.broker.listening.listeners import ListenError, Listeners
+from braidmq.broker.observing import admin as module
 from braidmq.broker.observing.admin import AdminServer
 from braidmq.broker.observing.exposition import METRICS, Exposition, readings
 from braidmq.broker.observing.metrics import Metrics

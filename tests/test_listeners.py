@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from braidmq.broker import listeners as module
 from braidmq.broker.broker import Broker as Core
 from braidmq.broker.config.settings import Config, Listener
 from braidmq.broker.limits import Limits
+from braidmq.broker.listening import listeners as module
 from braidmq.broker.listening.listeners import ConnectRate, ListenError, Listeners
 from braidmq.broker.listening.sockets import bind_tcp, bind_unix, unix_identity
 
