@@ -256,6 +256,14 @@ class Peer:
             assert found == value, f"{name} is {found!r}, not {value!r}, in {received}"
         return received
 
+    def pick(self, kind: Type, packet_id: int) -> Received:
+        """This acknowledgement, wherever it stands among what has come; the rest stays to be read."""
+        self._read()
+        for place, received in enumerate(self._seen):
+            if received.type is kind and received.packet_id == packet_id:
+                return self._seen.pop(place)
+        raise AssertionError(f"no {kind.name} for {packet_id} in {self._seen}")
+
     def expect_publish(self, topic: str, payload: bytes = b"", **wanted: Any) -> Received:
         return self.expect(Type.PUBLISH, topic=topic, payload=payload, **wanted)
 

@@ -401,7 +401,7 @@ def test_a_refusal_fits_the_clients_packet_size(size_max: int) -> None:
 
 
 @pytest.mark.statement("5.0:MQTT-3.1.2-24")
-@pytest.mark.parametrize("size_max", range(1, 40))
+@pytest.mark.parametrize("size_max", [1, 2, 4, 5, 6, 10, 20, 30, 40, 45, 50, 60])
 def test_a_connack_fits_or_does_not_come(world: World, size_max: int) -> None:
     """The peer itself refuses what is too large; a client that takes next to nothing cannot be served."""
     peer = world.peer()

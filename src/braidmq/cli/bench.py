@@ -149,7 +149,7 @@ def _report_load(result: LoadResult, workload: dict[str, Any], json_lines: bool)
         from rich.table import Table
 
         title = (
-            f"{workload['publishers']} → {workload['subscribers']}, {workload['topics']} topics, "
+            f"{workload['publishers']} → {workload['subscribers']}, {output.counted(workload['topics'], 'topic')}, "
             f"QoS {workload['qos']}, "
             f"{workload['size']} bytes, window {workload['window']}, {result.seconds:.1f} s"
         )

@@ -1,13 +1,14 @@
 """The clients of a benchmark: connections that speak as much MQTT 3.1.1 as it takes to publish, receive and count.
 
-To be faster than what it measures, nothing is done for a single message that can be done for many. Publications of one
-moment are the same bytes, so a batch is one multiplication. All packets that a subscriber gets have one length, so a
-read is counted by division and checked by a strided slice; anything else in it is parsed packet by packet.
+To be faster than what it measures, little is done for a single message that can be done for many: publications are
+written in batches, and as all packets that a subscriber gets have one length, a read is counted by division and checked
+by strided slices. Anything else in it is parsed packet by packet.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -160,7 +161,7 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         self._closing = True
-        if self._transport is not None:
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.write(b"\xe0\0")
             self._transport.close()
 
@@ -247,15 +248,19 @@ class Publisher(Connection):
         return UNACKNOWLEDGED_MAX - self.unacknowledged if self._qos else BATCH_MAX
 
     def publish(self, count: int) -> None:
-        end = time.monotonic_ns().to_bytes(TIMESTAMP_BYTES, "big") + self._padding
-        if not self._qos:
-            self._transport.write((self._head + end) * count)
-            return
-        packets = []
-        for _ in range(count):
-            self._packet_id = self._packet_id % 65535 + 1
-            packets.append(self._head + self._packet_id.to_bytes(2, "big") + end)
-        self.unacknowledged += count
+        """No two messages are the same bytes, though they may share the moment: nobody can gain from repetition."""
+        head, padding = self._head, self._padding
+        now = time.monotonic_ns()
+        times = [moment.to_bytes(TIMESTAMP_BYTES, "big") for moment in range(now, now + count)]
+        if self._qos:
+            ids = [number % 65535 + 1 for number in range(self._packet_id, self._packet_id + count)]
+            self._packet_id = ids[-1]
+            self.unacknowledged += count
+            packets = [
+                head + number.to_bytes(2, "big") + moment + padding for number, moment in zip(ids, times, strict=True)
+            ]
+        else:
+            packets = [head + moment + padding for moment in times]
         self._transport.write(b"".join(packets))
 
     def on_packet(self, first: int, body: bytes) -> None:
@@ -288,7 +293,10 @@ async def open_connection(connection: Connection, broker: Broker) -> None:
         hint = "Start a broker with `braidmq up`, or say where it is with --host and --port."
         raise CliError(f"nothing listens at {broker}", ExitCode.UNAVAILABLE, hint) from None
     except OSError as error:
-        raise CliError(f"no connection to {broker}: {error}", ExitCode.UNAVAILABLE) from None
+        hint = ""
+        if error.errno == errno.EADDRNOTAVAIL:
+            hint = "This machine has no free port for one more connection; wait a minute, or use several machines."
+        raise CliError(f"no connection to {broker}: {error}", ExitCode.UNAVAILABLE, hint) from None
 
 
 async def open_all(connections: list[Any], broker: Broker, opened: Callable[[], None] = lambda: None) -> None:

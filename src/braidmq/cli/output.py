@@ -80,6 +80,11 @@ def _print(text: str, style: str, *, stderr: bool) -> None:
         print(text, file=stream, flush=True)
 
 
+def counted(number: int, noun: str) -> str:
+    """ "1 message", "2 messages"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def show_error(text: str, hint: str = "") -> None:
     first, *rest = text.splitlines() or [""]
     note(f"Error: {first}", "bold red")

@@ -145,7 +145,7 @@ class Publishing:
             raise CliError(f"the broker refused {count or 'the message: '}{self._last.words}")
         if quiet or self._last is None:
             return
-        what = f"{self._last.size} bytes" if self._done == 1 else f"{self._done} messages"
+        what = output.counted(self._last.size, "byte") if self._done == 1 else output.counted(self._done, "message")
         how = "sent at QoS 0, without acknowledgement" if self._qos == 0 else f"acknowledged at QoS {self._qos}"
         if self._done == 1 and self._qos:
             how += f" in {self._last.took_s * 1000:.1f} ms"
@@ -181,13 +181,17 @@ class Publishing:
             case Published():
                 self._on_published(event)
             case Disconnected() | Broken():
-                lost = f" with {len(self._waiting)} messages unacknowledged" if self._waiting and self._qos else ""
+                lost = (
+                    f" with {output.counted(len(self._waiting), 'message')} unacknowledged"
+                    if self._waiting and self._qos
+                    else ""
+                )
                 raise CliError(f"{self._link.target} ended the connection{lost}: {event.words}")
             case None if self._waiting and self._patience_s() <= 0:
                 raise CliError(
-                    f"no acknowledgement for {len(self._waiting)} messages in {self._timeout_s:g} s",
+                    f"no acknowledgement for {output.counted(len(self._waiting), 'message')} in {self._timeout_s:g} s",
                     ExitCode.TIMEOUT,
-                    "The broker may have them all the same.",
+                    "The broker may have received them all the same.",
                 )
         return event
 

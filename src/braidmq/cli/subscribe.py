@@ -325,4 +325,4 @@ class Listening:
     def _on_time_up(self) -> None:
         if self._shown == 0 or self._count is not None:
             expected = f" of {self._count}" if self._count is not None else ""
-            raise CliError(f"{self._shown}{expected} messages came in {self._wait_s:g} s", ExitCode.TIMEOUT)
+            raise CliError(f"only {self._shown}{expected} messages came in {self._wait_s:g} s", ExitCode.TIMEOUT)
