@@ -80,6 +80,9 @@ class Brokers(RuleBasedStateMachine):
         self.retained: dict[str, tuple[bytes, int]] = {}
         self.count = 0
 
+        for name in CLIENTS:
+            self.connect(name, clean=True, kept=True)
+
     # What may happen
 
     @rule(name=client_names, clean=st.booleans(), kept=st.booleans())

@@ -273,13 +273,26 @@ class Connection:
             self.broker.touched(self)
         self.out.append(data)
 
-    def send_packet(self, packet: p.Packet) -> None:
+    def send_packet(self, packet: p.Packet) -> bool:
+        """Sends a packet; False if the client takes none so large, which ends the connection [MQTT-3.1.2-24]."""
         data = encode(packet, self.version)
         if self.packet_max_out and len(data) > self.packet_max_out:
-            # [MQTT-3.2.2-19] and its like: a reason string or user property must not make a packet too large.
-            packet.properties.reason_string = None  # type: ignore[union-attr]
-            data = encode(packet, self.version)
+            if isinstance(packet, p.Connack | p.Disconnect | p.Puback | p.Pubrec):
+                # [MQTT-3.2.2-19] and its like: what is only said to be helpful must not make a packet too large.
+                packet.properties.reason_string = packet.properties.response_information = None
+                data = encode(packet, self.version)
+            if len(data) > self.packet_max_out:
+                self._unspeakable(packet)
+                return False
         self.send(data)
+        return True
+
+    def _unspeakable(self, packet: p.Packet) -> None:
+        if isinstance(packet, p.Connack | p.Disconnect):
+            self.end(will=True)
+        else:
+            text = f"the client takes no packet of more than {self.packet_max_out} bytes, and needs one"
+            self.fail(PacketError(Reason.PACKET_TOO_LARGE, text))
 
     def send_publish(self, message: Message, first_byte: int, packet_id: int, ids: tuple[int, ...]) -> bool:
         """Sends a publication; False if the client does not take packets so large [MQTT-3.1.2-24]."""

@@ -185,7 +185,8 @@ class Handshake:
         broker.identify(connection, identity)
         connection.unacknowledged = len(session.received)
         keep_alive = self._keep_alive()
-        connection.send_packet(self._connack(present, expiry_s, keep_alive))
+        if not connection.send_packet(self._connack(present, expiry_s, keep_alive)):
+            return
         connection.awaits_commit = connection.awaits_commit or broker.store.dirty
         connection.opened(keep_alive)
         broker.metrics.connects += 1

@@ -50,6 +50,8 @@ class Delivery(msgspec.Struct, gc=False):
     packet_id: int = 0
     """Given with the first transmission and kept until the exchange ends."""
     row: int = 0
+    under_way: bool = False
+    """Whether it was sent on the connection that is, and so takes up one of the client's Receive Maximum."""
 
 
 def forwarded(properties: Properties) -> bytes:

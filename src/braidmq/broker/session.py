@@ -122,6 +122,7 @@ class Session:
             self._discard(delivery)  # too large for this client: as if it had been sent [MQTT-3.1.2-25]
             return
         delivery.packet_id = packet_id
+        delivery.under_way = True
         self.inflight[packet_id] = delivery
         self.free -= 1
         if self.expiry_s:
@@ -194,6 +195,7 @@ class Session:
             return  # acknowledged before its turn came
         first_byte = 0x30 | DUP | delivery.qos << 1 | delivery.retain
         if connection.send_publish(delivery.message, first_byte, packet_id, delivery.ids):
+            delivery.under_way = True
             self.free -= 1
         else:
             del self.inflight[packet_id]
@@ -233,7 +235,7 @@ class Session:
             self._done(delivery)
 
     def _done(self, delivery: Delivery) -> None:
-        if self.free < self.window:
+        if delivery.under_way:
             self.free += 1
         if delivery.row:
             self.broker.store.drop_delivery(delivery)
@@ -251,13 +253,17 @@ class Session:
         """Sends again what was not acknowledged: PUBRELs, then publications in their order [MQTT-4.4.0-1]."""
         connection = self.connection
         assert connection is not None
-        for packet_id in self.released:
+        for packet_id, delivery in self.released.items():
             connection.send(b"\x62\x02" + packet_id.to_bytes(2))
+            delivery.under_way = True
             self.free -= 1
         if self.inflight:
             waiting = [self._pop() for _ in range(len(self.backlog or ()))]
             self.backlog = deque()
-            for delivery in (*self.inflight.values(), *waiting):
+            for delivery in self.inflight.values():
+                delivery.under_way = False
+                self._push(delivery)
+            for delivery in waiting:
                 self._push(delivery)
         self.pump()
 
