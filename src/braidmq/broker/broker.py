@@ -27,9 +27,6 @@ from braidmq.broker.timers import Timers
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.reasons import Reason
 
-TICK_BYTES_SMALL = 2048
-"""A read up to this size that comes alone is answered at once: there is nothing to gain by waiting for others."""
-
 STORE_RETRY_S = 1.0
 """How often a store that could not be written is tried again."""
 
@@ -129,10 +126,8 @@ class Broker:
             self.wants_flush()
 
     def settle(self) -> None:
-        """The first read of a tick is done. A little traffic is answered at once; much waits for the tick's end."""
-        if self.tick_bytes < TICK_BYTES_SMALL and not self.store.dirty:
-            self.flush()
-        elif self.touched_connections or self.store.dirty or self._to_close or self._to_pump:
+        """The first read of a tick is done: if it left something to do, the tick's end will do it."""
+        if self.touched_connections or self.store.dirty or self._to_close or self._to_pump:
             self.wants_flush()
         else:
             self.flush_wanted = False
@@ -150,9 +145,10 @@ class Broker:
 
     def flush(self) -> None:
         """The end of a tick: one commit, then everything that was waiting for it is written."""
+        metrics = self.metrics
         self.flush_wanted = False
         self.tick += 1
-        self.metrics.bytes_received += self.tick_bytes
+        metrics.bytes_received += self.tick_bytes
         self.tick_bytes = 0
         if self._to_pump:
             sessions, self._to_pump = self._to_pump, []
@@ -173,7 +169,7 @@ class Broker:
                 out.clear()
                 sent += len(data)
                 connection.link.write(data)
-        self.metrics.bytes_sent += sent
+        metrics.bytes_sent += sent
         if self._to_close:
             closing, self._to_close = self._to_close, []
             for connection in closing:
@@ -423,6 +419,7 @@ class Broker:
         self.authenticator = authenticator
         self.methods = methods
         self.access = access
+        self.router.version += 1
         for connection in self.connections:
             session = connection.session
             if session is not None:

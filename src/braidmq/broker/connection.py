@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from braidmq.broker import publishing, subscribing
-from braidmq.broker.fast_path import forward_and_acknowledge, forward_run
+from braidmq.broker.fast_path import Repeat, forward_and_acknowledge, forward_run, send_repeat
 from braidmq.broker.handshake import Handshake
 from braidmq.broker.message import Message, publish_bytes
 from braidmq.broker.security.identity import ANONYMOUS, Identity, Origin
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from braidmq.broker.broker import Broker
     from braidmq.broker.session import Session
     from braidmq.broker.timers import Timer
+
+TICK_BYTES_SMALL = 2048
+"""A read up to this size that comes alone is answered at once: there is nothing to gain by waiting for others."""
 
 _PLAIN_ACKS = frozenset((0x40, 0x50, 0x62, 0x70))
 
@@ -64,6 +67,7 @@ class Connection:
         "packet_max",
         "packet_max_out",
         "problem_information",
+        "repeat",
         "seen_at",
         "session",
         "state",
@@ -90,6 +94,7 @@ class Connection:
         self.packet_max = broker.limits.connect_packet_bytes_max
         self.packet_max_out = 0
         self.takes_plain = True
+        self.repeat: Repeat | None = None
         self.problem_information = True
         self.keep_alive_s = 0.0
         self.unacknowledged = 0
@@ -112,6 +117,8 @@ class Connection:
         """Takes what came from the socket, in any pieces, and acts on every packet that is complete."""
         broker = self.broker
         self.seen_at = broker.clock()
+        if self.repeat is not None and not broker.flush_wanted and send_repeat(self.repeat, broker, data):
+            return
         broker.tick_bytes += len(data)
         first = not broker.flush_wanted
         broker.flush_wanted = True
@@ -158,11 +165,15 @@ class Connection:
             if at < end and self.state is not State.CLOSED:
                 self._tail.append(data[at:])
                 self._tail_size = end - at
+                self.repeat = None
         except PacketError as error:
             self.fail(error)
         finally:
             if first:
-                broker.settle()
+                if broker.tick_bytes < TICK_BYTES_SMALL and not broker.store.dirty:
+                    broker.flush()  # a little traffic is answered at once
+                else:
+                    broker.settle()
 
     def _on_plain_ack(self, session: Session, header: int, packet_id: int) -> None:
         """An acknowledgement without reason and properties, as both versions send it when all is well."""
@@ -386,7 +397,7 @@ class Connection:
     def _part(self, will: bool) -> None:
         self.state = State.CLOSED
         self._tail.clear()
-        self.handshake = None
+        self.handshake = self.repeat = None
         for timer in (self._timer, self.identity_timer):
             if timer is not None:
                 timer.cancel()

@@ -86,6 +86,8 @@ class Audience:
 class Router:
     def __init__(self, routes_max: int) -> None:
         self.routes: dict[bytes, Route] = {}
+        self.version = 0
+        """Grows whenever a route may have changed."""
         self.routes_max = routes_max
         self._tree: FilterTree[Audience] = FilterTree()
 
@@ -161,6 +163,7 @@ class Router:
     def forget(self, full_filter: str) -> None:
         """Drops the routes that a change of this filter, or of a session behind it, can have changed."""
         _, topic_filter = split_share(full_filter)
+        self.version += 1
         if has_wildcard(topic_filter):
             self.routes.clear()
         else:

@@ -80,6 +80,7 @@ _DROP_WILL: Final = "DELETE FROM will WHERE client_id = ?"
 class SqliteStore:
     def __init__(self, folder: Path, sync: Literal["normal", "full"] = "normal") -> None:
         self.path = folder / FILE_NAME
+        self.dirty = False
         self._changes: list[tuple[str, tuple[Any, ...]]] = []
         self._lock = _lock(folder)
         try:
@@ -112,10 +113,6 @@ class SqliteStore:
         text = f"{self.path} is damaged: {error}"
         return StoreError(f"{text}; restore it from a copy, or move it away to start with an empty store")
 
-    @property
-    def dirty(self) -> bool:
-        return bool(self._changes)
-
     def commit(self) -> None:
         changes = self._changes
         db = self._db
@@ -129,6 +126,7 @@ class SqliteStore:
                 db.execute("ROLLBACK")
             raise self._unusable(error) from error
         changes.clear()
+        self.dirty = False
 
     def close(self) -> None:
         self._db.close()
@@ -136,45 +134,50 @@ class SqliteStore:
 
     # Changes
 
+    def _change(self, sql: str, row: tuple[Any, ...]) -> None:
+        self._changes.append((sql, row))
+        self.dirty = True
+
     def next_row(self) -> int:
         self._last_session += 1
         return self._last_session
 
     def save_session(self, row: int, client_id: str, expiry_s: int, ends_at: float | None) -> None:
-        self._changes.append((_SAVE_SESSION, (row, client_id, expiry_s, ends_at)))
+        self._change(_SAVE_SESSION, (row, client_id, expiry_s, ends_at))
 
     def drop_session(self, row: int) -> None:
-        self._changes.extend((sql, (row,)) for sql in _DROP_SESSION)
+        for sql in _DROP_SESSION:
+            self._change(sql, (row,))
 
     def save_subscription(self, session: int, full_filter: str, subscribed: Subscribed) -> None:
-        self._changes.append((_SAVE_SUBSCRIPTION, (session, full_filter, msgspec.msgpack.encode(subscribed))))
+        self._change(_SAVE_SUBSCRIPTION, (session, full_filter, msgspec.msgpack.encode(subscribed)))
 
     def drop_subscription(self, session: int, full_filter: str) -> None:
-        self._changes.append((_DROP_SUBSCRIPTION, (session, full_filter)))
+        self._change(_DROP_SUBSCRIPTION, (session, full_filter))
 
     def save_delivery(self, session: int, delivery: Delivery) -> None:
         if delivery.row:
-            self._changes.append((_SENT_DELIVERY, (delivery.packet_id, delivery.row)))
+            self._change(_SENT_DELIVERY, (delivery.packet_id, delivery.row))
             return
         m = delivery.message
         if not m.row:
             self._last_message += 1
             m.row = self._last_message
             row = (m.row, m.topic, m.payload, m.qos, m.retain, m.sender, m.forward, m.expires_at)
-            self._changes.append((_ADD_MESSAGE, row))
+            self._change(_ADD_MESSAGE, row)
         m.holders += 1
         self._last_delivery += 1
         delivery.row = self._last_delivery
         ids = msgspec.msgpack.encode(delivery.ids)
         values = (session, m.row, delivery.qos, delivery.retain, ids, delivery.group, delivery.packet_id)
-        self._changes.append((_ADD_DELIVERY, (delivery.row, *values)))
+        self._change(_ADD_DELIVERY, (delivery.row, *values))
 
     def release_delivery(self, delivery: Delivery) -> None:
-        self._changes.append((_RELEASE_DELIVERY, (delivery.row,)))
+        self._change(_RELEASE_DELIVERY, (delivery.row,))
         self._let_go(delivery.message)
 
     def drop_delivery(self, delivery: Delivery) -> None:
-        self._changes.append((_DROP_DELIVERY, (delivery.row,)))
+        self._change(_DROP_DELIVERY, (delivery.row,))
         delivery.row = 0
         self._let_go(delivery.message)
 
@@ -182,27 +185,27 @@ class SqliteStore:
         if message.row:
             message.holders -= 1
             if not message.holders:
-                self._changes.append((_DROP_MESSAGE, (message.row,)))
+                self._change(_DROP_MESSAGE, (message.row,))
                 message.row = 0
 
     def save_received(self, session: int, packet_id: int) -> None:
-        self._changes.append((_SAVE_RECEIVED, (session, packet_id)))
+        self._change(_SAVE_RECEIVED, (session, packet_id))
 
     def drop_received(self, session: int, packet_id: int) -> None:
-        self._changes.append((_DROP_RECEIVED, (session, packet_id)))
+        self._change(_DROP_RECEIVED, (session, packet_id))
 
     def save_retained(self, message: Message) -> None:
         m = message
-        self._changes.append((_SAVE_RETAINED, (m.topic, m.payload, m.qos, m.sender, m.forward, m.expires_at)))
+        self._change(_SAVE_RETAINED, (m.topic, m.payload, m.qos, m.sender, m.forward, m.expires_at))
 
     def drop_retained(self, topic: str) -> None:
-        self._changes.append((_DROP_RETAINED, (topic,)))
+        self._change(_DROP_RETAINED, (topic,))
 
     def save_will(self, client_id: str, will: Will, due_at: float | None) -> None:
-        self._changes.append((_SAVE_WILL, (client_id, msgspec.msgpack.encode(will), due_at)))
+        self._change(_SAVE_WILL, (client_id, msgspec.msgpack.encode(will), due_at))
 
     def drop_will(self, client_id: str) -> None:
-        self._changes.append((_DROP_WILL, (client_id,)))
+        self._change(_DROP_WILL, (client_id,))
 
     # What an earlier process left
 

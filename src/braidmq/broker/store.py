@@ -46,10 +46,8 @@ class Snapshot(msgspec.Struct):
 
 
 class Store(Protocol):
-    @property
-    def dirty(self) -> bool:
-        """Whether something waits for a commit."""
-        ...
+    dirty: bool
+    """Whether something waits for a commit."""
 
     def load(self) -> Snapshot: ...
     def commit(self) -> None:

@@ -8,9 +8,11 @@ Received messages are acknowledged by the command, with `ack`, once they are pri
 from __future__ import annotations
 
 import queue
+import select
 import socket
 import ssl
 import threading
+import time
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
@@ -28,6 +30,7 @@ EVENTS_MAX: Final = 1_000
 INFLIGHT_MAX: Final = 100
 """QoS 1 and 2 publications that are under way to the broker at once, if it allows as many."""
 CLOSE_TIMEOUT_S: Final = 2.0
+LINGER_TIMEOUT_S: Final = 1.0
 RECONNECT_DELAY_MIN_S: Final = 1
 RECONNECT_DELAY_MAX_S: Final = 30
 
@@ -262,7 +265,9 @@ class Link:
         else:
             self.post(Connected(flags.session_present, properties or new_properties(PacketTypes.CONNACK)))
 
-    def _on_disconnect(self, _client: Any, _data: Any, flags: Any, reason: Any, properties: Any) -> None:
+    def _on_disconnect(self, client: paho.Client, _data: Any, flags: Any, reason: Any, properties: Any) -> None:
+        if self._closing and (connection := client.socket()) is not None:
+            _linger(connection)
         if flags.is_disconnect_packet_from_server:
             self.post(Disconnected(reason_words(reason.value, properties)))
         else:
@@ -279,6 +284,24 @@ class Link:
 
     def _on_message(self, _client: Any, _data: Any, message: paho.MQTTMessage) -> None:
         self.post(message)
+
+
+def _linger(connection: Any) -> None:
+    """Reads until the broker has closed its end, which DISCONNECT makes it do, or for LINGER_TIMEOUT_S.
+
+    A socket that is closed while there is something to read is reset, and the broker may then never see what was sent
+    last: acknowledgements, and DISCONNECT itself.
+    """
+    deadline = time.monotonic() + LINGER_TIMEOUT_S
+    try:
+        while select.select([connection], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            try:
+                if not connection.recv(65536):
+                    return
+            except (BlockingIOError, ssl.SSLWantReadError):
+                continue
+    except (OSError, ValueError):
+        return  # it is closed already
 
 
 def _connect_error(error: OSError | ValueError, target: Target, timeout_s: float) -> CliError:
