@@ -10,6 +10,8 @@ import struct
 
 HOST = "127.0.0.1"
 CLEAN_SESSION = 0x02
+IP_BIND_ADDRESS_NO_PORT = 24
+"""Linux: the source port is chosen at connect, so ports that wait out an earlier broker's connections do not count."""
 
 
 class RefusedError(Exception):
@@ -28,8 +30,16 @@ def send_connect(
     port: int, client_id: str, *, keep_alive_s: int, timeout_s: float, source: str = HOST
 ) -> socket.socket:
     """A connected socket on which CONNECT has been sent; `read_connack` completes it."""
-    connection = socket.create_connection((HOST, port), timeout=timeout_s, source_address=(source, 0))
-    connection.sendall(connect_packet(client_id, keep_alive_s))
+    connection = socket.socket()
+    try:
+        connection.settimeout(timeout_s)
+        connection.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
+        connection.bind((source, 0))
+        connection.connect((HOST, port))
+        connection.sendall(connect_packet(client_id, keep_alive_s))
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shlex
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from bench.peers import BASELINE, OURS
 from bench.scenarios import Run, Scenario
 
 NOTHING = "–"
-WIDTH_MIN = 120
+WIDTH_MIN = 140
 """Columns that the tables need; a narrower terminal wraps their lines rather than losing figures."""
 
 
@@ -54,6 +55,9 @@ class Row(msgspec.Struct, frozen=True):
     median: Sample | None
     failure: str | None
     ratio: float | None
+    """The median of the rounds' ratios, each of two runs that followed one another, so that noise hit both."""
+    ratio_range: tuple[float, float] | None
+    """The lowest and the highest ratio of one round: how far the machine's noise goes."""
     target: str | None
     reached: bool | None
 
@@ -91,27 +95,41 @@ def rows(measured: Sequence[Scenario], peers: Sequence[str], runs: Sequence[Run]
 
 
 def _scenario_rows(scenario: Scenario, peers: Sequence[str], runs: Sequence[Run]) -> list[Row]:
-    medians: dict[str, Sample | None] = {}
-    failures: dict[str, str] = {}
-    for peer in peers:
-        mine = [run for run in runs if run.scenario == scenario.name and run.peer == peer]
-        medians[peer] = scenarios.median([run.sample for run in mine if run.sample is not None])
-        if failed := [run.failure for run in mine if run.failure is not None]:
-            failures[peer] = failed[0]
-    baseline = medians.get(BASELINE)
-    found = []
+    here = [run for run in runs if run.scenario == scenario.name]
+    samples = {(run.peer, run.round): run.sample for run in here if run.sample is not None}
+    medians = {peer: scenarios.median([found for (of, _), found in samples.items() if of == peer]) for peer in peers}
+    rows_found = []
     for peer, median in medians.items():
-        ratio = None
-        if median is not None and baseline is not None and getattr(baseline, scenario.measure):
-            ratio = getattr(median, scenario.measure) / getattr(baseline, scenario.measure)
+        failure = next((run.failure for run in here if run.peer == peer and run.failure is not None), None)
+        rounds = {number for _, number in samples}
+        ratios = [_ratio_of(scenario, samples.get((peer, n)), samples.get((BASELINE, n))) for n in rounds]
+        known = [value for value in ratios if value is not None]
+        ratio = statistics.median(known) if known else None
         target = scenario.target if peer == OURS else None
         reached = None
         if target is not None and ratio is not None and median is not None:
             # A rate at which messages are lost is not a rate that was reached.
-            reached = target.is_reached(ratio) and not median.lost and peer not in failures
-        wanted = None if target is None else str(target)
-        found.append(Row(scenario.name, peer, median, failures.get(peer), ratio, wanted, reached))
-    return found
+            reached = target.is_reached(ratio) and not median.lost and failure is None
+        rows_found.append(
+            Row(
+                scenario=scenario.name,
+                peer=peer,
+                median=median,
+                failure=failure,
+                ratio=ratio,
+                ratio_range=(min(known), max(known)) if known else None,
+                target=None if target is None else str(target),
+                reached=reached,
+            )
+        )
+    return rows_found
+
+
+def _ratio_of(scenario: Scenario, sample: Sample | None, baseline: Sample | None) -> float | None:
+    if sample is None or baseline is None:
+        return None
+    value, unit = getattr(sample, scenario.measure), getattr(baseline, scenario.measure)
+    return value / unit if unit else None
 
 
 def show(report: Report, console: Console, *, markdown: bool = False) -> None:
@@ -136,7 +154,7 @@ def _rates(report: Report, markdown: bool) -> Table:
     )
     table.add_column("scenario", no_wrap=True)
     table.add_column("broker", no_wrap=True)
-    for heading in ("in/s", "out/s", "p50", "p99", "lost", f"to {BASELINE}"):
+    for heading in ("in/s", "out/s", "p50", "p99", "lost", f"to {BASELINE}", "by round"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("target", no_wrap=True)
     previous = None
@@ -145,7 +163,7 @@ def _rates(report: Report, markdown: bool) -> Table:
             table.add_section()
         name = row.scenario if markdown or previous != row.scenario else ""
         previous = row.scenario
-        table.add_row(name, row.peer, *_figures(row), _ratio(row), _verdict(row.target, row.reached))
+        table.add_row(name, row.peer, *_figures(row), _ratio(row), _range(row), _verdict(row.target, row.reached))
     return table
 
 
@@ -174,6 +192,13 @@ def _ratio(row: Row) -> str:
         scenario.measure == "p50_us" for scenario in scenarios.SCENARIOS if scenario.name == row.scenario
     )
     return f"{row.ratio:.2f}×{' p50' if latency else ''}"
+
+
+def _range(row: Row) -> str:
+    if row.ratio_range is None or row.peer == BASELINE:
+        return ""
+    low, high = row.ratio_range
+    return f"{low:.2f}–{high:.2f}"
 
 
 def _verdict(target: str | None, reached: bool | None) -> Text:

@@ -35,7 +35,7 @@ from braidmq.mqtt.wire import VARINT_MAX, Reader, varint
 
 from .conformance import wire
 
-TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=20)
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
 TOPIC = TEXT.map(lambda text: text.replace("+", "").replace("#", "") or "t")
 BYTES = st.binary(max_size=40)
 U16, U32 = st.integers(0, 65_535), st.integers(0, 0xFFFFFFFF)
@@ -173,8 +173,9 @@ def _small(draw: st.DrawFn, version: int) -> p.Packet:
 @st.composite
 def _any(draw: st.DrawFn) -> tuple[int, p.Packet]:
     version = draw(VERSIONS)
-    kinds = (_connect, _connack, _publish, _subscribe, _acknowledged, _small, _small)
-    return version, draw(draw(st.sampled_from(kinds))(version))
+    kinds: list[Any] = [_connect, _connack, _publish, _subscribe, _acknowledged, _small, _small]
+    packet: p.Packet = draw(draw(st.sampled_from(kinds))(version))
+    return version, packet
 
 
 def _split(raw: bytes) -> tuple[int, bytes]:
@@ -202,26 +203,23 @@ def test_a_packet_cut_or_changed_is_another_packet_or_an_error(case: tuple[int, 
     changed = bytearray(body[: data.draw(st.integers(0, len(body)))])
     if changed and data.draw(st.booleans()):
         changed[data.draw(st.integers(0, len(changed) - 1))] ^= data.draw(st.integers(1, 255))
+    again = _decoded(header, bytes(changed), version)
+    if again is not None:
+        assert decode(*_split(encode(again, version)), version) == again
+
+
+def _decoded(header: int, body: bytes, version: int) -> p.Packet | None:
+    """The packet, or None where the codec says, in its own way, that it is none."""
     try:
-        again = decode(header, bytes(changed), version)
+        return decode(header, body, version)
     except PacketError as error:
-        assert error.reason.failed
-        assert error.text
-    else:
-        assert decode(*_split(encode(again, _version(again, version))), version) == again
-
-
-def _version(packet: p.Packet, version: int) -> int:
-    return packet.version if isinstance(packet, p.Connect) else version
+        return None if error.reason.failed and error.text else pytest.fail(f"an error without a reason: {error!r}")
 
 
 @given(st.integers(0, 255), st.binary(max_size=60), VERSIONS)
 @settings(max_examples=300, deadline=None)
 def test_random_bytes_are_a_packet_or_an_error(header: int, body: bytes, version: int) -> None:
-    try:
-        decode(header, body, version)
-    except PacketError as error:
-        assert error.reason.failed
+    _decoded(header, body, version)
 
 
 @given(st.integers(0, VARINT_MAX))

@@ -177,9 +177,7 @@ class Peer:
     def subscribe(self, topic_filter: str, qos: int = 0, *, options: int = 0, properties: bytes = b"") -> int:
         """SUBSCRIBE to one filter; returns the reason code. Retained messages stay to be read."""
         packet_id = self.new_id()
-        self.send(
-            wire.subscribe(packet_id, (topic_filter, qos | options), version=self.version, properties=properties)
-        )
+        self.send(wire.subscribe(packet_id, (topic_filter, qos | options), version=self.version, properties=properties))
         suback = self.expect(Type.SUBACK, packet_id=packet_id)
         assert len(suback.reasons) == 1
         return suback.reasons[0]

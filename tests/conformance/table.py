@@ -3,21 +3,18 @@
     python -m tests.conformance.table            writes the file
     python -m tests.conformance.table --check    fails if it is out of date
 
-The statements are those of statements.toml; the tests are asked for by pytest's own collection, so that whatever
-carries `@pytest.mark.statement("5.0:MQTT-3.1.2-24", …)` counts, wherever in tests/ it stands.
+The statements are those of statements.toml; a test counts if it carries `@pytest.mark.statement("5.0:MQTT-3.1.2-24")`,
+wherever in tests/ it stands.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
+import ast
 import sys
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[2]
 STATEMENTS = Path(__file__).with_name("statements.toml")
@@ -43,22 +40,6 @@ where it is out of date.
 """
 
 
-class Collected:
-    """A pytest plug-in that notes which test carries which statement."""
-
-    def __init__(self) -> None:
-        self.tests: dict[str, set[str]] = defaultdict(set)
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        for item in items:
-            path = item.path.relative_to(ROOT).as_posix().removeprefix("tests/conformance/")
-            name = f"{path}::{getattr(item, 'originalname', item.name)}"
-            for marker in item.iter_markers("statement"):
-                for statement in marker.args:
-                    self.tests[statement].add(name)
-
-
 def statements() -> dict[str, tuple[str, str, str]]:
     """By "version:number": whom it binds, what it asks for, and why it may have no test."""
     found = {}
@@ -69,15 +50,26 @@ def statements() -> dict[str, tuple[str, str, str]]:
 
 
 def collect() -> dict[str, set[str]]:
-    """By "version:number": the tests that carry it."""
-    plugin = Collected()
-    said = io.StringIO()
-    arguments = ["--rootdir", str(ROOT), "--collect-only", "-q", "-p", "no:cacheprovider", str(ROOT / "tests")]
-    with contextlib.redirect_stdout(said):
-        code = pytest.main(arguments, plugins=[plugin])
-    if code != pytest.ExitCode.OK:
-        sys.exit(f"the tests cannot be collected:\n{said.getvalue()[-2000:]}")
-    return plugin.tests
+    """By "version:number": the tests that carry it, read from the source of every test file."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        shown = path.relative_to(ROOT).as_posix().removeprefix("tests/conformance/")
+        for name, marker in _marked(ast.parse(path.read_text())):
+            for argument in marker.args:
+                if not isinstance(argument, ast.Constant) or not isinstance(argument.value, str):
+                    sys.exit(f"{path.relative_to(ROOT)}:{argument.lineno}: the marker takes plain strings")
+                found[argument.value].add(f"{shown}::{name}")
+    return found
+
+
+def _marked(module: ast.Module) -> Iterator[tuple[str, ast.Call]]:
+    """Each test function with each of its statement markers, those inside parametrize among them."""
+    for function in ast.walk(module):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and function.name.startswith("test_"):
+            for decorator in function.decorator_list:
+                for node in ast.walk(decorator):
+                    if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.statement":
+                        yield function.name, node
 
 
 def _lines(known: dict[str, tuple[str, str, str]], tests: dict[str, set[str]]) -> Iterator[str]:

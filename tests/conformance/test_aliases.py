@@ -1,6 +1,8 @@
-"""Topic aliases (§3.3.2.3.4): the client's towards the server and the server's towards the client, a connection long."""
+"""Topic aliases (§3.3.2.3.4): the client's and the server's, each as long as the connection."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
@@ -142,7 +144,7 @@ def test_no_aliases_to_a_client_that_takes_none(world: World, properties: bytes)
 @pytest.mark.statement("5.0:MQTT-3.1.2-26", "5.0:MQTT-3.3.2-11", "5.0:MQTT-3.3.2-8", "5.0:MQTT-3.3.2-7")
 @pytest.mark.parametrize("largest", [1, 2, 65_535])
 def test_aliases_of_the_server_stay_within_the_clients_maximum(world: World, largest: int) -> None:
-    options = {"clean": False, "properties": props(session_expiry=1000, topic_alias_maximum=largest)}
+    options: dict[str, Any] = {"clean": False, "properties": props(session_expiry=1000, topic_alias_maximum=largest)}
     publisher = world.client("p")
     subscriber = world.client("s", **options)
     subscriber.subscribe("#", 1)
@@ -169,7 +171,7 @@ def test_aliases_of_the_server_stay_within_the_clients_maximum(world: World, lar
 
 @pytest.mark.statement("5.0:MQTT-3.3.2-7")
 def test_a_redelivery_says_its_topic(world: World) -> None:
-    options = {"clean": False, "properties": props(session_expiry=1000, topic_alias_maximum=5)}
+    options: dict[str, Any] = {"clean": False, "properties": props(session_expiry=1000, topic_alias_maximum=5)}
     subscriber = world.client("s", **options)
     subscriber.subscribe("#", 1)
     publisher = world.client("p")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import string
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -320,7 +320,7 @@ def test_a_client_need_not_wait_for_connack(world: World, version: int) -> None:
 
 @pytest.mark.statement("5.0:MQTT-3.2.2-9", "5.0:MQTT-3.2.2-10", "5.0:MQTT-3.2.2-11", "5.0:MQTT-3.2.2-12")
 @pytest.mark.parametrize("qos_max", [0, 1])
-def test_a_server_with_less_qos_says_so(qos_max: int) -> None:
+def test_a_server_with_less_qos_says_so(qos_max: Literal[0, 1]) -> None:
     world = World(limits=Limits(qos_max=qos_max))
     peer = world.client("c")
     assert peer.connack is not None

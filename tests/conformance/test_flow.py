@@ -1,4 +1,4 @@
-"""Flow control and bounds of one side on the other (§3.1.2.11.3, §3.1.2.11.4, §4.9), and message expiry (§3.3.2.3.3)."""
+"""Flow control (§4.9), the bounds that one side sets the other (§3.1.2.11), and message expiry (§3.3.2.3.3)."""
 
 from __future__ import annotations
 

@@ -36,7 +36,8 @@ class Wanted:
     payload: bytes
     qos: int
     retain: bool
-    ids: frozenset[int]
+    ids: list[int]
+    """Sorted; the same identifier as often as subscriptions that match have it (§3.3.4)."""
 
 
 @dataclass
@@ -130,7 +131,7 @@ class Brokers(RuleBasedStateMachine):
         options = no_local << 2 | exact << 3 | handling << 4
         properties = props(subscription_id=identifier) if identifier else b""
         assert client.peer.subscribe(topic_filter, qos, options=options, properties=properties) == qos
-        ids = frozenset({identifier} - {0})
+        ids = [identifier] if identifier else []
         fetched = [
             Wanted(topic, payload, min(qos, published), True, ids)
             for topic, (payload, published) in self.retained.items()
@@ -190,7 +191,7 @@ class Brokers(RuleBasedStateMachine):
             reached = True
             granted = min(qos, max(one.qos for one in found))
             flags = {retain and one.as_published for one in found}
-            ids = frozenset(one.identifier for one in found) - {0}
+            ids = sorted(one.identifier for one in found if one.identifier)
             wanted = Wanted(topic, payload, granted, max(flags), ids)
             if client.peer is not None or granted:
                 client.queue.append(wanted)
@@ -233,9 +234,7 @@ class Brokers(RuleBasedStateMachine):
 def _seen(one: Received) -> Wanted:
     assert one.type is Type.PUBLISH
     assert not one.dup
-    ids: list[int] = one.properties.get("subscription_id", [])
-    assert len(ids) == len(set(ids))
-    return Wanted(one.topic, one.payload, one.qos, one.retain, frozenset(ids))
+    return Wanted(one.topic, one.payload, one.qos, one.retain, sorted(one.properties.get("subscription_id", [])))
 
 
 TestBroker: Any = Brokers.TestCase

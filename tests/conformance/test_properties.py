@@ -12,7 +12,15 @@ from .wire import PROPERTIES, prop, props
 
 MALFORMED, VIOLATION = 0x81, 0x82
 
-SAMPLES: dict[str, Any] = {"u8": 1, "u16": 10, "u32": 5000, "varint": 5, "text": "some", "data": b"\x00", "pair": ("k", "v")}
+SAMPLES: dict[str, Any] = {
+    "u8": 1,
+    "u16": 10,
+    "u32": 5000,
+    "varint": 5,
+    "text": "some",
+    "data": b"\x00",
+    "pair": ("k", "v"),
+}
 
 _MESSAGE = {"payload_format", "message_expiry", "content_type", "response_topic", "correlation_data", "user"}
 ALLOWED = {
@@ -34,7 +42,8 @@ STRANGERS = [
     (packet, name)
     for packet, allowed in ALLOWED.items()
     for name in PROPERTIES
-    if name not in allowed and (packet, name) not in (("PUBLISH", "subscription_id"), ("DISCONNECT", "server_reference"))
+    if name not in allowed
+    and (packet, name) not in (("PUBLISH", "subscription_id"), ("DISCONNECT", "server_reference"))
 ]
 SINGLES = [(packet, name) for packet, allowed in ALLOWED.items() for name in sorted(allowed - {"user", "auth_data"})]
 

@@ -1,4 +1,4 @@
-"""Sessions (§3.1.2.4, §3.1.2.11.2, §4.1): kept, resumed, and gone when their time is over; in memory and in the store."""
+"""Sessions (§3.1.2.4, §4.1): kept, resumed, and gone when their time is over; in memory and in the store."""
 
 from __future__ import annotations
 
@@ -187,9 +187,7 @@ def test_client_ids_are_compared_exactly(world: World, version: int) -> None:
 # Bounds
 
 
-@pytest.mark.parametrize(
-    ("policy", "kept"), [("drop_oldest", [b"2", b"3", b"4"]), ("drop_newest", [b"0", b"1", b"2"])]
-)
+@pytest.mark.parametrize(("policy", "kept"), [("drop_oldest", [b"2", b"3", b"4"]), ("drop_newest", [b"0", b"1", b"2"])])
 def test_an_offline_queue_has_a_bound(version: int, policy: str, kept: list[bytes]) -> None:
     world = World(limits=Limits(queue_messages_max=3, queue_full=policy))  # type: ignore[arg-type]
     peer = world.client("c", version, **persistent(version))

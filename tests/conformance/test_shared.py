@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 
 import pytest
 
@@ -32,7 +33,7 @@ def test_each_message_goes_to_one_member_and_the_load_is_shared(world: World, qo
     for number in range(30):
         publisher.publish("t", b"%d" % number, qos)
     shares = _take_all(members)
-    assert sorted(sum(shares, [])) == sorted(b"%d" % number for number in range(30))
+    assert sorted(chain(*shares)) == sorted(b"%d" % number for number in range(30))
     assert all(len(share) >= 5 for share in shares), [len(share) for share in shares]
     for share in shares:
         assert share == sorted(share, key=int)
@@ -85,7 +86,17 @@ def test_the_granted_qos_is_respected(world: World, published: int, granted: int
 @pytest.mark.statement("5.0:MQTT-4.8.2-1", "5.0:MQTT-4.8.2-2", "5.0:MQTT-4.7.1-1")
 @pytest.mark.parametrize(
     "topic_filter",
-    ["$share/", "$share/g", "$share/g/", "$share//t", "$share/+/t", "$share/#", "$share/g+/t", "$share/#/t", "$share/g/a#"],
+    [
+        "$share/",
+        "$share/g",
+        "$share/g/",
+        "$share//t",
+        "$share/+/t",
+        "$share/#",
+        "$share/g+/t",
+        "$share/#/t",
+        "$share/g/a#",
+    ],
 )
 def test_filters_that_are_no_shared_subscription(world: World, topic_filter: str) -> None:
     peer = world.client("c")
@@ -142,7 +153,7 @@ def test_with_all_members_away_messages_wait(world: World) -> None:
     for number in range(6):
         publisher.publish("t", b"%d" % number, 1)
     back = [world.client(f"m{number}", **persistent(V5)) for number in range(2)]
-    assert sorted(sum(_take_all(back), [])) == [b"%d" % number for number in range(6)]
+    assert sorted(chain(*_take_all(back))) == [b"%d" % number for number in range(6)]
 
 
 def test_unacknowledged_qos_1_goes_to_another_when_a_session_ends(world: World) -> None:
@@ -237,7 +248,7 @@ def test_shared_subscriptions_of_3_1_1(world: World) -> None:
     publisher = world.client("p", V3)
     for number in range(10):
         publisher.publish("t", b"%d" % number, 1)
-    assert sorted(sum(_take_all(peers), [])) == [b"%d" % number for number in range(10)]
+    assert sorted(chain(*_take_all(peers))) == [b"%d" % number for number in range(10)]
 
 
 def test_nobody_matches_where_only_shares_do_not(world: World) -> None:

@@ -59,18 +59,14 @@ AFTER_5: dict[str, Callable[[bytes], bytes]] = {
     "UNSUBSCRIBE user property": lambda bad: wire.unsubscribe(1, "a", properties=props(user=(bad, "v"))),
     "DISCONNECT reason string": lambda bad: wire.disconnect(0, props(reason_string=bad)),
 }
-UTF8 = (
-    "3.1.1:MQTT-1.5.3-1",
-    "3.1.1:MQTT-1.5.3-2",
-    "5.0:MQTT-1.5.4-1",
-    "5.0:MQTT-1.5.4-2",
-)
-
 with_ill_formed = pytest.mark.parametrize("bad", ILL_FORMED.values(), ids=ILL_FORMED.keys())
 
 
 @pytest.mark.statement(
-    *UTF8,
+    "3.1.1:MQTT-1.5.3-1",
+    "3.1.1:MQTT-1.5.3-2",
+    "5.0:MQTT-1.5.4-1",
+    "5.0:MQTT-1.5.4-2",
     "3.1.1:MQTT-3.1.3-4",
     "3.1.1:MQTT-3.1.3-10",
     "3.1.1:MQTT-3.1.3-11",
@@ -86,7 +82,7 @@ def test_strings_of_connect(world: World, version: int, where: str, bad: bytes) 
     peer.expect_refused(0x81)
 
 
-@pytest.mark.statement(*UTF8[2:], "5.0:MQTT-1.5.7-1")
+@pytest.mark.statement("5.0:MQTT-1.5.4-1", "5.0:MQTT-1.5.4-2", "5.0:MQTT-1.5.7-1")
 @pytest.mark.parametrize("where", IN_CONNECT_5)
 @with_ill_formed
 def test_strings_of_connects_properties(world: World, where: str, bad: bytes) -> None:
@@ -96,7 +92,10 @@ def test_strings_of_connects_properties(world: World, where: str, bad: bytes) ->
 
 
 @pytest.mark.statement(
-    *UTF8,
+    "3.1.1:MQTT-1.5.3-1",
+    "3.1.1:MQTT-1.5.3-2",
+    "5.0:MQTT-1.5.4-1",
+    "5.0:MQTT-1.5.4-2",
     "3.1.1:MQTT-3.3.2-1",
     "3.1.1:MQTT-3.8.3-1",
     "3.1.1:MQTT-3.10.3-1",
@@ -114,7 +113,9 @@ def test_topic_names_and_filters(world: World, version: int, where: str, bad: by
     peer.expect_closed(0x81)
 
 
-@pytest.mark.statement(*UTF8[2:], "5.0:MQTT-1.5.7-1", "5.0:MQTT-3.3.2-13", "5.0:MQTT-3.3.2-19")
+@pytest.mark.statement(
+    "5.0:MQTT-1.5.4-1", "5.0:MQTT-1.5.4-2", "5.0:MQTT-1.5.7-1", "5.0:MQTT-3.3.2-13", "5.0:MQTT-3.3.2-19"
+)
 @pytest.mark.parametrize("where", AFTER_5)
 @with_ill_formed
 def test_strings_of_properties(world: World, where: str, bad: bytes) -> None:
@@ -123,7 +124,7 @@ def test_strings_of_properties(world: World, where: str, bad: bytes) -> None:
     peer.expect_closed(0x81)
 
 
-@pytest.mark.statement(*UTF8, "3.1.1:MQTT-3.3.2-1", "5.0:MQTT-3.3.2-1")
+@pytest.mark.statement("3.1.1:MQTT-1.5.3-1", "5.0:MQTT-1.5.4-1", "3.1.1:MQTT-3.3.2-1", "5.0:MQTT-3.3.2-1")
 @with_ill_formed
 def test_a_bad_topic_behind_good_ones(world: World, version: int, bad: bytes) -> None:
     """A run of publications in one read: the bad one is not carried along, by no path through the broker."""
@@ -164,7 +165,25 @@ def test_a_byte_order_mark_is_a_character(world: World, version: int, topic: str
 @pytest.mark.statement("3.1.1:MQTT-4.7.3-4", "5.0:MQTT-4.7.3-4", "3.1.1:MQTT-3.3.2-3", "5.0:MQTT-3.3.2-3")
 @pytest.mark.parametrize("topic", ["é", "e\u0301", "Å", "\u212b", "ß", "SS", "ﬁ", "𠜎/😀", " ", " a", "ACCOUNTS", "İ"])
 def test_nothing_is_normalized(world: World, version: int, topic: str) -> None:
-    others = ["é", "e\u0301", "Å", "\u212b", "ß", "SS", "ss", "ﬁ", "fi", "𠜎/😀", " ", " a", "a", "Accounts", "ACCOUNTS", "İ", "i"]
+    others = [
+        "é",
+        "e\u0301",
+        "Å",
+        "\u212b",
+        "ß",
+        "SS",
+        "ss",
+        "ﬁ",
+        "fi",
+        "𠜎/😀",
+        " ",
+        " a",
+        "a",
+        "Accounts",
+        "ACCOUNTS",
+        "İ",
+        "i",
+    ]
     subscriber = world.client("s", version)
     for other in others:
         if other != topic:
@@ -195,7 +214,9 @@ def test_wildcards_in_a_topic_name(world: World, version: int, topic: str, qos: 
     "5.0:MQTT-4.7.1-2",
     "5.0:MQTT-4.7.3-1",
 )
-@pytest.mark.parametrize("bad", ["", "a#", "#a", "a/#/b", "#/a", "a+", "+a", "a/+b", "a/b+/c", "##", "a/##", "++", "a/#/"])
+@pytest.mark.parametrize(
+    "bad", ["", "a#", "#a", "a/#/b", "#/a", "a+", "+a", "a/+b", "a/b+/c", "##", "a/##", "++", "a/#/"]
+)
 def test_filters_that_are_none(world: World, version: int, bad: str) -> None:
     """Refused in the SUBACK or with the connection, and never granted."""
     peer = world.client("c", version)

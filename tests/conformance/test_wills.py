@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from . import wire
@@ -229,7 +231,7 @@ def test_a_forbidden_will_is_not_published(client_version: int) -> None:
 @pytest.mark.statement("5.0:MQTT-3.8.3-3")
 def test_no_local_holds_for_the_will(world: World) -> None:
     """The session's own will, published while it is away, is a message of its own."""
-    options = {"clean": False, "properties": props(session_expiry=1000)}
+    options: dict[str, Any] = {"clean": False, "properties": props(session_expiry=1000)}
     peer = world.client("c", will=Will("w/c", b"gone", 1), **options)
     peer.subscribe("w/c", 1, options=4)
     peer.drop()

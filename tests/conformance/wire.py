@@ -301,7 +301,7 @@ class Cursor:
             count += 1
             if byte < 0x80:
                 break
-        assert count <= 4 and varint(value) == self.body[self.pos - count : self.pos], "[MQTT-1.5.5-1] not minimal"
+        assert varint(value) == self.body[self.pos - count : self.pos], "[MQTT-1.5.5-1] not minimal"
         return value
 
     def text(self) -> str:
@@ -340,23 +340,19 @@ class Cursor:
 
 def split(stream: bytes) -> tuple[list[bytes], bytes]:
     """The whole packets in a stream of bytes, and what is left of it."""
-    packets = []
-    while len(stream) >= 2:
-        length = shift = 0
-        for place, byte in enumerate(stream[1:5], start=2):
-            length |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
-        else:
+    packets: list[bytes] = []
+    while True:
+        digits = next((count for count in range(1, 5) if stream[count : count + 1] and stream[count] < 0x80), 0)
+        if not digits:
             assert len(stream) < 5, "a remaining length of more than four bytes"
             return packets, stream
-        assert stream[1:place] == varint(length), "a remaining length that is not minimal"
-        if len(stream) < place + length:
+        length = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(stream[1 : 1 + digits]))
+        assert stream[1 : 1 + digits] == varint(length), "a remaining length that is not minimal"
+        end = 1 + digits + length
+        if len(stream) < end:
             return packets, stream
-        packets.append(stream[: place + length])
-        stream = stream[place + length :]
-    return packets, stream
+        packets.append(stream[:end])
+        stream = stream[end:]
 
 
 def decode(raw: bytes, version: int) -> Received:

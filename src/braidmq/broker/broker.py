@@ -86,6 +86,7 @@ class Broker:
         self.sessions: dict[str, Session] = {}
         self.connections: set[Connection] = set()
         self.touched_connections: list[Connection] = []
+        self.expires_all = self.limits.message_expiry_max_s > 0
         self.degraded = False
         """True while the store cannot be written: then nothing is acknowledged that would need it."""
         self.started_at = self.now()
@@ -181,6 +182,12 @@ class Broker:
         connection.end(will=True)
         connection.link.abort()
 
+    def order_changed(self, session: Session) -> None:
+        """QoS 0 waits for this session, or no longer does: routes must lead through it, or may lead past it."""
+        if session.in_order != session.was_in_order:
+            session.was_in_order = session.in_order
+            self._forget_routes(session)
+
     def pump_later(self, session: Session) -> None:
         """The session has more to send than fits one tick."""
         self._to_pump.append(session)
@@ -218,7 +225,9 @@ class Broker:
         """Takes up what an earlier process left. Clients that it had are gone now: their time begins to run."""
         now = self.now()
         for message in snapshot.retained:
-            if not message.expired(now):
+            if message.expired(now):
+                self.store.drop_retained(message.topic)
+            else:
                 self.retained.keep(message)
         self.metrics.retained_messages = len(self.retained)
         for saved in snapshot.sessions:
@@ -268,9 +277,9 @@ class Broker:
         was_durable = session.durable
         session.expiry_s = expiry_s
         if was_durable and not session.durable:
-            self.store.drop_session(session.row)
+            self._drop_stored(session)
         elif session.durable:
-            self.store.save_session(session.row, client_id, expiry_s, None)
+            self._save(session, None)
         return session, present
 
     def attached(self, session: Session, will: Will | None) -> None:
@@ -282,7 +291,7 @@ class Broker:
         if session.will is not None and will is None:
             self.store.drop_will(session.client_id)
         session.will = will
-        if will is not None:
+        if will is not None and not self.degraded:
             self.store.save_will(session.client_id, will, None)
         self._forget_routes(session)
 
@@ -312,7 +321,7 @@ class Broker:
             self.end_session(session)
             return
         ends_at = None if session.never_ends else self.now() + session.expiry_s
-        self.store.save_session(session.row, session.client_id, session.expiry_s, ends_at)
+        self._save(session, ends_at)
         self._expire_later(session, ends_at)
         if session.burden:
             self._hand_over_shares(session)
@@ -344,11 +353,20 @@ class Broker:
             self.metrics.subscriptions -= 1
         left = session.give_back()
         session.clear()
-        self.store.drop_session(session.row)
+        self._drop_stored(session)
         if session.will is not None:
             self._will_due(session)
         self._pass_on(left)
         self.ring()
+
+    def _save(self, session: Session, ends_at: float | None) -> None:
+        session.stored = True
+        self.store.save_session(session.row, session.client_id, session.expiry_s, ends_at)
+
+    def _drop_stored(self, session: Session) -> None:
+        if session.stored:
+            session.stored = False
+            self.store.drop_session(session.row)
 
     def _forget_routes(self, session: Session) -> None:
         for full_filter in session.subscriptions:
@@ -414,6 +432,7 @@ class Broker:
     ) -> None:
         """Takes new bounds and rules over. Connections that are open keep theirs where they were told of them."""
         self.limits = limits
+        self.expires_all = limits.message_expiry_max_s > 0
         self.retained.limits = limits
         self.router.routes_max = limits.route_cache_max
         self.authenticator = authenticator
@@ -452,12 +471,12 @@ class Broker:
             retain = message.retain and target.retain_as_published  # [MQTT-3.3.1-12], [MQTT-3.3.1-13]
             session.deliver(message, qos, retain, target.ids)
         for group in groups:
-            reached = True
+            reached = reached or bool(group.members)
             self._deliver_to_one(message, group)
         return reached
 
     def _deliver_to_one(self, message: Message, group: ShareGroup) -> None:
-        session = group.choose(message.qos)
+        session = group.choose(message.qos, message.size)
         if session is None:
             self.metrics.messages_dropped += 1
             return
@@ -468,9 +487,10 @@ class Broker:
 
     def _pass_on(self, left: list[Delivery]) -> None:
         """What a member of a shared subscription did not take goes to another one."""
+        now = self.now()
         for delivery in left:
             group = self.router.group(delivery.group)
-            if group is not None:
+            if group is not None and not delivery.message.expired(now):
                 self._deliver_to_one(delivery.message, group)
             else:
                 self.metrics.messages_dropped += 1

@@ -256,6 +256,7 @@ class Connection:
 
     def _on_pubrec(self, session: Session, packet_id: int, reason: Reason) -> None:
         if session.on_pubrec(packet_id, reason):
+            self.awaits_commit = self.awaits_commit or session.durable
             self.send(b"\x62\x02" + packet_id.to_bytes(2))
         elif not reason.failed:
             self.send_packet(p.Pubrel(packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND))

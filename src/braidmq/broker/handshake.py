@@ -7,7 +7,16 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING
 
 from braidmq.broker.limits import FOREVER
-from braidmq.broker.security.identity import ANONYMOUS, Challenge, Credentials, Exchange, Identity, Refusal, Verdict
+from braidmq.broker.security.identity import (
+    ANONYMOUS,
+    Challenge,
+    Credentials,
+    Exchange,
+    Identity,
+    Method,
+    Refusal,
+    Verdict,
+)
 from braidmq.broker.state import State
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.errors import PacketError, violation
@@ -48,10 +57,13 @@ class Handshake:
             method = broker.methods.get(self.method)
             if method is None:  # [MQTT-4.12.0-1]
                 raise PacketError(Reason.BAD_AUTHENTICATION_METHOD, f"unknown authentication method {self.method!r}")
-            self.exchange = method.begin(credentials)
+            self.exchange = self._begin(method, credentials)
             self._step(properties.authentication_data)
             return
-        verdict = broker.authenticator.authenticate(credentials) if broker.authenticator else ANONYMOUS
+        try:
+            verdict = broker.authenticator.authenticate(credentials) if broker.authenticator else ANONYMOUS
+        except Exception:
+            verdict = self._broken()
         if isawaitable(verdict):
             connection.state = State.AUTHENTICATING
             connection.link.pause_reading()
@@ -90,8 +102,7 @@ class Handshake:
         try:
             answer = await verdict
         except Exception:
-            connection.broker.log.exception("an authenticator failed")
-            answer = Refusal(Reason.UNSPECIFIED_ERROR, "the authenticator failed")
+            answer = self._broken()
         if connection.state is not State.AUTHENTICATING:
             return
         connection.state = State.CONNECTING
@@ -102,6 +113,11 @@ class Handshake:
             return
         connection.link.resume_reading()
         connection.receive(b"")
+
+    def _broken(self) -> Refusal:
+        """Whatever a plug-in raises, its client is kept out and learns no more than that."""
+        self.connection.broker.log.exception("an authenticator failed")
+        return Refusal(Reason.UNSPECIFIED_ERROR, "the authenticator failed")
 
     def _judge(self, verdict: Verdict) -> None:
         broker = self.connection.broker
@@ -119,7 +135,10 @@ class Handshake:
         """One round of the exchange; the identity once it has come to its end on a connection that is open already."""
         assert self.exchange is not None
         connection = self.connection
-        answer = self.exchange.step(data)
+        try:
+            answer = self.exchange.step(data)
+        except Exception:
+            answer = self._broken()
         is_open = connection.session is not None
         if isinstance(answer, Challenge):
             properties = Properties(authentication_method=self.method, authentication_data=answer.data)
@@ -135,6 +154,13 @@ class Handshake:
             self.accept(answer)
         return None
 
+    def _begin(self, method: Method, credentials: Credentials) -> Exchange:
+        try:
+            return method.begin(credentials)
+        except Exception:
+            broken = self._broken()
+            raise PacketError(broken.reason, broken.text) from None
+
     def on_auth(self, packet: p.Auth) -> None:
         if packet.properties.authentication_method != self.method:  # [MQTT-4.12.0-5]
             raise violation("the authentication method changed during the exchange")
@@ -149,7 +175,10 @@ class Handshake:
             raise violation("re-authentication must use the method of the CONNECT")
         if packet.reason is Reason.REAUTHENTICATE:
             assert self.method is not None
-            self.exchange = connection.broker.methods[self.method].begin(self._credentials())
+            method = connection.broker.methods.get(self.method)
+            if method is None:
+                raise PacketError(Reason.BAD_AUTHENTICATION_METHOD, f"{self.method!r} is no longer available")
+            self.exchange = self._begin(method, self._credentials())
         elif packet.reason is not Reason.CONTINUE_AUTHENTICATION or self.exchange is None:
             raise violation("AUTH without an authentication to go on with")
         identity = self._step(packet.properties.authentication_data)
@@ -168,7 +197,7 @@ class Handshake:
         connection = self.connection
         broker = connection.broker
         client_id = connect.client_id
-        if connect.will and not broker.access.may_will(identity, client_id, connect.will.topic):
+        if connect.will and not self._may_will(identity, connect.will.topic):
             raise self._refused(Reason.NOT_AUTHORIZED, f"a will for {connect.will.topic!r} is not allowed")
         expiry_s = self._expiry_s()
         if expiry_s and broker.degraded:
@@ -187,13 +216,18 @@ class Handshake:
         keep_alive = self._keep_alive()
         if not connection.send_packet(self._connack(present, expiry_s, keep_alive)):
             return
-        connection.awaits_commit = connection.awaits_commit or broker.store.dirty
+        connection.awaits_commit = session.durable
         connection.opened(keep_alive)
         broker.metrics.connects += 1
         session.resume()
         self.exchange = None
         if self.method is None:
             connection.handshake = None
+
+    def _may_will(self, identity: Identity, topic: str) -> bool:
+        if topic.startswith("$SYS/"):
+            return False
+        return self.connection.broker.access.may_will(identity, self.connect.client_id, topic)
 
     def _expiry_s(self) -> int:
         """3.1.1's clean session ends with the connection, its other kind never; MQTT 5 says how long (§3.1.2.11.2)."""

@@ -31,7 +31,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # What a client may send.
     packet_bytes_max: Annotated[int, msgspec.Meta(ge=1024, le=268_435_460)] = 8 * 1024 * 1024
     topic_levels_max: Count = 128
-    topic_bytes_max: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 65_535
     subscriptions_max: Count = 10_000
     """Subscriptions a session."""
     subscription_ids: bool = True

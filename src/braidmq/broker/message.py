@@ -112,7 +112,8 @@ def property_block(message: Message, ids: tuple[int, ...], now: float, alias: by
     """The properties of a PUBLISH to an MQTT 5 client, with their length."""
     block = message.forward + alias
     if message.expires_at is not None:  # [MQTT-3.3.2-6]: less the time that it waited here
-        block += b"\x02" + max(0, ceil(message.expires_at - now)).to_bytes(4)
+        left_s = ceil(message.expires_at - now - 0.001)  # what took a millisecond took no time
+        block += b"\x02" + min(0xFFFFFFFF, max(0, left_s)).to_bytes(4)
     for number in ids:
         block += b"\x0b" + varint(number)
     return varint(len(block)) + block

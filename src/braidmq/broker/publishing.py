@@ -68,8 +68,6 @@ def _check(connection: Connection, packet: p.Publish) -> None:
         raise PacketError(Reason.QOS_NOT_SUPPORTED, f"QoS {packet.qos} (at most {limits.qos_max})")
     if packet.retain and not limits.retain:  # [MQTT-3.2.2-14]
         raise PacketError(Reason.RETAIN_NOT_SUPPORTED, "this broker keeps no retained messages")
-    if len(packet.topic.encode()) > limits.topic_bytes_max:
-        raise PacketError(Reason.TOPIC_NAME_INVALID, f"a topic name of more than {limits.topic_bytes_max} bytes")
 
 
 def _count_unacknowledged(connection: Connection, session: Session, packet_id: int) -> None:
@@ -91,7 +89,7 @@ def _publish(connection: Connection, session: Session, packet: p.Publish) -> tup
     if not _may_publish(connection, session, packet.topic):
         broker.metrics.publish_refused += 1
         return Reason.NOT_AUTHORIZED, f"{packet.topic!r} may not be published by this client"
-    if broker.degraded and packet.qos:
+    if broker.degraded and (packet.qos or packet.retain):
         if connection.version == p.V3:
             raise PacketError(Reason.QUOTA_EXCEEDED, "the store cannot be written")
         broker.metrics.publish_refused += 1
@@ -136,7 +134,7 @@ def _acknowledge(
         connection.unacknowledged -= packet.qos == 2
     make = p.Puback if packet.qos == 1 else p.Pubrec
     connection.send_packet(make(packet_id, reason, properties))
-    if connection.broker.store.dirty:
+    if connection.broker.store.dirty and not reason.failed:
         connection.awaits_commit = True
 
 

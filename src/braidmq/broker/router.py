@@ -114,7 +114,7 @@ class Router:
         route.targets = [target_of(session, subscriptions) for session, subscriptions in found.items()]
         for target in route.targets:
             connection = target.session.connection
-            if connection is None or target.ids or target.no_local or not connection.takes_plain:
+            if connection is None or target.ids or target.no_local or not target.session.takes_plain:
                 route.special.append(target)
             elif connection.version == V3:
                 route.plain3.append(connection)

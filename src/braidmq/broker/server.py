@@ -147,8 +147,10 @@ class Server:
 
     def _on_alarm(self) -> None:
         self._alarm = None
-        self.broker.run_timers()
-        self._set_alarm()
+        try:
+            self.broker.run_timers()
+        finally:
+            self._set_alarm()
 
 
 async def serve(

@@ -12,9 +12,9 @@ On a new connection what is in flight is put before the backlog and sent again, 
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
+from braidmq.broker.backlog import NOTHING, Backlog
 from braidmq.broker.limits import FOREVER
 from braidmq.broker.message import Delivery, Message
 from braidmq.broker.shares import Subscribed
@@ -30,15 +30,11 @@ if TYPE_CHECKING:
 
 DUP = 0x08
 
-NOTHING = Message("", b"", b"", 0)
-"""Stands in a released delivery, whose message the client has."""
-
 
 class Session:
     __slots__ = (
         "_last_id",
         "backlog",
-        "backlog_bytes",
         "broker",
         "client_id",
         "connection",
@@ -49,7 +45,9 @@ class Session:
         "received",
         "released",
         "row",
+        "stored",
         "subscriptions",
+        "was_in_order",
         "will",
         "will_timer",
         "window",
@@ -59,14 +57,16 @@ class Session:
         self.broker = broker
         self.client_id = client_id
         self.row = row
+        self.stored = False
+        """Whether the store knows this session."""
+        self.was_in_order = True
         self.connection: Connection | None = None
         self.expiry_s = 0
         self.subscriptions: dict[str, Subscribed] = {}
         self.inflight: dict[int, Delivery] = {}
         self.released: dict[int, Delivery] = {}
         self.received: set[int] = set()
-        self.backlog: deque[Delivery] | None = None
-        self.backlog_bytes = 0
+        self.backlog: Backlog | None = None
         self.window = 0
         self.free = 0
         self.will: Will | None = None
@@ -86,11 +86,21 @@ class Session:
     @property
     def ready(self) -> bool:
         """Whether a message would leave for the client at once."""
-        return self.free > 0 and not self.backlog and self.connection is not None and self.connection.writable
+        return self.free > 0 and self.backlog is None and self.connection is not None and self.connection.writable
+
+    @property
+    def in_order(self) -> bool:
+        """Whether a QoS 0 message may leave at once: nothing of QoS 0 waits before it."""
+        return self.backlog is None or not self.backlog.qos0_count
+
+    @property
+    def takes_plain(self) -> bool:
+        """Whether QoS 0 publications may reach the client past this session, as plain bytes."""
+        return self.connection is not None and self.connection.takes_plain and self.in_order
 
     @property
     def burden(self) -> int:
-        return len(self.inflight) + (len(self.backlog) if self.backlog else 0)
+        return len(self.inflight) + len(self.backlog or ())
 
     # Sending
 
@@ -100,16 +110,25 @@ class Session:
         """Gives the client its copy, now or when it can take it."""
         connection = self.connection
         if qos == 0:
-            if connection is not None:
+            if connection is not None and self.in_order:
                 connection.send_publish(message, 0x31 if retain else 0x30, 0, ids)
-            elif self.broker.limits.queue_qos0:
+            elif connection is not None or self.broker.limits.queue_qos0:
                 self._hold(Delivery(message, 0, retain, ids))
             return
         delivery = Delivery(message, qos, retain, ids, group)
-        if self.free > 0 and not self.backlog and connection is not None and connection.writable:
+        if self.free > 0 and self.backlog is None and connection is not None and connection.writable:
             self._transmit(connection, delivery)
         else:
             self._hold(delivery)
+
+    def deliver_retained(self, messages: list[tuple[Message, Subscribed]]) -> None:
+        """Gives the client what a new subscription asks for, however much that is, as fast as it takes it."""
+        self.backlog = self.backlog or Backlog(self.broker.metrics)
+        self.backlog.feed(
+            Delivery(message, min(message.qos, one.qos), True, (one.identifier,) if one.identifier else ())
+            for message, one in messages
+        )
+        self.pump()
 
     def _transmit(self, connection: Connection, delivery: Delivery) -> None:
         """Sends a delivery for the first time, under a packet id of its own."""
@@ -128,42 +147,31 @@ class Session:
         if self.expiry_s:
             self.broker.store.save_delivery(self.row, delivery)
 
+    def has_room(self, size: int) -> bool:
+        return self.backlog is None or not self.backlog.full(size, self.broker.limits)
+
     def _hold(self, delivery: Delivery) -> None:
         """Puts a delivery behind the others that wait, within the bounds of the queue."""
-        if self.backlog is None:
-            self.backlog = deque()
-        limits = self.broker.limits
-        size = delivery.message.size
-        while len(self.backlog) >= limits.queue_messages_max or (
-            self.backlog and self.backlog_bytes + size > limits.queue_bytes_max
-        ):
-            if self.connection is not None:
-                self.broker.metrics.slow_readers += 1
-                text = f"{len(self.backlog)} messages wait for this client, and it does not take them"
+        metrics = self.broker.metrics
+        while not self.has_room(delivery.message.size):
+            if self.connection is not None and delivery.qos:
+                metrics.slow_readers += 1
+                text = f"{len(self.backlog or ())} messages wait for this client, and it does not take them"
                 self.connection.fail(PacketError(Reason.QUOTA_EXCEEDED, text))
-                if not self.durable:
-                    return
                 continue
-            self.broker.metrics.messages_dropped += 1
-            if limits.queue_full == "drop_newest":
+            metrics.messages_dropped += 1
+            if self.broker.limits.queue_full == "drop_newest" or not delivery.qos:
                 return
-            self._discard(self._pop())
-        self._push(delivery)
+            assert self.backlog is not None
+            self._discard(self.backlog.pop())
+        if self.connection is None and not self.durable:
+            metrics.messages_dropped += 1  # the session has just ended
+            return
+        self.backlog = self.backlog or Backlog(metrics)
+        self.backlog.push(delivery)
         if self.expiry_s and delivery.qos:
             self.broker.store.save_delivery(self.row, delivery)
-
-    def _push(self, delivery: Delivery) -> None:
-        assert self.backlog is not None
-        self.backlog.append(delivery)
-        self.backlog_bytes += delivery.message.size
-        self.broker.metrics.queued_messages += 1
-
-    def _pop(self) -> Delivery:
-        assert self.backlog
-        delivery = self.backlog.popleft()
-        self.backlog_bytes -= delivery.message.size
-        self.broker.metrics.queued_messages -= 1
-        return delivery
+        self.broker.order_changed(self)
 
     def _discard(self, delivery: Delivery) -> None:
         if delivery.row:
@@ -172,10 +180,11 @@ class Session:
     def pump(self) -> None:
         """Sends what waits, as far as the client's window and its socket allow."""
         connection = self.connection
+        backlog = self.backlog
         budget = self.broker.limits.outbound_bytes_max
         now = self.broker.now()
-        while self.backlog and self.free > 0 and connection is not None and connection.writable:
-            delivery = self._pop()
+        while backlog and self.free > 0 and connection is not None and connection.writable:
+            delivery = backlog.pop()
             if delivery.packet_id:
                 self._resend(connection, delivery)
             elif delivery.message.expired(now):  # [MQTT-3.3.2-5]
@@ -187,7 +196,11 @@ class Session:
             budget -= delivery.message.size
             if budget < 0:
                 self.broker.pump_later(self)
-                return
+                break
+        if backlog is not None:
+            if not backlog:
+                self.backlog = None
+            self.broker.order_changed(self)
 
     def _resend(self, connection: Connection, delivery: Delivery) -> None:
         packet_id = delivery.packet_id
@@ -226,6 +239,8 @@ class Session:
         self.released[packet_id] = delivery
         if delivery.row:
             self.broker.store.release_delivery(delivery)
+        if not delivery.under_way and self.backlog is not None:
+            self.backlog.forget_size(delivery)
         delivery.message = NOTHING
         return True
 
@@ -239,7 +254,7 @@ class Session:
             self.free += 1
         if delivery.row:
             self.broker.store.drop_delivery(delivery)
-        if self.backlog:
+        if self.backlog is not None:
             self.pump()
 
     # Connections come and go
@@ -258,21 +273,29 @@ class Session:
             delivery.under_way = True
             self.free -= 1
         if self.inflight:
-            waiting = [self._pop() for _ in range(len(self.backlog or ()))]
-            self.backlog = deque()
+            waiting = self.backlog.take_all() if self.backlog else []
+            self.backlog = Backlog(self.broker.metrics)
             for delivery in self.inflight.values():
                 delivery.under_way = False
-                self._push(delivery)
+                self.backlog.push(delivery)
             for delivery in waiting:
-                self._push(delivery)
+                self.backlog.push(delivery)
         self.pump()
 
     def detach(self) -> None:
-        """The connection is gone; what is in flight is no longer also in the backlog."""
+        """The connection is gone. What is in flight no longer waits as well, what was retained now waits for itself."""
         self.connection = None
         self.free = 0
-        while self.backlog and self.backlog[0].packet_id:
-            self._pop()
+        waiting = self.backlog.take_all() if self.backlog else []
+        self.backlog = None
+        for delivery in waiting:
+            if delivery.packet_id or (delivery.qos == 0 and not self.broker.limits.queue_qos0):
+                continue
+            if delivery.row:
+                self.backlog = self.backlog or Backlog(self.broker.metrics)
+                self.backlog.push(delivery)
+            else:
+                self._hold(delivery)
 
     def give_back(self, group: str = "") -> list[Delivery]:
         """Takes out what shared subscriptions (one, or all) had given to this session and it has not acknowledged.
@@ -285,13 +308,13 @@ class Session:
             found = [d for d in self.inflight.values() if d.qos == 1 and d.group and group in ("", d.group)]
             for delivery in found:
                 del self.inflight[delivery.packet_id]
-        for _ in range(len(self.backlog or ())):
-            assert self.backlog is not None
-            delivery = self._pop()
+        kept = Backlog(self.broker.metrics)
+        for delivery in self.backlog.take_all() if self.backlog else ():
             if delivery.group and group in ("", delivery.group) and not delivery.packet_id:
                 found.append(delivery)
             else:
-                self._push(delivery)
+                kept.push(delivery)
+        self.backlog = kept if kept else None
         for delivery in found:
             self._discard(delivery)
         return found
@@ -299,7 +322,8 @@ class Session:
     def restore(self, saved: SavedSession) -> None:
         """Takes up what was in the store: under way where it has a packet id, waiting where it has none."""
         self.received = saved.received
-        self.backlog = deque()
+        self.stored = True
+        waiting = Backlog(self.broker.metrics)
         for one in saved.deliveries:
             delivery = one.delivery
             if one.released:
@@ -307,13 +331,14 @@ class Session:
             elif delivery.packet_id:
                 self.inflight[delivery.packet_id] = delivery
             else:
-                self._push(delivery)
+                waiting.push(delivery)
+        self.backlog = waiting if waiting else None
 
     def clear(self) -> None:
         """The session ends: nothing of it stays."""
-        while self.backlog:
-            self._discard(self._pop())
-        for delivery in (*self.inflight.values(), *self.released.values()):
+        waiting = self.backlog.take_all() if self.backlog else []
+        self.backlog = None
+        for delivery in (*waiting, *self.inflight.values(), *self.released.values()):
             self._discard(delivery)
         for timer in (self.expiry_timer, self.will_timer):
             if timer is not None:

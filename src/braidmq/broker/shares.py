@@ -32,8 +32,8 @@ class ShareGroup:
         self.members: dict[Session, Subscribed] = {}
         self.turn = 0
 
-    def choose(self, qos: int) -> Session | None:
-        """The member whose turn it is: free before busy, connected before away; None if nobody can take it."""
+    def choose(self, qos: int, size: int) -> Session | None:
+        """The member whose turn it is: free before busy, connected before away; None if nobody has room for it."""
         sessions = list(self.members)
         count = len(sessions)
         for step in range(count):
@@ -41,5 +41,9 @@ class ShareGroup:
             if session.ready:
                 self.turn = (self.turn + step + 1) % count
                 return session
-        busy = min(sessions, key=lambda session: (session.connection is None, session.burden))
-        return busy if qos > 0 or busy.connection is not None else None
+        busy = [
+            session
+            for session in sessions
+            if session.has_room(size) and (session.connection is not None or (qos > 0 and session.durable))
+        ]
+        return min(busy, key=lambda session: (session.connection is None, session.burden), default=None)

@@ -85,6 +85,10 @@ class SqliteStore:
         self._lock = _lock(folder)
         try:
             self._db = sqlite3.connect(self.path, isolation_level=None)
+        except sqlite3.Error as error:
+            os.close(self._lock)
+            raise self._unusable(error) from error
+        try:
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute(f"PRAGMA synchronous = {sync.upper()}")
             self._prepare()
@@ -92,7 +96,11 @@ class SqliteStore:
             self._last_message = self._maximum("message")
             self._last_delivery = self._maximum("delivery")
         except sqlite3.Error as error:
+            self.close()
             raise self._unusable(error) from error
+        except StoreError:
+            self.close()
+            raise
 
     def _prepare(self) -> None:
         found = self._db.execute("PRAGMA user_version").fetchone()[0]

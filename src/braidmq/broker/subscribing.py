@@ -41,9 +41,8 @@ def on_subscribe(connection: Connection, packet: p.Subscribe) -> None:
         reasons.append(reason)
     connection.send_packet(p.Suback(packet.packet_id, reasons))
     connection.awaits_commit = connection.awaits_commit or session.durable
-    for message, subscribed in retained:
-        qos = min(message.qos, subscribed.qos)
-        session.deliver(message, qos, True, (subscribed.identifier,) if subscribed.identifier else ())
+    if retained:
+        session.deliver_retained(retained)
 
 
 def _check(connection: Connection, one: p.Subscription) -> None:

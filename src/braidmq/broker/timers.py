@@ -56,10 +56,15 @@ class Timers:
 
     def run(self, now: float) -> None:
         """Fires all that is due. What an action schedules for now waits for the next run."""
-        heap = self._heap
-        due = []
-        while heap and heap[0][0] <= now:
-            due.append(heapq.heappop(heap)[2])
-        for timer in due:
-            if timer.action is not None:
-                timer.action()
+        newest = self._count
+        later = []
+        try:
+            while self._heap and self._heap[0][0] <= now:
+                entry = heapq.heappop(self._heap)
+                if entry[1] > newest:
+                    later.append(entry)
+                elif entry[2].action is not None:
+                    entry[2].action()
+        finally:
+            for entry in later:
+                heapq.heappush(self._heap, entry)

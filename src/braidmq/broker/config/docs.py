@@ -25,7 +25,6 @@ _LIMITS: Final[Mapping[str, str]] = MappingProxyType(
         "connections_max": "Connections at a time, over all listeners.",
         "packet_bytes_max": "The largest packet that a client may send.",
         "topic_levels_max": "Levels of a topic or topic filter.",
-        "topic_bytes_max": "Bytes of a topic or topic filter.",
         "subscription_ids": "Whether subscription identifiers can be used (MQTT 5).",
         "queue_bytes_max": "Bytes of the messages that wait for a session.",
         "session_expiry_max_s": "The longest Session Expiry Interval granted; 4294967295 is for ever.",

@@ -1,0 +1,71 @@
+"""What waits for a session's client, in order and within bounds.
+
+Retained messages that a new subscription asks for can be many. They are not copied into the queue: a `FEED` mark stands
+at their place in the order, and each is drawn from where it is kept when its turn comes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from braidmq.broker.limits import Limits
+from braidmq.broker.message import Delivery, Message
+from braidmq.broker.observing.metrics import Metrics
+
+NOTHING = Message("", b"", b"", 0)
+"""The message of a delivery that has none (any more)."""
+
+FEED = Delivery(NOTHING, 0)
+
+
+class Backlog:
+    __slots__ = ("_feed", "_items", "_metrics", "bytes", "qos0_count")
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._items: deque[Delivery] = deque()
+        self._feed: deque[Delivery] = deque()
+        self.bytes = 0
+        self.qos0_count = 0
+        """How many of QoS 0 wait, a feed counted as one: later ones of QoS 0 must not overtake them."""
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def full(self, size: int, limits: Limits) -> bool:
+        """Whether a message of this size would go over the bounds."""
+        count = len(self._items)
+        return count >= limits.queue_messages_max or (count > 0 and self.bytes + size > limits.queue_bytes_max)
+
+    def push(self, delivery: Delivery) -> None:
+        self._items.append(delivery)
+        self.bytes += delivery.message.size
+        self.qos0_count += not delivery.qos
+        self._metrics.queued_messages += 1
+
+    def pop(self) -> Delivery:
+        """The next one; of a feed, the next one of it."""
+        delivery = self._items[0]
+        if delivery is FEED and len(self._feed) > 1:
+            return self._feed.popleft()
+        self._items.popleft()
+        self.bytes -= delivery.message.size
+        self.qos0_count -= not delivery.qos
+        self._metrics.queued_messages -= 1
+        return self._feed.popleft() if delivery is FEED else delivery
+
+    def feed(self, deliveries: Iterable[Delivery]) -> None:
+        """Puts many behind what waits, as one."""
+        had_some = bool(self._feed)
+        self._feed.extend(deliveries)
+        if self._feed and not had_some:
+            self.push(FEED)
+
+    def take_all(self) -> list[Delivery]:
+        """Empties the queue."""
+        return [self.pop() for _ in range(len(self._items) - bool(self._feed) + len(self._feed))]
+
+    def forget_size(self, delivery: Delivery) -> None:
+        """The message of one that waits is about to be taken away from it."""
+        self.bytes -= delivery.message.size

@@ -1,0 +1,715 @@
+"""The command line as people and scripts use it: real processes against a real broker."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import select
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import paho.mqtt.publish as paho_publish
+import pytest
+import trustme
+
+from braidmq.cli.connecting import Target, parse_url
+from braidmq.cli.errors import UsageError
+from braidmq.cli.main import build
+from braidmq.cli.messages import as_text, check_format
+from tests.conftest import Broker, StartBroker
+
+Argument = str | Path | int | float
+
+COMMAND = [sys.executable, "-m", "braidmq"]
+TIMEOUT_S = 30.0
+
+
+def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("BRAIDMQ_")}
+    return clean | (extra or {})
+
+
+def braidmq(
+    *arguments: Argument, stdin: bytes = b"", env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end."""
+    done = subprocess.run(
+        [*COMMAND, *map(str, arguments)], input=stdin, capture_output=True, env=environment(env), timeout=TIMEOUT_S
+    )
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def in_process(*arguments: Argument, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """The same without a process of its own: as real, but for signals and standard input, and much quicker."""
+    words = [str(argument) for argument in arguments]
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.dict(os.environ, environment(env), clear=True),
+        redirect_stdout(out),
+        redirect_stderr(err),
+        pytest.raises(SystemExit) as end,
+    ):
+        build(completion=True)(words, prog_name="braidmq")
+    return subprocess.CompletedProcess(words, int(end.value.code or 0), out.getvalue(), err.getvalue())
+
+
+def send(broker: Broker, topic: str, *payloads: str | bytes, qos: int = 1) -> None:
+    """Publishes without `braidmq pub`, where that is not what is tested."""
+    messages: list[Any] = [(topic, payload, qos, False) for payload in payloads]
+    paho_publish.multiple(messages, broker.host, broker.port)
+
+
+def pub(broker: Broker, *arguments: Argument) -> subprocess.CompletedProcess[str]:
+    return in_process("pub", "-p", broker.port, *arguments)
+
+
+class Sub:
+    """A `braidmq sub` that runs; it is subscribed once this object is made."""
+
+    def __init__(self, *arguments: Argument, env: dict[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            [*COMMAND, "sub", "-v", *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(env),
+        )
+        self.stderr = ""
+        self.wait_for("Subscribed to")
+
+    def wait_for(self, text: str) -> None:
+        assert self.process.stderr is not None
+        while text not in self.stderr:
+            ready, _, _ = select.select([self.process.stderr], [], [], TIMEOUT_S)
+            assert ready, f"{text!r} did not come: {self.stderr}"
+            data = os.read(self.process.stderr.fileno(), 65536)
+            assert data, f"it ended with {self.process.wait()}: {self.stderr}"
+            self.stderr += data.decode()
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], TIMEOUT_S)
+        assert ready, "no line came"
+        return self.process.stdout.readline().decode()
+
+    def end(self, number: int | None = None) -> tuple[int, str]:
+        """The exit code and the rest of the output, after a signal if one is given."""
+        if number is not None:
+            self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=TIMEOUT_S)
+        self.stderr += err.decode()
+        return self.process.returncode, out.decode()
+
+
+@contextmanager
+def subscriber(broker: Broker, *arguments: Argument) -> Iterator[Sub]:
+    sub = Sub("-p", broker.port, *arguments)
+    try:
+        yield sub
+    finally:
+        if sub.process.poll() is None:
+            sub.process.kill()
+        sub.process.communicate()
+
+
+@contextmanager
+def silent_server(answer: Callable[[bytes], bytes]) -> Iterator[int]:
+    """A server on a free port that gives `answer(first bytes)` to each connection, then says nothing more."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    connections: list[socket.socket] = []
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            connections.append(connection)
+            connection.sendall(answer(connection.recv(65536)))
+
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+        for connection in connections:
+            connection.close()
+
+
+# The command itself
+
+
+def test_version_tells_what_is_installed_and_loads_little() -> None:
+    script = (
+        "import sys; sys.argv = ['braidmq', 'version', '--json']\n"
+        "from braidmq.cli.main import run\n"
+        "try: run()\n"
+        "except SystemExit as end: assert not end.code\n"
+        "print(*sorted({'asyncio', 'paho', 'pydantic', 'rich', 'ssl', 'braidmq.broker'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment())
+    first, loaded = done.stdout.splitlines()
+    assert set(json.loads(first)) == {"braidmq", "python", "uvloop", "sqlite"}
+    assert loaded == ""
+
+
+@pytest.mark.parametrize("command", ["", "up", "pub", "sub", "passwd", "bench", "version"])
+def test_help_teaches_by_examples(command: str) -> None:
+    done = in_process(*filter(None, [command]), "--help")
+    assert done.returncode == 0
+    _, examples = done.stdout.split("Examples")
+    assert len(re.findall(rf"^ .*braidmq {command}", examples, re.MULTILINE)) >= 3
+
+
+def test_wrong_usage_is_told_without_a_traceback() -> None:
+    for arguments in (["pub", "--no-such-option"], ["no-such-command"], ["sub", "a", "--qos", "3"]):
+        done = braidmq(*arguments)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+        assert done.stdout == ""
+
+
+def test_colours_can_be_forced_and_forbidden() -> None:
+    arguments = ["sub", "a", "-p", "1"]
+    assert "\x1b[" in in_process(*arguments, "--color", "always").stderr
+    assert "\x1b[" not in in_process(*arguments, "--color", "never", env={"FORCE_COLOR": "1"}).stderr
+    assert "\x1b[" not in in_process(*arguments).stderr
+
+
+# Publish and subscribe
+
+
+@pytest.mark.parametrize(("version", "qos"), [("5", 0), ("5", 2), ("3.1.1", 1), ("3.1.1", 2)])
+def test_a_message_gets_through(broker: Broker, version: str, qos: int) -> None:
+    topic = f"cli/through/{version}/{qos}"
+    with subscriber(broker, f"cli/through/{version}/+", "-q", qos, "-C", 1, "-V", version, "--json") as sub:
+        done = pub(broker, topic, "grüße", "-q", qos, "-V", version, "--json")
+        assert done.returncode == 0, done.stderr
+        result = json.loads(done.stdout)
+        assert result["acknowledged"] is (qos > 0)
+        assert (result["topic"], result["qos"], result["bytes"]) == (topic, qos, 7)
+        code, out = sub.end()
+    assert code == 0
+    message = json.loads(out)
+    assert message["topic"] == topic
+    assert (message["payload"], message["encoding"]) == ("grüße", "utf-8")
+    assert (message["qos"], message["retain"], message["dup"]) == (qos, False, False)
+    assert "T" in message["received_at"]
+
+
+def test_json_shows_all_properties(broker: Broker) -> None:
+    with subscriber(broker, "cli/properties", "-C", 1, "--json", "--subscription-id", 7) as sub:
+        options = "--user-property k=v --user-property k=w --content-type text/plain --response-topic answers"
+        more = "--correlation-data 42 --expiry 60 --payload-format-utf8"
+        assert pub(broker, "cli/properties", "-m", "x", *options.split(), *more.split()).returncode == 0
+        _, out = sub.end()
+    message = json.loads(out)
+    assert message["properties"] == {
+        "payload_format_indicator": 1,
+        "message_expiry_s": 60,
+        "content_type": "text/plain",
+        "response_topic": "answers",
+        "correlation_data": "NDI=",
+        "user_properties": [["k", "v"], ["k", "w"]],
+    }
+    assert message["subscription_ids"] == [7]
+
+
+def test_readable_output_shows_time_topic_payload_and_hides_control_characters(broker: Broker) -> None:
+    with subscriber(broker, "cli/readable/#") as sub:
+        send(broker, "cli/readable/text", "21.5 °C", qos=0)
+        assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3} cli/readable/text \(QoS 0\) 21\.5 °C\n", sub.line())
+        braidmq("pub", "-p", broker.port, "-t", "cli/readable/binary", "--stdin", stdin=b"\xff\x00\n")
+        assert sub.line().endswith("cli/readable/binary (QoS 0) [3 bytes] ff 00 0a\n")
+        send(broker, "cli/readable/escape", "\x1b[31mred")
+        assert "\x1b" not in sub.line()
+
+
+def test_binary_payloads_are_base64_in_json_and_themselves_when_raw(broker: Broker, tmp_path: Path) -> None:
+    file = tmp_path / "payload"
+    file.write_bytes(b"\x00\xff")
+    with subscriber(broker, "cli/binary", "-C", 1, "--json") as sub, subscriber(broker, "cli/binary", "--raw") as raw:
+        assert pub(broker, "cli/binary", "--file", file, "-q", 1).returncode == 0
+        message = json.loads(sub.end()[1])
+        assert (message["payload"], message["encoding"]) == ("AP8=", "base64")
+        assert raw.process.stdout is not None
+        assert raw.process.stdout.read(3) == b"\x00\xff\n"
+
+
+def test_lines_of_standard_input_are_messages_in_order(broker: Broker) -> None:
+    lines = [f"line {number}" for number in range(500)]
+    with subscriber(broker, "cli/lines", "-q", 1, "-C", len(lines), "--format", "{qos}\\t{payload}") as sub:
+        done = braidmq("pub", "-p", broker.port, "cli/lines", "-l", "-q", 1, stdin="\n".join(lines).encode())
+        assert done.returncode == 0
+        assert "Published 500 messages" in done.stdout
+        code, out = sub.end()
+    assert code == 0
+    assert out.splitlines() == [f"1\t{line}" for line in lines]
+
+
+def test_repeat_interval_and_topic_alias(broker: Broker) -> None:
+    with subscriber(broker, "cli/repeat", "-C", 3, "--format", "{topic} {payload}") as sub:
+        began = time.monotonic()
+        done = pub(broker, "cli/repeat", "x", "--repeat", 3, "--interval", 0.1, "--topic-alias", 2, "--json")
+        assert time.monotonic() - began >= 0.2
+        assert len(done.stdout.splitlines()) == 3
+        assert sub.end() == (0, "cli/repeat x\n" * 3)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_publishers_learn_that_nobody_listens(broker: Broker, qos: int) -> None:
+    if qos == 1:
+        assert "Nobody was subscribed to cli/nobody" in pub(broker, "cli/nobody", "x", "-q", qos).stdout
+    done = pub(broker, "cli/nobody", "x", "-q", qos, "--json")
+    assert done.returncode == 0
+    result = json.loads(done.stdout)
+    assert (result["reason_code"], result["reason"]) == (0x10, "No matching subscribers")
+
+
+def test_retained_messages_and_how_to_leave_them_out(broker: Broker) -> None:
+    topic = "cli/retained"
+    assert pub(broker, topic, "kept", "-r", "-q", 1).returncode == 0
+    seen = braidmq("sub", "-p", broker.port, topic, "-C", 1, "-W", 5)
+    assert seen.stdout.endswith(f"{topic} (retained) kept\n")
+    for options in (["--no-retained"], ["--no-retained", "-V", "3.1.1"]):
+        assert braidmq("sub", "-p", broker.port, topic, "-W", 0.3, *options).returncode == 4
+    assert pub(broker, topic, "--null", "--retain", "-q", 1).returncode == 0
+    assert braidmq("sub", "-p", broker.port, topic, "-W", 0.3).returncode == 4
+
+
+def test_wait_and_count_decide_the_exit_code(broker: Broker) -> None:
+    assert pub(broker, "cli/wait", "x", "-r", "-q", 1).returncode == 0
+    assert braidmq("sub", "-p", broker.port, "cli/wait", "-W", 0.5).returncode == 0
+    few = braidmq("sub", "-p", broker.port, "cli/wait", "-W", 0.5, "-C", 2)
+    assert few.returncode == 4
+    assert "only 1 of 2 messages" in few.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_subscriber_leaves_cleanly(broker: Broker, number: int) -> None:
+    topic = f"cli/leaves/{number}"
+    with subscriber(broker, topic, "--format", "{payload}") as witness:
+        with subscriber(broker, "cli/leaves/x", "--will-topic", topic, "--will-payload", "will") as leaving:
+            assert leaving.end(number) == (0, "")
+        send(broker, topic, "after")
+        assert witness.line() == "after\n"
+
+
+def test_a_subscriber_that_dies_leaves_its_will(broker: Broker) -> None:
+    with subscriber(broker, "cli/dies", "-C", 1, "--format", "{payload} {retain}") as witness:
+        options: list[Argument] = ["--will-topic", "cli/dies", "--will-payload", "gone", "--will-qos", 1]
+        with subscriber(broker, "cli/x", *options) as dying:
+            dying.end(signal.SIGKILL)
+        assert witness.end() == (0, "gone 0\n")
+
+
+def test_a_closed_pipe_is_a_normal_end(broker: Broker) -> None:
+    with subscriber(broker, "cli/pipe") as sub:
+        assert sub.process.stdout is not None
+        sub.process.stdout.close()
+        sub.process.stdout = None
+        send(broker, "cli/pipe", "x")
+        assert sub.process.wait(TIMEOUT_S) == 0
+        assert sub.process.stderr is not None
+        assert b"Traceback" not in sub.process.stderr.read()
+
+
+def test_a_kept_session_gives_each_message_to_one_run(broker: Broker) -> None:
+    arguments = ["cli/kept", "-q", "1", "-i", "cli-kept", "--keep-session"]
+    with subscriber(broker, *arguments) as first:
+        first.end(signal.SIGINT)
+    send(broker, "cli/kept", "1", "2", "3")
+    for payload in ("1", "2", "3"):
+        done = braidmq("sub", "-p", broker.port, *arguments, "-C", 1, "-W", 5, "--format", "{payload}")
+        assert (done.returncode, done.stdout) == (0, f"{payload}\n")
+    assert braidmq("sub", "-p", broker.port, *arguments, "-W", 0.3).returncode == 4
+
+
+def test_a_group_shares_the_messages(broker: Broker) -> None:
+    options = ["cli/share", "--share", "group", "--raw"]
+    with subscriber(broker, *options) as first, subscriber(broker, *options) as second:
+        send(broker, "cli/share", "1", "2", "3", "4")
+        outputs: list[Any] = [first.process.stdout, second.process.stdout]
+        got = dict.fromkeys(outputs, b"")
+        while len(b"".join(got.values()).split()) < 4:
+            ready, _, _ = select.select(outputs, [], [], TIMEOUT_S)
+            assert ready, got
+            for pipe in ready:
+                got[pipe] += os.read(pipe.fileno(), 1024)
+        assert sorted(b"".join(got.values()).split()) == [b"1", b"2", b"3", b"4"]
+        assert all(got.values())
+
+
+def test_an_interrupted_publisher_ends_with_130(broker: Broker) -> None:
+    with subscriber(broker, "cli/interrupted", "-C", 1) as sub:
+        process = subprocess.Popen(
+            [*COMMAND, "pub", "-p", str(broker.port), "cli/interrupted", "--stdin-lines"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(),
+        )
+        assert process.stdin is not None
+        process.stdin.write(b"first\n")
+        process.stdin.flush()
+        assert sub.end()[0] == 0
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT_S) == 130
+        assert b"Traceback" not in process.communicate()[1]
+
+
+def test_reconnect_comes_back_to_a_broker_that_crashed(start_broker: StartBroker) -> None:
+    broker = start_broker()
+    with subscriber(broker, "cli/again", "--reconnect", "--format", "{payload}") as sub:
+        sub.stderr = ""
+        broker.kill9()
+        sub.wait_for("Trying again")
+        broker.start()
+        sub.wait_for("Subscribed to")
+        send(broker, "cli/again", "back")
+        assert sub.line() == "back\n"
+
+
+def test_the_end_of_the_broker_is_an_error_with_its_reason(start_broker: StartBroker) -> None:
+    broker = start_broker()
+    with subscriber(broker, "a") as sub:
+        assert broker.terminate() == 0
+        assert sub.end()[0] == 1
+        assert "Server shutting down" in sub.stderr
+
+
+# What goes wrong
+
+
+def test_no_connection_is_exit_code_3() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        for command in (["pub", "a", "b"], ["sub", "a"]):
+            done = in_process(*command, "-p", port)
+            assert done.returncode == 3
+            assert f"nothing listens at mqtt://127.0.0.1:{port}" in done.stderr
+            assert "braidmq up" in done.stderr
+    assert "no host named" in in_process("pub", "a", "b", "-h", "no-such-host.invalid").stderr
+    assert in_process("pub", "a", "b", "--url", "unix:/no/such/socket").returncode == 3
+
+
+def test_a_server_that_says_nothing_is_exit_code_3() -> None:
+    with silent_server(lambda _: b"") as port:
+        done = in_process("pub", "a", "b", "-p", port, "--timeout", 0.3)
+    assert done.returncode == 3
+    assert "did not answer in 0.3 s" in done.stderr
+
+
+def test_a_missing_acknowledgement_is_exit_code_4() -> None:
+    with silent_server(lambda _: b"\x20\x03\x00\x00\x00") as port:
+        done = in_process("pub", "a", "b", "-p", port, "-q", 1, "--timeout", 0.3)
+        assert done.returncode == 4
+        assert "no acknowledgement for 1 message in 0.3 s" in done.stderr
+        assert braidmq("sub", "a", "-p", port, "--timeout", 0.3).returncode == 4
+
+
+def test_bytes_that_are_not_mqtt_end_without_a_traceback() -> None:
+    with silent_server(lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
+        done = in_process("pub", "a", "b", "-p", port, "--timeout", 2)
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["pub", "a/#", "x"], "wildcard"),
+        (["pub", "a"], "nothing to publish"),
+        (["pub", "a", "b", "c"], "one word too many"),
+        (["pub", "a", "b", "--null"], "more than one source"),
+        (["pub", "a", "-f", "/no/such/file"], "cannot be read"),
+        (["pub", "a", "b", "-V", "3.1.1", "--expiry", "5"], "--expiry needs MQTT 5"),
+        (["pub", "a", "b", "-V", "4"], "not a version of MQTT"),
+        (["pub", "a", "b", "--url", "http://localhost"], "mqtt://"),
+        (["pub", "a", "b", "--user-property", "novalue"], "has no `=`"),
+        (["pub", "a", "b", "--will-qos", "1"], "without --will-topic"),
+        (["pub", "a", "b", "--cafile", "/no/such/file"], "no such file"),
+        (["sub", "a/b#"], "wildcard"),
+        (["sub", "a", "--keep-session"], "without --client-id"),
+        (["sub", "a", "--json", "--raw"], "Choose one"),
+        (["sub", "a", "--format", "{nothing}"], "{topic}"),
+        (["sub", "a", "--share", "a/b"], "group's name"),
+    ],
+)
+def test_what_cannot_be_right_is_exit_code_2(arguments: list[str], words: str) -> None:
+    done = in_process(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+# Security
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker with users, rules, and a listener of each kind."""
+    folder = tmp_path_factory.mktemp("guarded")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+    server = authority.issue_cert("localhost", "127.0.0.1")
+    server.private_key_and_cert_chain_pem.write_to_path(str(folder / "server.pem"))
+    authority.issue_cert("device").private_key_and_cert_chain_pem.write_to_path(str(folder / "device.pem"))
+    trustme.CA().cert_pem.write_to_path(str(folder / "other-ca.pem"))
+    users = folder / "users.txt"
+    assert braidmq("passwd", users, "ada", "--stdin", stdin=b"p:w@/\n").returncode == 0
+    tls = f'host = "127.0.0.1"\nport = 0\ncertificate = "{folder}/server.pem"\nkey = "{folder}/server.pem"\n'
+    config = folder / "braidmq.toml"
+    config.write_text(
+        f"""
+        [authentication]
+        password_file = "{users}"
+        [access]
+        rules = [
+            {{ deny = ["publish", "subscribe"], topics = ["secret/#"] }},
+            {{ allow = ["publish", "subscribe", "will"], topics = ["#"] }},
+        ]
+        [[listeners]]
+        port = 0
+        [[listeners]]
+        kind = "tls"
+        {tls}
+        client_ca = "{folder}/ca.pem"
+        client_certificate = "optional"
+        [[listeners]]
+        kind = "ws"
+        port = 0
+        [[listeners]]
+        kind = "wss"
+        {tls}
+        [[listeners]]
+        kind = "unix"
+        path = "{folder}/socket"
+        """
+    )
+    broker = Broker(folder, folder / "data", ["--config", str(config)], None, {})
+    yield broker
+    broker.kill9()
+
+
+SECRET = {"BRAIDMQ_PASSWORD": "p:w@/"}
+
+
+def test_a_password_is_needed_and_found_in_three_places(guarded: Broker) -> None:
+    refused = in_process("pub", "a", "b", "-p", guarded.port, "-u", "ada", "-P", "wrong")
+    assert refused.returncode == 1
+    assert "refused the connection: Bad user name or password" in refused.stderr
+    old = braidmq("sub", "a", "-p", guarded.port, "-V", "3.1.1")
+    assert old.returncode == 1
+    assert "refused the connection: Not authorized" in old.stderr
+    assert in_process("pub", "a", "b", "-p", guarded.port, "-u", "ada", "-P", "p:w@/").returncode == 0
+    assert in_process("pub", "a", "b", "-p", guarded.port, "-u", "ada", env=SECRET).returncode == 0
+    url = guarded.url.replace("mqtt://", "mqtt://ada:p%3Aw%40%2F@")
+    assert in_process("pub", "a", "b", "--url", url).returncode == 0
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_refused_publication_is_exit_code_1(guarded: Broker, qos: int) -> None:
+    done = in_process("pub", "secret/a", "b", "-p", guarded.port, "-u", "ada", "-q", qos, "--json", env=SECRET)
+    assert done.returncode == 1
+    assert "the broker refused the message: Not authorized" in done.stderr
+    assert json.loads(done.stdout)["acknowledged"] is False
+
+
+@pytest.mark.parametrize("version", ["5", "3.1.1"])
+def test_a_refused_subscription_is_exit_code_1(guarded: Broker, version: str) -> None:
+    done = braidmq("sub", "a", "secret/#", "-p", guarded.port, "-u", "ada", "-V", version, env=SECRET)
+    assert done.returncode == 1
+    words = "Not authorized" if version == "5" else "Unspecified error"
+    assert f"the broker refused secret/#: {words}" in done.stderr
+
+
+@pytest.mark.parametrize("scheme", ["mqtt", "mqtts", "ws", "wss", "unix"])
+def test_every_kind_of_listener_can_be_reached(guarded: Broker, scheme: str) -> None:
+    address = guarded.address(scheme)
+    secure: list[Argument] = ["--cafile", guarded.data.parent / "ca.pem"] if scheme in ("mqtts", "wss") else []
+    options: list[Argument] = ["--url", address, "-u", "ada", *secure]
+    sub = Sub("cli/kinds", "-C", 1, "--format", "{payload}", *options, env=SECRET)
+    assert in_process("pub", "cli/kinds", scheme, "-q", 1, *options, env=SECRET).returncode == 0
+    assert sub.end() == (0, f"{scheme}\n")
+
+
+def test_certificates_are_checked(guarded: Broker) -> None:
+    folder = guarded.data.parent
+    base: list[Argument] = ["pub", "a", "b", "-h", "localhost", "-p", guarded.port_of("mqtts"), "-u", "ada"]
+    untrusted: list[list[Argument]] = [["--tls"], ["--cafile", folder / "other-ca.pem"]]
+    for options in untrusted:
+        done = in_process(*base, *options, env=SECRET)
+        assert done.returncode == 3
+        assert "not to be trusted" in done.stderr
+        assert "--cafile" in done.stderr
+    assert in_process(*base, "--insecure", env=SECRET).returncode == 0
+    assert in_process(*base, "--cafile", folder / "ca.pem", "--cert", folder / "device.pem", env=SECRET).returncode == 0
+    plain = in_process("pub", "a", "b", "-p", guarded.port, "--tls", "--timeout", 1)
+    assert plain.returncode == 3
+    assert "TLS" in plain.stderr
+
+
+# The broker
+
+
+def test_up_says_what_to_try_and_it_works(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "up", "--port", "0", "--data", str(tmp_path / "data"), "--admin-port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment(SECRET),  # it is for clients, and no key of the configuration
+    )
+    try:
+        assert process.stdout is not None
+        lines = [process.stdout.readline().decode().strip() for _ in range(7)]
+        assert lines[0] == "BraidMQ is ready:"
+        assert lines[1].startswith("mqtt://127.0.0.1:")
+        assert lines[2].startswith("http://127.0.0.1:")
+        listen, speak = shlex.split(lines[4]), shlex.split(lines[5])
+        assert (listen[:2], speak[:2]) == (["braidmq", "sub"], ["braidmq", "pub"])
+        sub = Sub(*listen[2:], "-C", 1, "--format", "{topic}: {payload}")
+        assert in_process(*speak[1:]).returncode == 0
+        assert sub.end() == (0, "hello/world: Hi there\n")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT_S) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_up_lists_all_that_is_wrong_with_the_configuration(tmp_path: Path) -> None:
+    config = tmp_path / "braidmq.toml"
+    config.write_text('nam = "x"\n[limits]\nreceive_max = 0\n')
+    done = in_process(
+        "up", "--config", config, "--set", "log.level=loud", "--host", "0.0.0.0", "--data", tmp_path / "d"
+    )
+    assert done.returncode == 2
+    for key in ("nam", "limits.receive_max", "log.level"):
+        assert key in done.stderr
+    assert in_process("up", "--set", "nothing").returncode == 2
+    missing = in_process("up", env={"BRAIDMQ_CONFIG": str(tmp_path / "missing.toml")})
+    assert missing.returncode == 2
+    assert "missing.toml" in missing.stderr
+
+
+def test_up_that_cannot_listen_or_store_is_exit_code_3(broker: Broker, tmp_path: Path) -> None:
+    busy = braidmq("up", "--port", broker.port, "--data", tmp_path / "data")
+    assert busy.returncode == 3
+    assert str(broker.port) in busy.stderr
+    taken = braidmq("up", "--port", 0, "--data", broker.data)
+    assert taken.returncode == 3
+    assert str(broker.data) in taken.stderr
+    folder = tmp_path / "closed"
+    (folder / "data").mkdir(parents=True)
+    for database in broker.data.iterdir():
+        (folder / "data" / database.name).write_bytes(b"not a database" * 1000)
+    damaged = braidmq("up", "--port", 0, "--data", folder / "data")
+    assert damaged.returncode == 3
+    assert "Traceback" not in busy.stderr + damaged.stderr + taken.stderr
+
+
+# Passwords
+
+
+def test_passwd_adds_changes_lists_and_deletes(tmp_path: Path) -> None:
+    file = tmp_path / "users.txt"
+    added = braidmq("passwd", file, "ada", "--stdin", "--json", stdin=b"one\n")
+    assert json.loads(added.stdout) == {"file": str(file), "user": "ada", "done": "added"}
+    before = file.read_text()
+    assert "argon2id" in before
+    assert "one" not in before.split("$")[0]
+    assert "changed" in braidmq("passwd", file, "ada", "--stdin", stdin=b"two").stdout
+    assert file.read_text() != before
+    assert json.loads(in_process("passwd", file, "--list", "--json").stdout)["users"] == ["ada"]
+    assert in_process("passwd", file, "ada", "--delete").returncode == 0
+    assert in_process("passwd", file, "--list").stdout == ""
+    missing = in_process("passwd", file, "ada", "--delete")
+    assert missing.returncode == 1
+    assert "no user 'ada'" in missing.stderr
+
+
+def test_passwd_refuses_what_cannot_work(tmp_path: Path) -> None:
+    file = tmp_path / "users.txt"
+    assert in_process("passwd", file, "a:b", "--stdin").returncode == 2
+    assert braidmq("passwd", file, "ada", "--stdin").returncode == 2
+    assert "--stdin" in in_process("passwd", file, "ada").stderr
+    assert in_process("passwd", file).returncode == 2
+    assert braidmq("passwd", tmp_path / "none" / "users.txt", "ada", "--stdin", stdin=b"x").returncode == 1
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(("second", "code"), [("pa55word", 0), ("other", 2)])
+def test_passwd_asks_twice(tmp_path: Path, second: str, code: int) -> None:
+    file = tmp_path / "users.txt"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [*COMMAND, "passwd", str(file), "ada"])
+    shown = b""
+    answers = [(b"Password of ada: ", b"pa55word\n"), (b"Once more: ", second.encode() + b"\n")]
+    try:
+        while True:
+            if answers and answers[0][0] in shown:
+                os.write(terminal, answers.pop(0)[1])
+            shown += os.read(terminal, 1024)
+    except OSError:
+        pass  # the process has ended, and its terminal with it
+    finally:
+        os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == code
+    assert b"pa55word\r\n" not in shown
+    assert file.exists() is (code == 0)
+
+
+# The parts
+
+
+@pytest.mark.parametrize(
+    ("url", "target"),
+    [
+        ("mqtt://localhost", Target("mqtt", "localhost", 1883)),
+        ("mqtts://a%40b:c%2F@[::1]:9", Target("mqtts", "::1", 9, user="a@b", password="c/")),
+        ("WS://host:8083/path", Target("ws", "host", 8083, "/path")),
+        ("wss://host/", Target("wss", "host", 443)),
+        ("unix:///run/broker.sock", Target("unix", "/run/broker.sock", 1)),
+        ("unix:relative.sock", Target("unix", "relative.sock", 1)),
+    ],
+)
+def test_urls(url: str, target: Target) -> None:
+    assert parse_url(url) == target
+
+
+@pytest.mark.parametrize("url", ["localhost", "tcp://host", "mqtt://", "mqtt://host:x", "mqtt://host:70000", "unix:"])
+def test_urls_that_are_none(url: str) -> None:
+    with pytest.raises(UsageError):
+        parse_url(url)
+
+
+def test_text_is_what_a_terminal_can_show() -> None:
+    assert as_text("21.5 °C\n\tx".encode()) == "21.5 °C\n\tx"
+    assert as_text(b"\xff") is None
+    assert as_text(b"\x1b[31m") is None
+    assert as_text(b"\r") is None
+
+
+def test_formats_are_checked_before_anything_is_received() -> None:
+    assert check_format(r"{topic:>10}\t{{{payload}}}\n") == "{topic:>10}\t{{{payload}}}\n"
+    wrong: list[Any] = ["{", "{unknown}", "{topic.__class__}", "{}", "{qos:q"]
+    for text in wrong:
+        with pytest.raises(UsageError):
+            check_format(text)
