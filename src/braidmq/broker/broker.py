@@ -96,6 +96,8 @@ class Broker:
         self._to_close: list[Connection] = []
         self._to_pump: list[Session] = []
         self._restore(self.store.load())
+        if self.store.dirty:
+            self._commit()
         self.timers.at(self.now() + RETAINED_SWEEP_S, self._sweep_retained)
 
     def now(self) -> float:
@@ -239,10 +241,16 @@ class Broker:
                 session.subscriptions[full_filter] = subscribed
                 self.router.subscribe(session, full_filter, subscribed)
                 self.metrics.subscriptions += 1
-            self._expire_later(session, saved.ends_at)
+            ends_at = saved.ends_at
+            if ends_at is None and not session.never_ends:
+                ends_at = now + session.expiry_s
+                self._save(session, ends_at)
+            self._expire_later(session, ends_at)
         self.metrics.sessions = len(self.sessions)
         for client_id, (will, due_at) in snapshot.wills.items():
-            due_at = due_at if due_at is not None else now + (will.properties.will_delay_interval or 0)
+            if due_at is None:
+                due_at = now + (will.properties.will_delay_interval or 0)
+                self.store.save_will(client_id, will, due_at)
             owner = self.sessions.get(client_id)
             if owner is None or due_at <= now:
                 self._publish_will(client_id, will)
@@ -336,10 +344,8 @@ class Broker:
                     self._pass_on(session.give_back(full_filter))
 
     def _expire_later(self, session: Session, ends_at: float | None) -> None:
-        if session.never_ends:
-            return
-        ends_at = ends_at if ends_at is not None else self.now() + session.expiry_s
-        session.expiry_timer = self.timers.at(ends_at, partial(self.end_session, session))
+        if ends_at is not None:
+            session.expiry_timer = self.timers.at(ends_at, partial(self.end_session, session))
 
     def end_session(self, session: Session) -> None:
         """Nothing of the session stays; a will that waited is due now [MQTT-3.1.2-8]."""

@@ -108,7 +108,15 @@ def bench(
     shown = {"broker": str(broker)}
     if connections is not None:
         with Display("connections", "open", "lost") as display:
-            held = _run(hold_connections(broker, connections, seconds, display.update))
+            held = _run(
+                hold_connections(
+                    broker,
+                    connections,
+                    seconds,
+                    display.update,
+                    lambda: output.note(f"{connections:,} connections are open; held for {seconds:g} s."),
+                )
+            )
         _report_connections(held, shown, json_lines)
         return
     workload = Workload(publishers, subscribers, topics, qos, size, window, seconds, prefix)

@@ -209,7 +209,9 @@ class Load:
             self._lost.result()
 
 
-async def hold_connections(broker: Broker, count: int, hold_s: float, progress: Progress) -> ConnectionsResult:
+async def hold_connections(
+    broker: Broker, count: int, hold_s: float, progress: Progress, all_open: Callable[[], None]
+) -> ConnectionsResult:
     """Opens connections that do nothing, and holds them for a while; tells how fast that went and how many stayed."""
     lost = opened = 0
 
@@ -228,6 +230,7 @@ async def hold_connections(broker: Broker, count: int, hold_s: float, progress: 
     try:
         await open_all(connections, broker, on_opened)
         seconds = time.monotonic() - began
+        all_open()
         await asyncio.sleep(hold_s)
         return ConnectionsResult(count, seconds, count / seconds, lost)
     finally:
