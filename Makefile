@@ -1,6 +1,7 @@
 # make run    the broker on loopback, with its store in ./data
 # make test   all tests            make check  ruff and mypy --strict
-# make bench  the benchmarks       make clean  removes what make made
+# make bench  the benchmarks       make docs   writes the generated tables in docs/
+# make clean  removes what make made
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -31,6 +32,10 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m bench
+
+docs: $(READY)
+	$(BIN)/python -m braidmq.broker.config.docs docs/configuration.md
+	$(BIN)/python -m tests.conformance.table
 
 clean:
 	rm -rf $(VENV) data .mypy_cache .ruff_cache .pytest_cache bench/build

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict, deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tests.conformance import wire
@@ -37,10 +38,8 @@ class Peer(threading.Thread):
     def run(self) -> None:
         try:
             while not self.finished.is_set():
-                try:
+                with suppress(ConnectionError):  # the broker is down, or goes down
                     self._visit()
-                except ConnectionError:
-                    pass  # the broker is down, or goes down
                 time.sleep(RETRY_S)
         except BaseException as wrong:
             self.wrong = wrong

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import paho.mqtt.subscribe as paho_subscribe
 import pytest
 
 from braidmq.cli.load import SAMPLES_MAX, Samples
@@ -28,6 +29,11 @@ TIMEOUT_S = 30.0
 def bench(port: int, *arguments: Any) -> subprocess.CompletedProcess[str]:
     command = [*COMMAND, "-p", str(port), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+
+
+def start(broker: Broker, *arguments: str) -> subprocess.Popen[bytes]:
+    command = [*COMMAND, "-p", str(broker.port), *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -102,28 +108,24 @@ def test_lost_messages_are_an_error() -> None:
 
 def test_a_broker_that_ends_is_an_error(start_broker: StartBroker) -> None:
     broker = start_broker()
-    command = [*COMMAND, "-p", str(broker.port), "--connections", "20", "-t", "2", "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    with_load = subprocess.Popen(
-        [*COMMAND, "-p", str(broker.port), "-t", "20"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    broker.wait_for_connections(22)
+    idle = start(broker, "--connections", "20", "-t", "3", "--json")
+    busy = start(broker, "-t", "60", "-x", "ending")
+    assert idle.stderr is not None
+    assert b"20 connections are open" in idle.stderr.readline()
+    paho_subscribe.simple("ending/#", hostname=broker.host, port=broker.port)  # returns when it got a message
     broker.kill9()
-    assert b"closed a connection" in with_load.communicate(timeout=TIMEOUT_S)[1]
-    assert with_load.returncode == 1
-    out, err = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 1
+    assert b"the broker closed a connection" in busy.communicate(timeout=TIMEOUT_S)[1]
+    assert busy.returncode == 1
+    out, err = idle.communicate(timeout=TIMEOUT_S)
+    assert idle.returncode == 1
     assert json.loads(out)["lost"] == 20
     assert b"Traceback" not in err
 
 
 def test_an_interrupt_ends_it_with_130(broker: Broker) -> None:
-    process = subprocess.Popen(
-        [*COMMAND, "-p", str(broker.port), "--connections", "300", "-t", "60"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    broker.wait_for_connections(300)
+    process = start(broker, "--connections", "10", "-t", "60")
+    assert process.stderr is not None
+    assert b"10 connections are open" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130

@@ -15,15 +15,16 @@ from typing import Any
 
 from braidmq.broker.connection import Connection, Link
 from braidmq.broker.limits import Limits
-from braidmq.broker.message import Delivery, Message, message_of
+from braidmq.broker.message import Delivery, Message
 from braidmq.broker.observing.metrics import Metrics
 from braidmq.broker.retained import Retained
 from braidmq.broker.router import Router, Target
-from braidmq.broker.security.identity import Access, Authenticator, Identity, Method, Origin
+from braidmq.broker.security.identity import Access, Authenticator, Identity, Method, OpenAccess, Origin
 from braidmq.broker.session import Session
 from braidmq.broker.shares import ShareGroup, Subscribed
 from braidmq.broker.store import MemoryStore, Snapshot, Store, StoreError
 from braidmq.broker.timers import Timers
+from braidmq.broker.wills import Wills
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.reasons import Reason
 
@@ -32,22 +33,6 @@ STORE_RETRY_S = 1.0
 
 RETAINED_SWEEP_S = 60.0
 """How often expired retained messages are thrown away; they are not delivered in the meantime."""
-
-
-class OpenAccess:
-    """Everybody may do everything."""
-
-    def may_publish(self, _identity: Identity, _client_id: str, _topic: str) -> bool:
-        return True
-
-    def may_subscribe(self, _identity: Identity, _client_id: str, _topic_filter: str) -> bool:
-        return True
-
-    def may_will(self, _identity: Identity, _client_id: str, _topic: str) -> bool:
-        return True
-
-    def unrestricted(self, _identity: Identity, _client_id: str) -> bool:
-        return True
 
 
 def _no_spawn(coroutine: Coroutine[Any, Any, None]) -> None:
@@ -83,6 +68,7 @@ class Broker:
         self.timers = Timers()
         self.router = Router(self.limits.route_cache_max)
         self.retained = Retained(self.limits)
+        self.wills = Wills(self)
         self.sessions: dict[str, Session] = {}
         self.connections: set[Connection] = set()
         self.touched_connections: list[Connection] = []
@@ -247,16 +233,7 @@ class Broker:
                 self._save(session, ends_at)
             self._expire_later(session, ends_at)
         self.metrics.sessions = len(self.sessions)
-        for client_id, (will, due_at) in snapshot.wills.items():
-            if due_at is None:
-                due_at = now + (will.properties.will_delay_interval or 0)
-                self.store.save_will(client_id, will, due_at)
-            owner = self.sessions.get(client_id)
-            if owner is None or due_at <= now:
-                self._publish_will(client_id, will)
-            else:
-                owner.will = will
-                owner.will_timer = self.timers.at(due_at, partial(self._will_due, owner))
+        self.wills.restore(snapshot.wills)
 
     # Sessions
 
@@ -291,16 +268,11 @@ class Broker:
         return session, present
 
     def attached(self, session: Session, will: Will | None) -> None:
-        """A connection has the session: nothing runs out any more, and a will that waited is off [MQTT-3.1.3-9]."""
-        for timer in (session.expiry_timer, session.will_timer):
-            if timer is not None:
-                timer.cancel()
-        session.expiry_timer = session.will_timer = None
-        if session.will is not None and will is None:
-            self.store.drop_will(session.client_id)
-        session.will = will
-        if will is not None and not self.degraded:
-            self.store.save_will(session.client_id, will, None)
+        """A connection has the session: nothing of it runs out any more."""
+        if session.expiry_timer is not None:
+            session.expiry_timer.cancel()
+            session.expiry_timer = None
+        self.wills.renew(session, will)
         self._forget_routes(session)
 
     def identify(self, connection: Connection, identity: Identity) -> None:
@@ -323,8 +295,7 @@ class Broker:
             return
         session.detach()
         self._forget_routes(session)
-        if session.will is not None:
-            self._settle_will(session, will)
+        self.wills.settle(session, will)
         if not session.durable:
             self.end_session(session)
             return
@@ -360,8 +331,7 @@ class Broker:
         left = session.give_back()
         session.clear()
         self._drop_stored(session)
-        if session.will is not None:
-            self._will_due(session)
+        self.wills.due(session)
         self._pass_on(left)
         self.ring()
 
@@ -377,36 +347,6 @@ class Broker:
     def _forget_routes(self, session: Session) -> None:
         for full_filter in session.subscriptions:
             self.router.forget(full_filter)
-
-    # Wills
-
-    def _settle_will(self, session: Session, publish: bool) -> None:
-        will = session.will
-        assert will is not None
-        delay_s = will.properties.will_delay_interval or 0
-        if not publish:
-            session.will = None
-            self.store.drop_will(session.client_id)
-        elif delay_s and session.durable:
-            due_at = self.now() + delay_s
-            self.store.save_will(session.client_id, will, due_at)
-            session.will_timer = self.timers.at(due_at, partial(self._will_due, session))
-        else:
-            self._will_due(session)
-
-    def _will_due(self, session: Session) -> None:
-        will, session.will = session.will, None
-        if session.will_timer is not None:
-            session.will_timer.cancel()
-            session.will_timer = None
-        if will is not None:
-            self._publish_will(session.client_id, will)
-
-    def _publish_will(self, client_id: str, will: Will) -> None:
-        self.store.drop_will(client_id)
-        message = message_of(will, client_id, self.now(), self.limits.message_expiry_max_s)
-        if not will.retain or not will.payload or self.retained.fits(message):
-            self.publish(message)
 
     # Subscriptions
 

@@ -92,3 +92,19 @@ class Access(Protocol):
     def unrestricted(self, identity: Identity, client_id: str) -> bool:
         """True if every publication would be allowed, so that none needs to be asked about."""
         ...
+
+
+class OpenAccess:
+    """Everybody may do everything."""
+
+    def may_publish(self, _identity: Identity, _client_id: str, _topic: str) -> bool:
+        return True
+
+    def may_subscribe(self, _identity: Identity, _client_id: str, _topic_filter: str) -> bool:
+        return True
+
+    def may_will(self, _identity: Identity, _client_id: str, _topic: str) -> bool:
+        return True
+
+    def unrestricted(self, _identity: Identity, _client_id: str) -> bool:
+        return True

@@ -1,0 +1,389 @@
+"""A store that cannot be used: said clearly at the start, survived while running, and nothing acknowledged is lost.
+
+The full disk is real: a file system of a few megabytes where the tests may mount one, and everywhere a limit on the
+size of the broker's files, which the system enforces in the same place.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sqlite3
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from tests import raw
+from tests.raw import V3, V5, Client, Type, opened, persistent, props, wait_until
+from tests.streams import Publisher, Subscriber, finish, wait_for_more
+
+if TYPE_CHECKING:
+    from tests.conftest import Broker, StartBroker
+
+FILE_NAME = "braidmq.sqlite"
+ADMIN = "[admin]\nport = 0\n"
+
+
+# A store that is no good from the start
+
+
+def fails_to_start(start: Callable[[], object]) -> str:
+    """Starts what cannot start; returns what it said, once the exit code has been found right."""
+    with pytest.raises(RuntimeError) as failure:
+        start()
+    assert getattr(failure.value, "exit_code", None) == 3, f"{failure.value}"
+    text = str(getattr(failure.value, "log", ""))
+    assert "Traceback" not in text
+    return " ".join(text.split())
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def execute(*statements: str) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        database = sqlite3.connect(path)
+        for statement in statements:
+            database.execute(statement)
+        database.commit()
+        database.close()
+
+    return change
+
+
+def wipe_tables(path: Path) -> None:
+    """Everything behind the first page, which holds the schema."""
+    overwrite(path, 4096, b"\xa5" * (path.stat().st_size - 4096))
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "garbage": (
+        lambda path: path.write_bytes(b"this is not a database, but it is long enough" * 1000) and None,
+        "damaged",
+    ),
+    "short garbage": (lambda path: path.write_bytes(b"?") and None, "damaged"),
+    "cut in half": (lambda path: os.truncate(path, path.stat().st_size // 2), "damaged"),
+    "cut to its first page": (lambda path: os.truncate(path, 4096), "damaged"),
+    "tables overwritten": (wipe_tables, "damaged"),
+    "a table is missing": (execute("DROP TABLE delivery"), "damaged"),
+    "a message is missing": (execute("DELETE FROM message"), "damaged"),
+    "options that cannot be read": (execute("UPDATE subscription SET options = x'c1'"), "damaged"),
+    "a later version": (execute("PRAGMA user_version = 999"), "another version"),
+    "a database of another program": (
+        execute("PRAGMA user_version = 0", *(f"DROP TABLE {table}" for table in ("session", "message", "will"))),
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_told_and_left_alone(start_broker: StartBroker, damage: str) -> None:
+    broker = start_broker()
+    path = broker.data / FILE_NAME
+    with Client(broker, "reader", **persistent(V5)) as reader:
+        reader.subscribe("t")
+    with opened(broker, "writer") as writer:
+        writer.publish_many("t", [b"x" * 500] * 100, 1)
+        writer.publish("kept", b"x", 1, retain=True)
+    assert broker.terminate() == 0
+    intact = path.read_bytes()
+    do_damage, words = DAMAGES[damage]
+    do_damage(path)
+    damaged = path.read_bytes()
+    assert damaged != intact
+
+    told = fails_to_start(broker.start)
+    assert str(path) in told
+    assert words in told
+    assert path.read_bytes() == damaged
+    path.write_bytes(intact)
+    broker.start()
+    with Client(broker, "reader", **persistent(V5)) as reader:
+        assert len(reader.messages(100)) == 100
+
+
+def test_a_folder_in_use_is_told(start_broker: StartBroker) -> None:
+    broker = start_broker()
+    told = fails_to_start(lambda: start_broker(data=broker.data))
+    assert str(broker.data) in told
+    assert "in use by another broker" in told
+    with Client(broker, "reader", **persistent(V5)) as reader:
+        reader.subscribe("t", 1)
+    with opened(broker) as writer:
+        assert writer.publish("t", b"x", 1) == 0
+    broker.kill9()
+    other = start_broker(data=broker.data)  # free again, though nobody has cleaned up
+    with Client(other, "reader", **persistent(V5)) as reader:
+        assert reader.next_message().payload == b"x"
+
+
+def test_a_folder_that_cannot_be_is_told(start_broker: StartBroker, tmp_path: Path) -> None:
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("not a folder")
+    for data in (in_the_way, in_the_way / "below"):
+        told = fails_to_start(lambda data=data: start_broker(data=data))  # type: ignore[misc]
+        assert str(data) in told
+    assert in_the_way.read_text() == "not a folder"
+    data = tmp_path / "data"
+    (data / FILE_NAME).mkdir(parents=True)
+    assert str(data / FILE_NAME) in fails_to_start(lambda: start_broker(data=data))
+
+
+def test_without_the_store_nothing_is_written(start_broker: StartBroker) -> None:
+    broker = start_broker("[store]\nenabled = false\n")
+    with Client(broker, "reader", **persistent(V5)) as reader:
+        reader.subscribe("t")
+    with opened(broker) as writer:
+        assert writer.publish("t", b"x", 1) == 0
+    with Client(broker, "reader", **persistent(V5)) as reader:
+        assert reader.next_message().payload == b"x"
+    broker.restart()
+    with Client(broker, "reader", **persistent(V5)) as reader:
+        assert not reader.present
+    assert not broker.data.exists()
+
+
+# A disk that is full while the broker runs
+
+
+class Disk(Protocol):
+    """Where a broker's store is; it can be filled up to the last byte and emptied again."""
+
+    data: Path | None
+
+    def fill(self, broker: Broker) -> None: ...
+    def make_room(self, broker: Broker) -> None: ...
+
+
+class SizeLimit:
+    """The system refuses every write that would make the store's log longer than it is (RLIMIT_FSIZE)."""
+
+    data = None
+    LOG_BYTES = 65_536
+    """What the broker's own messages may take up: they are written under the same limit."""
+
+    def fill(self, broker: Broker) -> None:
+        log = broker.data / f"{FILE_NAME}-wal"
+        with opened(broker, "filler", **persistent(V5, expiry_s=3600)) as filler:
+            while log.stat().st_size < self.LOG_BYTES:
+                filler.subscribe(f"filler/{time.monotonic()}")
+        resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (log.stat().st_size, resource.RLIM_INFINITY))
+
+    def make_room(self, broker: Broker) -> None:
+        if broker.running:
+            resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+class SmallFileSystem:
+    """A file system in memory, filled by a file beside the store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data: Path | None = folder / "data"
+        self.filler = folder / "filler"
+
+    def fill(self, broker: Broker) -> None:
+        self.fill_up()
+
+    def fill_up(self) -> None:
+        with self.filler.open("wb", buffering=0) as file:
+            for block in (65_536, 4096, 512, 1):
+                try:
+                    while file.write(b"\0" * block):
+                        pass
+                except OSError:
+                    continue
+
+    def make_room(self, broker: Broker) -> None:
+        self.filler.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def small_file_system(tmp_path: Path) -> Iterator[SmallFileSystem]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("a small file system can only be mounted by root")
+    yield SmallFileSystem(folder)
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture(params=["size limit", "small file system"])
+def disk(request: pytest.FixtureRequest) -> Disk:
+    if request.param == "size limit":
+        return SizeLimit()
+    found: SmallFileSystem = request.getfixturevalue("small_file_system")
+    return found
+
+
+def test_a_disk_that_is_full_at_the_start_is_told(
+    start_broker: StartBroker, small_file_system: SmallFileSystem
+) -> None:
+    small_file_system.fill_up()
+    told = fails_to_start(lambda: start_broker(data=small_file_system.data))
+    assert str(small_file_system.data) in told
+    assert "full" in told or "No space left" in told
+
+
+def fill_until_noticed(broker: Broker, disk: Disk) -> list[bytes]:
+    """Fills the disk and publishes until the broker has noticed; returns what it acknowledged meanwhile."""
+    disk.fill(broker)
+    acknowledged: list[bytes] = []
+    try:
+        with Client(broker, "prober") as prober:
+            for number in range(1000):
+                payload = b"probe %d" % number
+                if prober.publish("t", payload, 1) >= 0x80:
+                    break
+                acknowledged.append(payload)
+            else:
+                pytest.fail("a full disk takes a thousand messages")
+    except ConnectionError:
+        pass  # closed without an acknowledgement, which says the same
+    broker.wait_for_log("until it can be written again")
+    return acknowledged
+
+
+def test_a_full_disk_refuses_and_recovers(start_broker: StartBroker, disk: Disk) -> None:
+    broker = start_broker(ADMIN, data=disk.data)
+    with Client(broker, "reader", **persistent(V5)) as reader:
+        reader.subscribe("t")
+    live = Client(broker, "live", V3)
+    live.subscribe("live/#", 0)
+    with opened(broker, "writer") as writer:
+        writer.publish_many("t", [b"before"], 1)
+    assert raw.readiness(broker)[0] == 200
+
+    acknowledged = [b"before", *fill_until_noticed(broker, disk)]
+    status, answer = raw.readiness(broker)
+    assert status == 503
+    assert "store" in answer["reasons"]
+    # Clients that ask for nothing that must be kept do not notice.
+    with opened(broker, "newcomer", V5) as newcomer, opened(broker, "old newcomer", V3) as old:
+        for number in range(100):
+            newcomer.publish("live/5", b"%d" % number)
+            old.publish("live/3", b"%d" % number)
+        got = live.messages(200)
+        for topic in ("live/5", "live/3"):
+            assert [int(one.payload) for one in got if one.topic == topic] == list(range(100))
+        newcomer.subscribe("echo", 0)
+        newcomer.publish("echo", b"1")
+        assert newcomer.next_message().payload == b"1"
+    # Those that do are told so, where their version has words for it.
+    with Client(broker, "five", V5) as five:
+        assert five.accepted
+        assert five.publish("t", b"refused", 1) == 0x97
+        assert five.publish("t", b"refused", 2) == 0x97
+        assert five.so_far() == []  # and stay
+    with Client(broker, "three", V3) as three:
+        three.send(three.packet("t", b"refused", 1, 1))
+        assert three.receive() is None
+    with Client(broker, "keeper", V5, **persistent(V5)) as keeper:
+        assert keeper.connack.reason == 0x88
+    with Client(broker, "keeper", V3, **persistent(V3)) as keeper:
+        assert keeper.connack.reason == 3
+    assert broker.log.count("until it can be written again") == 1, "it complains again and again"
+
+    disk.make_room(broker)
+    wait_until(lambda: raw.readiness(broker)[0] == 200, "ready again")
+    assert "the store can be written again" in broker.log
+    with opened(broker, "writer", V5) as writer:
+        writer.publish_many("t", [b"after"], 2)
+    assert "Traceback" not in broker.log
+    broker.kill9()
+    broker.start()
+    with Client(broker, "reader", **persistent(V5)) as reader:
+        got = [reader.next_message()]
+        while got[-1].payload != b"after":
+            got.append(reader.next_message())
+        assert reader.so_far() == []
+    payloads = [one.payload for one in got]
+    assert [one for one in payloads if one in acknowledged or one == b"after"] == [*acknowledged, b"after"]
+    assert b"refused" not in payloads
+
+
+def test_a_broker_that_dies_on_a_full_disk_has_lost_nothing(start_broker: StartBroker, disk: Disk) -> None:
+    broker = start_broker(data=disk.data)
+    with Client(broker, "reader", **persistent(V5)) as reader:
+        reader.subscribe("t")
+    with opened(broker, "writer") as writer:
+        writer.publish_many("t", [b"%d" % number for number in range(20)], 2)
+        writer.publish("kept", b"x", 1, retain=True)
+    acknowledged = fill_until_noticed(broker, disk)
+    started_at = time.monotonic()
+    broker.terminate()
+    assert time.monotonic() - started_at < 8
+    assert "Traceback" not in broker.log
+    disk.make_room(broker)
+    broker.start()
+    with Client(broker, "reader", **persistent(V5)) as reader:
+        got = [message.payload for message in reader.messages(20 + len(acknowledged))]
+        assert got == [b"%d" % number for number in range(20)] + acknowledged
+        reader.subscribe("kept")
+        kept = reader.so_far()
+        assert b"x" in [message.payload for message in kept]
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["recovers", "killed while full"])
+def test_once_and_only_once_over_a_full_disk(start_broker: StartBroker, disk: Disk, killed: bool) -> None:
+    """QoS 2 in both directions: what a subscriber has been given while the disk was full must not come again."""
+    broker = start_broker(ADMIN, data=disk.data)
+    subscriber = Subscriber(broker, "subscriber", 2)
+    subscriber.start()
+    assert subscriber.subscribed.wait(20)
+    publishers = [Publisher(broker, f"publisher-{number}", 2) for number in range(2)]
+    for publisher in publishers:
+        publisher.start()
+    wait_for_more(subscriber, publishers, 100)
+    disk.fill(broker)
+    broker.wait_for_log("until it can be written again")
+    if killed:
+        broker.kill9()
+        disk.make_room(broker)
+        broker.start()
+    else:
+        disk.make_room(broker)
+        wait_until(lambda: raw.readiness(broker)[0] == 200, "ready again")
+    wait_for_more(subscriber, publishers, 100)
+    finish(subscriber, publishers)
+    for publisher in publishers:
+        assert sorted(subscriber.got[publisher.topic]) == publisher.numbers
+
+
+def test_memory_is_bounded_while_the_disk_is_full(start_broker: StartBroker) -> None:
+    """What waits for the disk must not pile up: retained messages need no acknowledgement, and keep coming."""
+    disk = SizeLimit()
+    broker = start_broker(ADMIN, data=disk.data)
+    with Client(broker, "reader", **persistent(V5)) as reader:
+        reader.subscribe("t")
+    fill_until_noticed(broker, disk)
+    with opened(broker, "writer") as writer:
+        writer.publish("kept", b"x" * 10_000, 0, retain=True)
+        writer.so_far()
+        before = raw.rss_bytes(broker)
+        publication = writer.packet("kept", b"x" * 10_000, retain=True)
+        for _ in range(60):
+            writer.send(publication * 100)
+            writer.so_far()
+        grown = raw.rss_bytes(broker) - before
+    assert grown < 24 * 1024 * 1024, f"60 MB for one topic left {grown / 1e6:.0f} MB behind"
+    # Nor may connections that come and go.
+    for number in range(300):
+        with Client(broker, f"visitor-{number}", will=raw.Will("gone", b"x" * 1000)) as visitor:
+            assert visitor.accepted
+    disk.make_room(broker)
+    wait_until(lambda: raw.readiness(broker)[0] == 200, "ready again")
+    broker.kill9()
+    broker.start()
+    with opened(broker) as reader:
+        reader.subscribe("kept")
+        assert reader.next_message().payload == b"x" * 10_000
