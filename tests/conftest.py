@@ -3,7 +3,7 @@
 - `broker`: one for all tests of a worker. It has the default configuration; use topics and client ids of your own.
 - `start_broker(...)`: as many as the test wants, with any configuration; all of them end with the test.
 
-For type annotations: `if TYPE_CHECKING: from tests.conftest import Broker, StartBroker`.
+Both come as `Broker` and `StartBroker`, for type annotations: `from tests.conftest import Broker, StartBroker`.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import paho.mqtt.subscribe as paho_subscribe
 import pytest
+from paho.mqtt.subscribe import simple as wait_for_message
 
 from braidmq.cli.load import SAMPLES_MAX, Samples
 from braidmq.cli.load_clients import connect_packet, publish_head, split, subscribe_packet
@@ -57,12 +57,6 @@ def test_messages_larger_than_a_read_are_counted(broker: Broker) -> None:
     assert result["received"] == result["sent"] > 0
 
 
-def test_a_window_of_one_is_one_message_at_a_time(broker: Broker) -> None:
-    result = json.loads(bench(broker.port, "-t", 0.4, "-w", 1, "--json").stdout)
-    assert result["lost"] == 0
-    assert result["in_per_s"] * result["p50_us"] < 1.5e6  # more would need two at a time
-
-
 def test_publishers_without_subscribers_are_measured(broker: Broker) -> None:
     result = json.loads(bench(broker.port, "-t", 0.4, "-S", 0, "-q", 1, "--json").stdout)
     assert result["sent"] > 0
@@ -98,21 +92,22 @@ def test_the_table_is_for_people_and_progress_for_terminals(broker: Broker) -> N
     assert process.returncode == 0
 
 
-def test_lost_messages_are_an_error() -> None:
+@pytest.mark.parametrize("window", [1, 10])
+def test_lost_messages_are_an_error_and_a_window_is_the_most_that_can_be_lost(window: int) -> None:
     with forgetful_server() as port:
-        done = bench(port, "-t", 0.2, "-w", 10, "--json")
+        done = bench(port, "-t", 0.2, "-w", window, "--json")
     assert done.returncode == 1
-    assert json.loads(done.stdout)["lost"] == 10
-    assert "10 of 10 deliveries did not arrive" in done.stderr
+    assert json.loads(done.stdout)["lost"] == window
+    assert f"{window} of {window} deliveries did not arrive" in done.stderr
 
 
 def test_a_broker_that_ends_is_an_error(start_broker: StartBroker) -> None:
     broker = start_broker()
-    idle = start(broker, "--connections", "20", "-t", "3", "--json")
+    idle = start(broker, "--connections", "20", "-t", "60", "--json")
     busy = start(broker, "-t", "60", "-x", "ending")
     assert idle.stderr is not None
     assert b"20 connections are open" in idle.stderr.readline()
-    paho_subscribe.simple("ending/#", hostname=broker.host, port=broker.port)  # returns when it got a message
+    wait_for_message("ending/#", hostname=broker.host, port=broker.port)  # type: ignore[no-untyped-call]
     broker.kill9()
     assert b"the broker closed a connection" in busy.communicate(timeout=TIMEOUT_S)[1]
     assert busy.returncode == 1

@@ -66,6 +66,20 @@ class Backlog:
         """Empties the queue."""
         return [self.pop() for _ in range(len(self._items) - bool(self._feed) + len(self._feed))]
 
+    def take_group(self, group: str) -> list[Delivery]:
+        """Takes out what shared subscriptions (one, or all) gave and was never sent."""
+        found = [d for d in self._items if d.group and group in ("", d.group) and not d.packet_id]
+        if found:
+            taken = set(map(id, found))
+            self._items = deque(d for d in self._items if id(d) not in taken)
+            self.bytes -= sum(d.message.size for d in found)
+            self._metrics.queued_messages -= len(found)
+        return found
+
+    @property
+    def feed_count(self) -> int:
+        return len(self._feed)
+
     def forget_size(self, delivery: Delivery) -> None:
         """The message of one that waits is about to be taken away from it."""
         self.bytes -= delivery.message.size

@@ -279,6 +279,7 @@ class Broker:
         """Notes who is connected: for access control, and for the time that its credentials last."""
         assert connection.session is not None
         connection.identity = identity
+        connection.repeat = None
         if connection.identity_timer is not None:
             connection.identity_timer.cancel()
         free = self.access.unrestricted(identity, connection.session.client_id)

@@ -121,6 +121,10 @@ class Session:
         else:
             self._hold(delivery)
 
+    @property
+    def feed_count(self) -> int:
+        return self.backlog.feed_count if self.backlog is not None else 0
+
     def deliver_retained(self, messages: list[tuple[Message, Subscribed]]) -> None:
         """Gives the client what a new subscription asks for, however much that is, as fast as it takes it."""
         self.backlog = self.backlog or Backlog(self.broker.metrics)
@@ -291,11 +295,12 @@ class Session:
         for delivery in waiting:
             if delivery.packet_id or (delivery.qos == 0 and not self.broker.limits.queue_qos0):
                 continue
-            if delivery.row:
+            if delivery.row or delivery.group:
                 self.backlog = self.backlog or Backlog(self.broker.metrics)
                 self.backlog.push(delivery)
-            else:
+            elif self.durable:
                 self._hold(delivery)
+        self.was_in_order = self.in_order
 
     def give_back(self, group: str = "") -> list[Delivery]:
         """Takes out what shared subscriptions (one, or all) had given to this session and it has not acknowledged.
@@ -308,13 +313,9 @@ class Session:
             found = [d for d in self.inflight.values() if d.qos == 1 and d.group and group in ("", d.group)]
             for delivery in found:
                 del self.inflight[delivery.packet_id]
-        kept = Backlog(self.broker.metrics)
-        for delivery in self.backlog.take_all() if self.backlog else ():
-            if delivery.group and group in ("", delivery.group) and not delivery.packet_id:
-                found.append(delivery)
-            else:
-                kept.push(delivery)
-        self.backlog = kept if kept else None
+        if self.backlog is not None:
+            found += self.backlog.take_group(group)
+            self.backlog = self.backlog or None
         for delivery in found:
             self._discard(delivery)
         return found

@@ -29,15 +29,20 @@ def on_subscribe(connection: Connection, packet: p.Subscribe) -> None:
         _check(connection, one)
     reasons: list[Reason] = []
     retained: list[tuple[Message, Subscribed]] = []
+    feed_max = max(broker.limits.queue_messages_max, len(broker.retained))
     for one in packet.subscriptions:
+        subscribed = Subscribed(
+            min(one.qos, broker.limits.qos_max), one.no_local, one.retain_as_published, ids[0] if ids else 0
+        )
         reason = _refusal(connection, session, one)
         if reason is None:
-            subscribed = Subscribed(
-                min(one.qos, broker.limits.qos_max), one.no_local, one.retain_as_published, ids[0] if ids else 0
-            )
-            new = broker.subscribe(session, one.topic_filter, subscribed)
-            retained += _retained(connection, one, subscribed, new)
-            reason = Reason(subscribed.qos)
+            wanted = _retained(connection, session, one)
+            if session.feed_count + len(retained) + len(wanted) <= feed_max:
+                broker.subscribe(session, one.topic_filter, subscribed)
+                retained += ((message, subscribed) for message in wanted)
+                reason = Reason(subscribed.qos)
+            else:  # it asks again and again for what it does not read
+                reason = Reason.QUOTA_EXCEEDED
         reasons.append(reason)
     connection.send_packet(p.Suback(packet.packet_id, reasons))
     connection.awaits_commit = connection.awaits_commit or session.durable
@@ -69,16 +74,13 @@ def _refusal(connection: Connection, session: Session, one: p.Subscription) -> R
     return None
 
 
-def _retained(
-    connection: Connection, one: p.Subscription, subscribed: Subscribed, new: bool
-) -> list[tuple[Message, Subscribed]]:
+def _retained(connection: Connection, session: Session, one: p.Subscription) -> list[Message]:
     """What Retain Handling says the client is to be sent [MQTT-3.3.1-9/-10/-11]; nothing for a shared one (§4.8.2)."""
     if one.topic_filter.startswith("$share/") or one.retain_handling is p.RetainHandling.DO_NOT_SEND:
         return []
-    if one.retain_handling is p.RetainHandling.SEND_IF_NEW and not new:
+    if one.retain_handling is p.RetainHandling.SEND_IF_NEW and one.topic_filter in session.subscriptions:
         return []
-    broker = connection.broker
-    return [(message, subscribed) for message in broker.retained.match(one.topic_filter, broker.now())]
+    return list(connection.broker.retained.match(one.topic_filter, connection.broker.now()))
 
 
 def on_unsubscribe(connection: Connection, packet: p.Unsubscribe) -> None:

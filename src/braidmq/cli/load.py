@@ -8,6 +8,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -214,10 +215,13 @@ async def hold_connections(
 ) -> ConnectionsResult:
     """Opens connections that do nothing, and holds them for a while; tells how fast that went and how many stayed."""
     lost = opened = 0
+    all_lost = asyncio.Event()
 
     def on_lost() -> None:
         nonlocal lost
         lost += 1
+        if lost == count:
+            all_lost.set()
 
     def on_opened() -> None:
         nonlocal opened
@@ -231,7 +235,8 @@ async def hold_connections(
         await open_all(connections, broker, on_opened)
         seconds = time.monotonic() - began
         all_open()
-        await asyncio.sleep(hold_s)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(all_lost.wait(), hold_s)
         return ConnectionsResult(count, seconds, count / seconds, lost)
     finally:
         for connection in connections:
