@@ -461,6 +461,7 @@ def test_a_delayed_will_waits_through_the_crash(start_broker: StartBroker) -> No
     assert time.monotonic() - killed_at > 1.9
     assert (first.topic, second.topic) == ("will/dropped", "will/cut-off")
     assert first.properties == {"user": [("of", "dropped")]}
+    assert watcher.so_far() == []
     back.drop()  # this time without a will
     crash(broker)
     watcher = Client(broker, "watcher", **persistent(V5))

@@ -86,6 +86,7 @@ def replace_by_another(path: Path) -> None:
 
 DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "garbage": (fill_with(b"this is not a database, but it is long enough" * 1000), "damaged"),
+    "garbage, and short": (fill_with(b"?"), "damaged"),
     "cut in half": (cut(0.5), "damaged"),
     "cut to its first page": (cut(0, 4096), "damaged"),
     "cut to its first bytes": (cut(0, 100), "damaged"),
@@ -98,31 +99,48 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def stored(broker: Broker) -> bytes:
+    """A store with something in every table, as it lies on the disk."""
+    with Client(broker, "stored", will=raw.Will("w", b"x"), **persistent(V5)) as reader:
+        reader.subscribe("stored")
+        with opened(broker, "writer", **persistent(V5)) as writer:
+            writer.publish_many("stored", [b"x" * 500] * 100, 1)
+            writer.publish("stored/kept", b"x", 1, retain=True)
+            writer.send(writer.packet("stored", b"x", 2, 1000))
+            writer.find(raw.Type.PUBREC, 1000)
+            live, copy = sqlite3.connect(broker.data / FILE_NAME), sqlite3.connect(":memory:")
+            live.backup(copy)
+            live.close()
+    return copy.serialize()
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_is_told_and_left_alone(start_broker: StartBroker, damage: str) -> None:
-    broker = start_broker()
-    path = broker.data / FILE_NAME
-    with Client(broker, "reader", **persistent(V5)) as reader:
-        reader.subscribe("t")
-    with opened(broker, "writer") as writer:
-        writer.publish_many("t", [b"x" * 500] * 100, 1)
-        writer.publish("kept", b"x", 1, retain=True)
-    assert broker.terminate() == 0
-    intact = path.read_bytes()
+def test_a_damaged_file_is_told_and_left_alone(
+    start_broker: StartBroker, tmp_path: Path, stored: bytes, damage: str
+) -> None:
+    path = tmp_path / FILE_NAME
+    path.write_bytes(stored)
     do_damage, words = DAMAGES[damage]
     do_damage(path)
     damaged = path.read_bytes()
-    assert damaged != intact
-
-    told = fails_to_start(broker.start)
+    assert damaged != stored
+    told = fails_to_start(lambda: start_broker(data=tmp_path))
     assert str(path) in told
     assert words in told
     assert "check the folder" not in told
     assert path.read_bytes() == damaged
-    path.write_bytes(intact)
-    broker.start()
-    with Client(broker, "reader", **persistent(V5)) as reader:
-        assert len(reader.messages(100)) == 100
+
+
+def test_a_file_that_was_put_back_is_used(start_broker: StartBroker, tmp_path: Path, stored: bytes) -> None:
+    path = tmp_path / FILE_NAME
+    path.write_bytes(b"damaged")
+    fails_to_start(lambda: start_broker(data=tmp_path))
+    path.write_bytes(stored)
+    broker = start_broker(data=tmp_path)
+    with Client(broker, "stored", **persistent(V5)) as reader:
+        assert len(reader.messages(101)) == 101
+        assert reader.so_far() == []
 
 
 def test_a_folder_in_use_is_told(start_broker: StartBroker) -> None:
@@ -390,8 +408,8 @@ def test_memory_is_bounded_while_the_disk_is_full(start_broker: StartBroker) -> 
             writer.so_far()
         grown = raw.rss_bytes(broker) - before
     assert grown < 24 * MB, f"60 MB for one topic left {grown / MB:.0f} MB behind"
-    for number in range(1000):
-        with Client(broker, f"visitor-{number}", will=raw.Will("kept", b"z" * 10_000, retain=True)) as visitor:
+    for number in range(300):
+        with Client(broker, f"visitor-{number}", will=raw.Will("kept", b"z" * 50_000, retain=True)) as visitor:
             assert visitor.accepted
     grown = raw.rss_bytes(broker) - before
     assert grown < 24 * MB, f"visitors and their wills left {grown / MB:.0f} MB behind"
@@ -401,4 +419,4 @@ def test_memory_is_bounded_while_the_disk_is_full(start_broker: StartBroker) -> 
     broker.start()
     with opened(broker) as reader:
         reader.subscribe("kept")
-        assert len(reader.next_message().payload) == 10_000
+        assert reader.next_message().payload[:1] in (b"x", b"y", b"z")

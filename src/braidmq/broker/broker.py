@@ -203,6 +203,9 @@ class Broker:
         if self.degraded:
             self.degraded = False
             self.log.warning("the store can be written again")
+            for connection in self.connections:
+                if connection.session is not None and connection.session.backlog is not None:
+                    self.pump_later(connection.session)
         return True
 
     def _retry_store(self) -> None:

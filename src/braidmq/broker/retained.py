@@ -13,27 +13,30 @@ class Retained:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.bytes = 0
+        self._sys_count = 0
         self._tree: NameTree[Message] = NameTree()
 
     def __len__(self) -> int:
         return len(self._tree)
 
     def fits(self, message: Message) -> bool:
-        """Whether the bounds allow keeping it."""
+        """Whether the bounds allow keeping it; the broker's own statistics do not count."""
         old = self._tree.get(message.topic)
-        count = len(self._tree) + (old is None)
+        count = len(self._tree) - self._sys_count + (old is None)
         size = self.bytes + message.size - (old.size if old else 0)
         return count <= self.limits.retained_messages_max and size <= self.limits.retained_bytes_max
 
     def keep(self, message: Message) -> None:
         self.discard(message.topic)
         self._tree.set(message.topic, message)
+        self._sys_count += message.topic.startswith("$SYS/")
         self.bytes += message.size
 
     def discard(self, topic: str) -> bool:
         old = self._tree.remove(topic)
         if old is not None:
             self.bytes -= old.size
+            self._sys_count -= topic.startswith("$SYS/")
         return old is not None
 
     def match(self, topic_filter: str, now: float) -> Iterator[Message]:

@@ -135,7 +135,16 @@ class Session:
         self.pump()
 
     def _transmit(self, connection: Connection, delivery: Delivery) -> None:
-        """Sends a delivery for the first time, under a packet id of its own."""
+        """Sends a delivery for the first time, under a packet id of its own.
+
+        To a durable session nothing leaves under an id that the store does not know: after a crash the id would be
+        given to another message while the client still has this one open.
+        """
+        if self.expiry_s:
+            if self.broker.degraded:
+                self._hold(delivery)
+                return
+            connection.awaits_commit = True
         packet_id = self._last_id % 65535 + 1
         while packet_id in self.inflight or packet_id in self.released:
             packet_id = packet_id % 65535 + 1
@@ -185,6 +194,8 @@ class Session:
         """Sends what waits, as far as the client's window and its socket allow."""
         connection = self.connection
         backlog = self.backlog
+        if self.expiry_s and self.broker.degraded:
+            return
         budget = self.broker.limits.outbound_bytes_max
         now = self.broker.now()
         while backlog and self.free > 0 and connection is not None and connection.writable:

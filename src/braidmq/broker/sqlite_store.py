@@ -84,39 +84,50 @@ class SqliteStore:
         self._changes: list[tuple[str, tuple[Any, ...]]] = []
         self._lock = _lock(folder)
         try:
+            self._check_file()
             self._db = sqlite3.connect(self.path, isolation_level=None)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             os.close(self._lock)
             raise self._unusable(error) from error
         try:
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute(f"PRAGMA synchronous = {sync.upper()}")
             self._prepare()
+            self._db.execute(f"PRAGMA synchronous = {sync.upper()}")
             self._last_session = self._maximum("session")
             self._last_message = self._maximum("message")
             self._last_delivery = self._maximum("delivery")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, StoreError) as error:
             self.close()
             raise self._unusable(error) from error
-        except StoreError:
-            self.close()
-            raise
+
+    def _check_file(self) -> None:
+        """SQLite takes a file that is too short to be one for a new one, and would write over it."""
+        if self.path.exists() and self.path.stat().st_size:
+            with self.path.open("rb") as file:
+                if file.read(512)[:16] != b"SQLite format 3\0" or file.tell() < 512:
+                    raise sqlite3.DatabaseError("it is no SQLite file")
 
     def _prepare(self) -> None:
+        """Looks whose file it is before anything is written to it."""
         found = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if found == 0:
+        is_empty = not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if found != VERSION and not (found == 0 and is_empty):
+            whose = f"another version (format {found}, this one reads {VERSION})" if found else "another program"
+            text = f"{self.path} was written by {whose}"
+            raise StoreError(f"{text}; use what wrote it, or give this broker another folder with --data")
+        self._db.execute("PRAGMA journal_mode = WAL")
+        if is_empty:
             self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
-        elif found != VERSION:
-            text = f"{self.path} was written by another version (format {found}, this one reads {VERSION})"
-            raise StoreError(f"{text}; use the version that wrote it, or another data folder")
 
     def _maximum(self, table: str) -> int:
         return int(self._db.execute(f"SELECT coalesce(max(id), 0) FROM {table}").fetchone()[0])  # noqa: S608
 
-    def _unusable(self, error: sqlite3.Error) -> StoreError:
+    def _unusable(self, error: Exception) -> StoreError:
+        """What a person should read, and do."""
+        if isinstance(error, StoreError):
+            return error
         if isinstance(error, sqlite3.OperationalError) and "full" in str(error):
             return StoreError(f"the disk is full: {self.path} cannot be written; make room on it")
-        if isinstance(error, sqlite3.OperationalError):
+        if isinstance(error, sqlite3.OperationalError | OSError) and "no such" not in str(error):
             return StoreError(f"{self.path} cannot be used: {error}; check the folder, its owner and the disk")
         text = f"{self.path} is damaged: {error}"
         return StoreError(f"{text}; restore it from a copy, or move it away to start with an empty store")
@@ -224,8 +235,7 @@ class SqliteStore:
             self._load_deliveries(sessions)
             return Snapshot(list(sessions.values()), self._load_retained(), self._load_wills())
         except (sqlite3.Error, msgspec.MsgspecError) as error:
-            damage = error if isinstance(error, sqlite3.Error) else sqlite3.DatabaseError(str(error))
-            raise self._unusable(damage) from error
+            raise self._unusable(error) from error
 
     def _load_sessions(self) -> dict[int, SavedSession]:
         sessions = {row[0]: SavedSession(*row) for row in self._db.execute("SELECT * FROM session ORDER BY id")}
@@ -245,6 +255,8 @@ class SqliteStore:
         for row, session, message, qos, retain, ids, group, packet_id, released in rows:
             if session not in sessions:
                 continue
+            if message not in messages:
+                raise sqlite3.DatabaseError(f"delivery {row} has lost its message")
             numbers = msgspec.msgpack.decode(ids, type=tuple[int, ...])
             delivery = Delivery(messages[message], qos, bool(retain), numbers, group, packet_id, row)
             if message:

@@ -1,0 +1,494 @@
+"""The fast path is only fast: with it and without it, every client is sent the same bytes.
+
+Random histories are played twice, once as the broker is and once with the fast path declining everything, so that each
+publication goes through the codec and `publishing`. What each client was sent and what was counted must be equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from braidmq.broker import connection as connection_module
+from braidmq.broker import fast_path
+from braidmq.broker.limits import Limits
+
+from .conformance import wire
+from .conformance.pair import V3, V5, Link, Peer, Rules, Type, World, persistent
+from .conformance.wire import props
+
+TOPICS = ("a", "a/b", "secret/x", "é/b", "$x")
+FILTERS = ("a", "a/b", "a/+", "#", "+/b", "secret/x", "$share/g/a", "$share/g/#", "$x")
+SIZES = (0, 1, 5, 124, 300, 2100)
+
+
+@contextmanager
+def without_fast_path() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connection_module, "forward_run", lambda *_arguments: 0)
+        patch.setattr(connection_module, "forward_and_acknowledge", lambda *_arguments: False)
+        patch.setattr(connection_module, "send_repeat", lambda *_arguments: False)
+        yield
+
+
+# What may happen
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a client connects."""
+
+    version: int
+    kept: bool
+    properties: bytes
+
+
+@dataclass(frozen=True)
+class Publish:
+    client: int
+    topic: str
+    size: int
+    qos: int
+    count: int
+    retain: bool = False
+    dup: bool = False
+    properties: bytes = b""
+    long_length: bool = False
+    """With a remaining length in more bytes than it needs."""
+
+
+@dataclass(frozen=True)
+class Raw:
+    client: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Subscribe:
+    client: int
+    topic_filter: str
+    options: int
+    identifier: int
+
+
+@dataclass(frozen=True)
+class Unsubscribe:
+    client: int
+    topic_filter: str
+
+
+@dataclass(frozen=True)
+class Act:
+    client: int
+    what: str
+
+
+@dataclass(frozen=True)
+class Read:
+    """Several publications that arrive in pieces, cut at these places (in thousandths of their length)."""
+
+    publications: tuple[Publish, ...]
+    cuts: tuple[int, ...]
+    settle: bool
+
+
+clients = st.integers(0, 3)
+setups = st.builds(
+    Setup,
+    st.sampled_from([V3, V5]),
+    st.booleans(),
+    st.sampled_from(
+        [b"", b"", b"", props(receive_maximum=1), props(topic_alias_maximum=2), props(maximum_packet_size=128)]
+    ),
+)
+plain = st.builds(
+    Publish, clients, st.sampled_from(TOPICS[:2]), st.sampled_from(SIZES), st.integers(0, 2), st.integers(1, 4)
+)
+any_publication = st.builds(
+    Publish,
+    clients,
+    st.sampled_from(TOPICS),
+    st.sampled_from(SIZES),
+    st.integers(0, 2),
+    st.integers(1, 3),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([b"", props(content_type="x"), props(message_expiry=5), props(topic_alias=1)]),
+    st.booleans(),
+)
+reads = st.builds(
+    Read,
+    st.lists(st.one_of(plain, plain, any_publication), min_size=1, max_size=4).map(tuple),
+    st.lists(st.integers(0, 1000), max_size=3).map(lambda cuts: tuple(sorted(cuts))),
+    st.booleans(),
+)
+subscribes = st.builds(
+    Subscribe,
+    clients,
+    st.sampled_from(FILTERS),
+    st.sampled_from([0, 1, 2, 4, 5, 8, 9, 10]),
+    st.integers(0, 2),
+)
+acts = st.builds(
+    Act, clients, st.sampled_from(["acknowledge", "pause", "resume", "reconnect", "drop", "wait", "settle", "rules"])
+)
+broken = st.builds(
+    Raw,
+    clients,
+    st.sampled_from(
+        [
+            b"\x30\x03\0\x01#",
+            b"\x30\x03\0\x05a",
+            b"\x30\x01a",
+            b"\x32\x05\0\x01a\0\0",
+            b"\x32\x03\0\x01a",
+            b"\x34\x06\0\x01a\0\0\0",
+            b"\x36\x06\0\x01a\0\1\0",
+            b"\x38\x04\0\x01a\0",
+            b"\x30\x04\0\x01a\xff",
+            b"\x30\x02\0\0",
+            b"\xc0\x00",
+        ]
+    ),
+)
+unsubscribes = st.builds(Unsubscribe, clients, st.sampled_from(FILTERS))
+steps = st.lists(st.one_of(reads, reads, reads, reads, subscribes, acts, unsubscribes, broken), min_size=3, max_size=25)
+bounds = st.sampled_from(
+    [
+        Limits(),
+        Limits(),
+        Limits(queue_qos0=True),
+        Limits(message_expiry_max_s=20),
+        Limits(receive_max=3),
+        Limits(qos_max=1, route_cache_max=1),
+        Limits(queue_messages_max=2, inflight_max=2),
+        Limits(topic_alias_max=0, retain=False),
+    ]
+)
+
+
+# A history, played
+
+
+@dataclass
+class Client:
+    setup: Setup
+    peer: Peer
+    streams: list[bytearray] = field(default_factory=list)
+    packet_id: int = 0
+
+
+class Recorder(Link):
+    """A link that keeps all that was ever written to it."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.all = bytearray()
+
+    def write(self, data: bytes) -> None:
+        if not self.closed:
+            self.all += data
+        super().write(data)
+
+
+class Play:
+    def __init__(self, limits: Limits, setups: list[Setup], subscriptions: list[Subscribe]) -> None:
+        self.world = World(limits=limits, access=Rules())
+        self.clients: list[Client] = []
+        for number, setup in enumerate(setups):
+            self.clients.append(Client(setup, self._connected(number, setup)))
+            self.clients[-1].streams.append(self._stream(number))
+        for one in subscriptions:
+            self.on_subscribe(one)
+
+    def _connected(self, number: int, setup: Setup) -> Peer:
+        peer = self.world.peer(setup.version)
+        link = Recorder(self.world)
+        link.on_lost = peer.link.on_lost
+        peer.link = link
+        peer.connection.link = link
+        options = persistent(setup.version) if setup.kept else {"properties": b""}
+        if setup.version == V5:
+            options["properties"] += setup.properties
+        peer.connection.receive(wire.connect(f"c{number}", version=setup.version, **options))
+        self.world.settle()
+        return peer
+
+    def _stream(self, number: int) -> bytearray:
+        link = self.clients[number].peer.link
+        assert isinstance(link, Recorder)
+        return link.all
+
+    def receive(self, client: Client, data: bytes) -> None:
+        if data and not client.peer.link.closed:
+            client.peer.connection.receive(data)
+
+    def step(self, step: object) -> None:
+        handler: Callable[[Any], None] = getattr(self, f"on_{type(step).__name__.lower()}")
+        handler(step)
+
+    def encoded(self, one: Publish, client: Client) -> bytes:
+        version = client.setup.version
+        out = []
+        for number in range(one.count):
+            if one.qos:
+                client.packet_id = client.packet_id % 65535 + 1
+            raw = wire.publish(
+                one.topic,
+                bytes((65 + number,)) * one.size,
+                version=version,
+                qos=one.qos,
+                packet_id=client.packet_id if one.qos else None,
+                retain=one.retain,
+                dup=one.dup and one.qos > 0,
+                properties=one.properties if version == V5 else b"",
+            )
+            if one.long_length and version == V3:
+                body_at = next(place for place in range(1, 5) if raw[place] < 0x80) + 1
+                raw = raw[: body_at - 1] + bytes((raw[body_at - 1] | 0x80, 0)) + raw[body_at:]
+            out.append(raw)
+        return b"".join(out)
+
+    def on_read(self, read: Read) -> None:
+        pieces: dict[int, bytes] = {}
+        for one in read.publications:
+            pieces[one.client] = pieces.get(one.client, b"") + self.encoded(one, self.clients[one.client])
+        for number, data in pieces.items():
+            places = [len(data) * cut // 1000 for cut in read.cuts]
+            for start, stop in zip([0, *places], [*places, len(data)], strict=True):
+                self.receive(self.clients[number], data[start:stop])
+        if read.settle:
+            self.world.settle()
+
+    def on_raw(self, raw: Raw) -> None:
+        self.receive(self.clients[raw.client], raw.data)
+        self.world.settle()
+
+    def on_subscribe(self, one: Subscribe) -> None:
+        client = self.clients[one.client]
+        options, properties = one.options, b""
+        if client.setup.version == V3:
+            options &= 3
+        else:
+            if one.topic_filter.startswith("$share/"):
+                options &= ~4
+            properties = props(subscription_id=one.identifier) if one.identifier else b""
+        version = client.setup.version
+        self.receive(client, wire.subscribe(7, (one.topic_filter, options), version=version, properties=properties))
+        self.world.settle()
+
+    def on_unsubscribe(self, one: Unsubscribe) -> None:
+        client = self.clients[one.client]
+        self.receive(client, wire.unsubscribe(8, one.topic_filter, version=client.setup.version))
+
+    def on_act(self, act: Act) -> None:
+        client = self.clients[act.client]
+        connection = client.peer.connection
+        if act.what == "acknowledge":
+            self.receive(client, self._acknowledgements(client))
+        elif act.what == "pause":
+            connection.pause_writing()
+        elif act.what == "resume":
+            connection.resume_writing()
+        elif act.what == "reconnect":
+            client.peer = self._connected(act.client, client.setup)
+            client.streams.append(self._stream(act.client))
+        elif act.what == "drop":
+            client.peer.drop()
+        elif act.what == "wait":
+            self.world.advance(3)
+        elif act.what == "rules":
+            broker = self.world.broker
+            broker.reconfigure(broker.limits, None, {}, Rules())
+        else:
+            self.world.settle()
+
+    def _acknowledgements(self, client: Client) -> bytes:
+        """Answers to all that has come since the last time."""
+        packets, client.peer.link.stream = wire.split(client.peer.link.stream)
+        out = []
+        for raw in packets:
+            got = wire.decode(raw, client.setup.version)
+            answer = {Type.PUBREL: Type.PUBCOMP, Type.PUBREC: Type.PUBREL}.get(got.type)
+            if got.type is Type.PUBLISH and got.qos:
+                answer = Type.PUBACK if got.qos == 1 else Type.PUBREC
+            if answer is not None and got.packet_id is not None and got.reason < 0x80:
+                out.append(wire.ack(answer, got.packet_id))
+        return b"".join(out)
+
+    def outcome(self) -> dict[str, Any]:
+        self.world.settle()
+        broker = self.world.broker
+        return {
+            "streams": [[bytes(stream) for stream in client.streams] for client in self.clients],
+            "open": [not client.peer.link.closed for client in self.clients],
+            "metrics": msgspec.structs.asdict(broker.metrics),
+            "queues": {name: len(session.backlog or ()) for name, session in broker.sessions.items()},
+            "retained": sorted(one.topic for one in broker.retained.match("#", broker.now())),
+        }
+
+
+def played(limits: Limits, setups: list[Setup], subscriptions: list[Subscribe], history: list[object]) -> Any:
+    play = Play(limits, setups, subscriptions)
+    for step in history:
+        play.step(step)
+    return play.outcome()
+
+
+@given(
+    limits=bounds,
+    drawn=st.lists(setups, min_size=4, max_size=4),
+    subscriptions=st.lists(subscribes, min_size=1, max_size=5),
+    history=steps,
+)
+@example(  # a run of one topic, to both versions, in one read and then one by one
+    limits=Limits(),
+    drawn=[Setup(V3, False, b""), Setup(V5, False, b""), Setup(V3, False, b""), Setup(V5, True, b"")],
+    subscriptions=[Subscribe(2, "a", 0, 0), Subscribe(3, "a", 1, 0)],
+    history=[
+        *(Read((Publish(number, "a", size, 0, 3),), (), True) for size in SIZES for number in (0, 1)),
+        *(Read((Publish(number, "a", 5, 0, 1),), (), True) for number in (0, 0, 0, 1, 1, 1)),
+        *(Read((Publish(number, "a", 5, qos, 2),), (500,), True) for number in (0, 1) for qos in (1, 2)),
+    ],
+)
+@settings(max_examples=150, deadline=None, print_blob=True)
+def test_every_client_is_sent_the_same_with_and_without_it(
+    limits: Limits, drawn: list[Setup], subscriptions: list[Subscribe], history: list[object]
+) -> None:
+    fast = played(limits, drawn, subscriptions, history)
+    with without_fast_path():
+        slow = played(limits, drawn, subscriptions, history)
+    assert fast == slow
+
+
+# That it is taken where it should be
+
+
+class Counted:
+    """How many packets each part of the fast path took."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.taken = dict.fromkeys(("forward_run", "forward_and_acknowledge", "send_repeat"), 0)
+        for name in self.taken:
+            patch.setattr(connection_module, name, self._counting(name, getattr(fast_path, name)))
+
+    def _counting(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(*arguments: Any) -> Any:
+            result = function(*arguments)
+            self.taken[name] += bool(result)
+            return result
+
+        return counting
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    return Counted(monkeypatch)
+
+
+@pytest.mark.parametrize("version", [V3, V5])
+def test_all_but_the_first_plain_publications_take_it(counted: Counted, version: int) -> None:
+    world = World()
+    subscriber = world.client("s", V5)
+    subscriber.subscribe("t", 2)
+    publisher = world.client("p", version)
+    publisher.publish("t", b"0")
+    publisher.send(b"".join(wire.publish("t", b"%d" % number, version=version) for number in range(1, 6)))
+    assert counted.taken["forward_run"] == 1, "a run of five is one piece"
+    for qos in (1, 2):
+        publisher.publish("t", b"%d" % (5 + qos), qos)
+    assert counted.taken["forward_and_acknowledge"] == 2
+    assert [one.payload for one in subscriber.take()] == [b"%d" % number for number in range(8)]
+
+
+@pytest.mark.parametrize("version", [V3, V5])
+def test_a_client_that_sends_one_at_a_time_takes_the_shortest_way(counted: Counted, version: int) -> None:
+    world = World()
+    subscriber = world.client("s", version)
+    subscriber.subscribe("t")
+    publisher = world.client("p", version)
+    for number in range(10):
+        publisher.publish("t", b"%d" % number)
+    assert counted.taken == {"forward_run": 1, "forward_and_acknowledge": 0, "send_repeat": 8}
+    subscriber.expect_payloads(*(b"%d" % number for number in range(10)))
+    metrics = world.broker.metrics
+    assert (metrics.messages_received, metrics.messages_sent) == (10, 10)
+
+
+@pytest.mark.parametrize("version", [V3, V5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_what_is_forbidden_stays_forbidden(counted: Counted, version: int, qos: int) -> None:
+    """The first publication asks the rules; those that follow may not slip past them."""
+    world = World(access=Rules())
+    subscriber = world.client("s", V5)
+    subscriber.subscribe("#", 2)
+    publisher = world.client("p", version)
+    for number in range(4):
+        publisher.publish("secret/x", b"%d" % number, qos)
+        subscriber.expect_nothing()
+    assert not any(counted.taken.values())
+    for number in range(4):
+        publisher.publish("open", b"%d" % number, qos)
+        subscriber.expect_publish("open", b"%d" % number)
+    assert sum(counted.taken.values()) == 3
+
+
+class NoPublishing(Rules):
+    def may_publish(self, *_asked: object) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("version", [V3, V5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_new_rules_hold_for_the_next_publication(version: int, qos: int) -> None:
+    world = World(access=Rules())
+    subscriber = world.client("s", version)
+    subscriber.subscribe("t", 0)
+    publisher = world.client("p", version)
+    for _ in range(3):
+        publisher.publish("t", b"1", qos)
+    subscriber.expect_payloads(b"1", b"1", b"1")
+    world.broker.reconfigure(world.broker.limits, None, {}, NoPublishing())
+    publisher.publish("t", b"1", qos)
+    subscriber.expect_nothing()
+    world.broker.reconfigure(world.broker.limits, None, {}, Rules())
+    publisher.publish("t", b"1", qos)
+    subscriber.expect_payloads(b"1")
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_new_bound_of_the_expiry_holds_for_the_next_publication(qos: int) -> None:
+    world = World()
+    subscriber = world.client("s")
+    subscriber.subscribe("t", 0)
+    publisher = world.client("p")
+    for _ in range(3):
+        publisher.publish("t", b"1", qos)
+    world.broker.reconfigure(Limits(message_expiry_max_s=30), None, {}, Rules())
+    publisher.publish("t", b"1", qos)
+    assert [one.properties for one in subscriber.take()] == [{}, {}, {}, {"message_expiry": 30}]
+
+
+@pytest.mark.parametrize("version", [V3, V5])
+def test_a_slow_reader_gets_no_qos_0_and_later_all_that_is_new(version: int) -> None:
+    world = World()
+    slow, quick = (world.client(name, version) for name in ("slow", "quick"))
+    for peer in (slow, quick):
+        peer.subscribe("t")
+    publisher = world.client("p", version)
+    slow.connection.pause_writing()
+    for number in range(4):
+        publisher.publish("t", b"%d" % number)
+    assert world.broker.metrics.messages_dropped == 4
+    slow.connection.resume_writing()
+    publisher.publish("t", b"4")
+    quick.expect_payloads(b"0", b"1", b"2", b"3", b"4")
+    slow.expect_payloads(b"4")
+    assert (world.broker.metrics.messages_sent, world.broker.metrics.messages_dropped) == (6, 4)
