@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 
 from braidmq.broker import connection as connection_module
 from braidmq.broker import fast_path
+from braidmq.broker.connection import STALL_S
 from braidmq.broker.limits import Limits
+from braidmq.broker.security.identity import Identity
 
 from .conformance import wire
 from .conformance.pair import V3, V5, Link, Peer, Rules, Type, World, persistent
@@ -62,6 +64,8 @@ class Publish:
     properties: bytes = b""
     long_length: bool = False
     """With a remaining length in more bytes than it needs."""
+    again: bool = False
+    """Under the packet id of the one before."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +113,15 @@ setups = st.builds(
     ),
 )
 plain = st.builds(
-    Publish, clients, st.sampled_from(TOPICS[:2]), st.sampled_from(SIZES), st.integers(0, 2), st.integers(1, 4)
+    Publish,
+    clients,
+    st.sampled_from(TOPICS[:3]),
+    st.sampled_from(SIZES),
+    st.integers(0, 2),
+    st.integers(1, 4),
+    again=st.booleans(),
 )
+alone = st.builds(Publish, clients, st.sampled_from(TOPICS[:3]), st.sampled_from((1, 300)), st.just(0), st.just(1))
 any_publication = st.builds(
     Publish,
     clients,
@@ -129,6 +140,8 @@ reads = st.builds(
     st.lists(st.integers(0, 1000), max_size=3).map(lambda cuts: tuple(sorted(cuts))),
     st.booleans(),
 )
+readings = st.builds(lambda one: Read((one,), (), True), alone)
+"""A device that sends one reading at a time."""
 subscribes = st.builds(
     Subscribe,
     clients,
@@ -159,7 +172,11 @@ broken = st.builds(
     ),
 )
 unsubscribes = st.builds(Unsubscribe, clients, st.sampled_from(FILTERS))
-steps = st.lists(st.one_of(reads, reads, reads, reads, subscribes, acts, unsubscribes, broken), min_size=3, max_size=25)
+steps = st.lists(
+    st.one_of(reads, reads, reads, readings, readings, readings, subscribes, acts, unsubscribes, broken),
+    min_size=3,
+    max_size=30,
+)
 bounds = st.sampled_from(
     [
         Limits(),
@@ -185,6 +202,16 @@ class Client:
     packet_id: int = 0
 
 
+class OneMayAll(Rules):
+    """Nobody may publish to what is secret, but the last client."""
+
+    def may_publish(self, identity: Identity, client_id: str, topic: str) -> bool:
+        return client_id == "c3" or super().may_publish(identity, client_id, topic)
+
+    def may_subscribe(self, identity: Identity, client_id: str, topic_filter: str) -> bool:
+        return True
+
+
 class Recorder(Link):
     """A link that keeps all that was ever written to it."""
 
@@ -200,7 +227,7 @@ class Recorder(Link):
 
 class Play:
     def __init__(self, limits: Limits, setups: list[Setup], subscriptions: list[Subscribe]) -> None:
-        self.world = World(limits=limits, access=Rules())
+        self.world = World(limits=limits, access=OneMayAll())
         self.clients: list[Client] = []
         for number, setup in enumerate(setups):
             self.clients.append(Client(setup, self._connected(number, setup)))
@@ -238,7 +265,7 @@ class Play:
         version = client.setup.version
         out = []
         for number in range(one.count):
-            if one.qos:
+            if one.qos and not (one.again and client.packet_id):
                 client.packet_id = client.packet_id % 65535 + 1
             raw = wire.publish(
                 one.topic,
@@ -306,7 +333,7 @@ class Play:
             self.world.advance(3)
         elif act.what == "rules":
             broker = self.world.broker
-            broker.reconfigure(broker.limits, None, {}, Rules())
+            broker.reconfigure(broker.limits, None, {}, OneMayAll())
         else:
             self.world.settle()
 
@@ -358,7 +385,7 @@ def played(limits: Limits, setups: list[Setup], subscriptions: list[Subscribe], 
         *(Read((Publish(number, "a", 5, qos, 2),), (500,), True) for number in (0, 1) for qos in (1, 2)),
     ],
 )
-@settings(max_examples=150, deadline=None, print_blob=True)
+@settings(max_examples=400, deadline=None, print_blob=True)
 def test_every_client_is_sent_the_same_with_and_without_it(
     limits: Limits, drawn: list[Setup], subscriptions: list[Subscribe], history: list[object]
 ) -> None:
@@ -484,6 +511,7 @@ def test_a_slow_reader_gets_no_qos_0_and_later_all_that_is_new(version: int) -> 
         peer.subscribe("t")
     publisher = world.client("p", version)
     slow.connection.pause_writing()
+    world.advance(2 * STALL_S)
     for number in range(4):
         publisher.publish("t", b"%d" % number)
     assert world.broker.metrics.messages_dropped == 4
@@ -492,3 +520,42 @@ def test_a_slow_reader_gets_no_qos_0_and_later_all_that_is_new(version: int) -> 
     quick.expect_payloads(b"0", b"1", b"2", b"3", b"4")
     slow.expect_payloads(b"4")
     assert (world.broker.metrics.messages_sent, world.broker.metrics.messages_dropped) == (6, 4)
+
+
+@pytest.mark.parametrize("version", [V3, V5])
+@pytest.mark.parametrize("receiver_version", [V3, V5])
+def test_a_reader_that_falls_behind_holds_up_its_publisher_for_a_moment(version: int, receiver_version: int) -> None:
+    """What a burst overruns is not lost: the publisher is read no further until the reader has caught up."""
+    world = World()
+    slow = world.client("slow", receiver_version)
+    slow.subscribe("t")
+    publisher = world.client("p", version)
+    publisher.publish("t", b"0")
+    slow.connection.pause_writing()
+    publisher.publish("t", b"1")
+    assert publisher.link.paused
+    slow.connection.resume_writing()
+    assert not publisher.link.paused
+    publisher.publish("t", b"2")
+    slow.expect_payloads(b"0", b"1", b"2")
+    assert world.broker.metrics.messages_dropped == 0
+
+
+@pytest.mark.parametrize("how", ["its time is over", "it leaves"])
+def test_a_reader_that_stays_behind_does_not_hold_up_its_publisher_for_long(how: str) -> None:
+    world = World()
+    slow = world.client("slow", V3)
+    slow.subscribe("t")
+    others = [world.client(name, V3) for name in ("p", "q")]
+    slow.connection.pause_writing()
+    for publisher in others:
+        publisher.publish("t", b"x")
+    assert all(publisher.link.paused for publisher in others)
+    if how == "it leaves":
+        slow.connection.lost(None)
+    else:
+        world.advance(STALL_S)
+    assert not any(publisher.link.paused for publisher in others)
+    for publisher in others:
+        publisher.publish("t", b"y")
+    assert not any(publisher.link.paused for publisher in others)

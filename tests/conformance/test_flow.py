@@ -150,6 +150,7 @@ def test_a_slow_reader_loses_qos_0_and_keeps_the_rest(world: World, version: int
     peer.subscribe("t", 1)
     publisher = world.client("p", version)
     peer.connection.pause_writing()
+    world.advance(1.0)
     for number in range(5):
         publisher.publish("t", b"%d" % number, number % 2)
     peer.expect_nothing()

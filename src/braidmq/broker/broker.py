@@ -72,6 +72,8 @@ class Broker:
         self.sessions: dict[str, Session] = {}
         self.connections: set[Connection] = set()
         self.touched_connections: list[Connection] = []
+        self.publisher: Connection | None = None
+        """Whose publication is being delivered."""
         self.expires_all = self.limits.message_expiry_max_s > 0
         self.degraded = False
         """True while the store cannot be written: then nothing is acknowledged that would need it."""
@@ -401,8 +403,9 @@ class Broker:
 
     # Messages
 
-    def publish(self, message: Message) -> bool:
+    def publish(self, message: Message, publisher: Connection | None = None) -> bool:
         """Keeps a message if it is to be retained and gives it to all that want it; False if that is nobody."""
+        self.publisher = publisher
         if message.retain:
             self._retain(message)
         route = self.router.route(message.topic)

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 TICK_BYTES_SMALL = 2048
 """A read up to this size that comes alone is answered at once: there is nothing to gain by waiting for others."""
 
-_PLAIN_ACKS = frozenset((0x40, 0x50, 0x62, 0x70))
+_PLAIN_ACKS = frozenset((0x50, 0x62, 0x70))
+
+STALL_S = 0.2
+"""How long a reader that has fallen behind may hold up the publishers of what it is sent at QoS 0."""
 
 CLOSE_GRACE_S = 5.0
 """How long the last bytes may take to reach a client before its socket is cut."""
@@ -47,6 +50,7 @@ class Link(Protocol):
 
 class Connection:
     __slots__ = (
+        "_stall_timer",
         "_tail",
         "_tail_size",
         "_timer",
@@ -58,6 +62,7 @@ class Connection:
         "awaits_commit",
         "broker",
         "handshake",
+        "held_by",
         "identity",
         "identity_timer",
         "keep_alive_s",
@@ -70,6 +75,7 @@ class Connection:
         "repeat",
         "seen_at",
         "session",
+        "stalled",
         "state",
         "takes_plain",
         "unacknowledged",
@@ -90,6 +96,9 @@ class Connection:
         self.handshake: Handshake | None = None
         self.out: list[bytes] = []
         self.writable = True
+        self.stalled: list[Connection] | None = None
+        self.held_by = 0
+        self._stall_timer: Timer | None = None
         self.awaits_commit = False
         self.packet_max = broker.limits.connect_packet_bytes_max
         self.packet_max_out = 0
@@ -117,7 +126,7 @@ class Connection:
         """Takes what came from the socket, in any pieces, and acts on every packet that is complete."""
         broker = self.broker
         self.seen_at = broker.clock()
-        if self.repeat is not None and not broker.flush_wanted and send_repeat(self.repeat, broker, data):
+        if self.repeat is not None and not broker.flush_wanted and send_repeat(self, self.repeat, data):
             return
         broker.tick_bytes += len(data)
         first = not broker.flush_wanted
@@ -154,6 +163,10 @@ class Connection:
                     if forward_and_acknowledge(self, data, body, after, header >> 1 & 3):
                         at = after
                         continue
+                elif header == 0x40 and length == 2 and self.session is not None:
+                    self.session.on_puback(data[body] << 8 | data[body + 1])
+                    at = after
+                    continue
                 elif length == 2 and header in _PLAIN_ACKS and self.session is not None:
                     self._on_plain_ack(self.session, header, data[body] << 8 | data[body + 1])
                     at = after
@@ -179,9 +192,7 @@ class Connection:
         """An acknowledgement without reason and properties, as both versions send it when all is well."""
         if not packet_id:
             raise malformed("packet identifier 0")  # [MQTT-2.2.1-3]
-        if header == 0x40:
-            session.on_puback(packet_id)
-        elif header == 0x50:
+        if header == 0x50:
             self._on_pubrec(session, packet_id, Reason.SUCCESS)
         elif header == 0x62:
             publishing.on_pubrel(self, packet_id)
@@ -309,7 +320,7 @@ class Connection:
     def send_publish(self, message: Message, first_byte: int, packet_id: int, ids: tuple[int, ...]) -> bool:
         """Sends a publication; False if the client does not take packets so large [MQTT-3.1.2-24]."""
         metrics = self.broker.metrics
-        if not self.writable and not packet_id:
+        if not packet_id and not self.writable and not self.stalls(self.broker.publisher):
             metrics.messages_dropped += 1
             return True
         if self.aliases_out_max:
@@ -344,12 +355,38 @@ class Connection:
             self.aliases_out[message.name] = alias  # set only once the client has been told
         return data
 
+    # A reader that falls behind: QoS 1 and 2 wait in its session. With QoS 0 its publishers are held up for a moment,
+    # so that a reader that is merely slower than a burst loses nothing; after that, QoS 0 for it is dropped.
+
     def pause_writing(self) -> None:
-        """The client reads more slowly than it is sent: QoS 0 is dropped from here on, QoS 1 and 2 wait."""
         self.writable = False
+        self.stalled = []
+        self._stall_timer = self.broker.timers.at(self.broker.now() + STALL_S, self._end_stall)
+
+    def stalls(self, publisher: Connection | None) -> bool:
+        """Whether one more read of this publisher may still wait for the client; then it is the last for a while."""
+        if self.stalled is None or publisher is None:
+            return False
+        if publisher is not self and publisher not in self.stalled and publisher.state is State.OPEN:
+            self.stalled.append(publisher)
+            publisher.held_by += 1
+            if publisher.held_by == 1:
+                publisher.link.pause_reading()
+        return True
+
+    def _end_stall(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+        held, self.stalled = self.stalled, None
+        for publisher in held or ():
+            publisher.held_by -= 1
+            if not publisher.held_by and publisher.state is State.OPEN:
+                publisher.link.resume_reading()
 
     def resume_writing(self) -> None:
         self.writable = True
+        self._end_stall()
         if self.session is not None:
             self.session.pump()
 
@@ -397,6 +434,7 @@ class Connection:
 
     def _part(self, will: bool) -> None:
         self.state = State.CLOSED
+        self._end_stall()
         self._tail.clear()
         self.handshake = self.repeat = None
         for timer in (self._timer, self.identity_timer):

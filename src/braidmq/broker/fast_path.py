@@ -10,12 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from braidmq.broker.message import Message
+from braidmq.broker.session import SENT
 from braidmq.mqtt.packets import V5
 from braidmq.mqtt.wire import varint
 
 if TYPE_CHECKING:
-    from braidmq.broker.broker import Broker
     from braidmq.broker.connection import Connection
+    from braidmq.broker.router import Route
+    from braidmq.broker.session import Session
 
 
 _ACKNOWLEDGED = (b"", b"\x40\x02", b"\x50\x02")
@@ -27,19 +29,20 @@ Repeat = tuple[bytes, int, int, "list[Connection]"]
 """What a connection published last, alone in its read: first bytes, size, the router's version, the receivers."""
 
 
-def send_repeat(repeat: Repeat, broker: Broker, data: bytes) -> bool:
+def send_repeat(connection: Connection, repeat: Repeat, data: bytes) -> bool:
     """Passes a read on that is one publication with the same topic and size as the last one; False if it is not.
 
     A device that sends one reading at a time always takes this way. Nothing waits in this tick (the caller has looked),
     so the bytes go straight to the sockets.
     """
     first_bytes, size, version, receivers = repeat
+    broker = connection.broker
     if len(data) != size or version != broker.router.version or not data.startswith(first_bytes):
         return False
     metrics = broker.metrics
     sent = 0
     for receiver in receivers:
-        if receiver.writable:
+        if receiver.writable or receiver.stalls(connection):
             receiver.link.write(data)
             sent += 1
     metrics.messages_received += 1
@@ -74,31 +77,90 @@ def forward_run(connection: Connection, data: bytes, at: int, body: int, after: 
     if connection.allowed_topics is not None and name not in connection.allowed_topics:
         return 0
 
-    size = after - at
-    stop = after
-    count = 1
-    last = len(data) - size
-    if stop <= last:
-        first_bytes = data[at:payload_at]
-        while stop <= last and data.startswith(first_bytes, stop):
-            stop += size
-        count = (stop - at) // size
-    metrics = broker.metrics
-    metrics.messages_received += count
-
     same, other = (route.plain5, route.plain3) if is_v5 else (route.plain3, route.plain5)
+    places = [at] if other or route.special or route.groups else None
+    stop, count = after, 1
+    if not route.mixed:
+        stop, count = _end_of_run(connection, data, at, body, after, payload_at, places)
+    broker.metrics.messages_received += count
     if same:
         _append(connection, same, data[at:stop], count)
+    if places is None:
+        if count == 1 and after - at == len(data):
+            connection.repeat = (data[:payload_at], after, broker.router.version, same)
+        return stop
+
+    payloads = _payloads(data, places, stop, len(name) + is_v5)
     if other:
-        _append(connection, other, _translated(data, at, stop, size, name, payload_at - at, not is_v5), count)
+        _append(connection, other, _translated(name, payloads, not is_v5), count)
     if route.special or route.groups:
-        for place in range(at, stop, size):
-            payload = data[place + payload_at - at : place + size]
+        broker.publisher = connection
+        for payload in payloads:
             message = Message(route.topic, name, payload, 0, False, session.client_id)
             broker.deliver(message, route.special, route.groups)
-    elif not other and size == len(data):
-        connection.repeat = (data[:payload_at], size, broker.router.version, same)
     return stop
+
+
+def _end_of_run(
+    connection: Connection, data: bytes, at: int, body: int, after: int, payload_at: int, places: list[int] | None
+) -> tuple[int, int]:
+    """(where the run of plain publications to one topic ends, how many they are); notes their places if asked to.
+
+    Most publishers send equal sizes: then the first bytes, length included, are equal. If not, the topic is compared.
+    """
+    end = len(data)
+    stop = after
+    count = 1
+    if stop + 2 > end or data[stop] != 0x30:
+        return stop, count
+    size = after - at
+    last = end - size
+    first_bytes = data[at:payload_at]
+    topic = data[body:payload_at]
+    while True:
+        begin = stop
+        while stop <= last and data.startswith(first_bytes, stop):
+            stop += size
+        if stop != begin:
+            count += (stop - begin) // size
+            if places is not None:
+                places.extend(range(begin, stop, size))
+        following = _after_sibling(data, stop, topic, connection.packet_max)
+        if not following:
+            return stop, count
+        if places is not None:
+            places.append(stop)
+        stop = following
+        count += 1
+
+
+def _after_sibling(data: bytes, at: int, topic: bytes, size_max: int) -> int:
+    """Where a plain publication to the same topic, of whatever size, ends; 0 if there is none at `at`."""
+    end = len(data)
+    if at + 3 > end or data[at] != 0x30:
+        return 0
+    length = data[at + 1]
+    body = at + 2
+    if length > 127:
+        if not 0 < data[body] < 128:
+            return 0
+        length += (data[body] << 7) - 128
+        body += 1
+    after = body + length
+    if after > end or after - at > size_max or length < len(topic) or not data.startswith(topic, body):
+        return 0
+    return after
+
+
+def _payloads(data: bytes, places: list[int], stop: int, head: int) -> list[bytes]:
+    """What each publication of a run carries behind fixed header and `head` more bytes."""
+    payloads = []
+    for place, following in zip(places, [*places[1:], stop], strict=True):
+        begin = place + 2
+        while data[begin - 1] > 127:
+            begin += 1
+        payloads.append(data[begin + head : following])
+    return payloads
 
 
 def _append(connection: Connection, receivers: list[Connection], run: bytes, count: int) -> None:
@@ -106,7 +168,7 @@ def _append(connection: Connection, receivers: list[Connection], run: bytes, cou
     touched = broker.touched_connections
     sent = 0
     for receiver in receivers:
-        if receiver.writable:
+        if receiver.writable or receiver.stalls(connection):
             out = receiver.out
             if not out:
                 touched.append(receiver)
@@ -116,13 +178,12 @@ def _append(connection: Connection, receivers: list[Connection], run: bytes, cou
     broker.metrics.messages_dropped += count * (len(receivers) - sent)
 
 
-def _translated(data: bytes, at: int, stop: int, size: int, name: bytes, head: int, to_v5: bool) -> bytes:
+def _translated(name: bytes, payloads: list[bytes], to_v5: bool) -> bytes:
     """A run for receivers of the other version: the empty property block comes in, or goes."""
-    length = len(name) + size - head + to_v5
-    new_head = b"\x30" + varint(length) + name + (b"\0" if to_v5 else b"")
+    name += b"\0" if to_v5 else b""
     pieces: list[bytes] = []
-    for place in range(at, stop, size):
-        pieces += (new_head, data[place + head : place + size])
+    for payload in payloads:
+        pieces += (b"\x30", varint(len(name) + len(payload)), name, payload)
     return b"".join(pieces)
 
 
@@ -151,6 +212,15 @@ def forward_and_acknowledge(connection: Connection, data: bytes, body: int, afte
         return False
     if connection.allowed_topics is not None and name not in connection.allowed_topics:
         return False
+    broker.publisher = connection
+    if qos == 1 and route.plain1 is not None and route.plain1_version == connection.version:
+        _forward_plain_qos1(route, name, data[name_end + 2 : after], session)
+        broker.metrics.messages_received += 1
+        connection.unacknowledged += is_v5
+        connection.send(b"\x40\x02" + packet_id)
+        if broker.store.dirty:
+            connection.awaits_commit = True
+        return True
     if qos == 2:
         number = int.from_bytes(packet_id)
         if number in session.received:
@@ -170,3 +240,25 @@ def forward_and_acknowledge(connection: Connection, data: bytes, body: int, afte
     if broker.store.dirty:
         connection.awaits_commit = True
     return True
+
+
+def _forward_plain_qos1(route: Route, name: bytes, tail: bytes, publisher: Session) -> None:
+    """QoS 1 to sessions that end with their connection, so that nobody will ever ask for the message again.
+
+    Only its packet id is remembered; who cannot take it at once gets it the careful way. `tail` is what stands behind
+    the packet id.
+    """
+    broker = publisher.broker
+    touched = broker.touched_connections
+    head = b"\x32" + varint(len(name) + 2 + len(tail)) + name
+    for session in route.plain1 or ():
+        connection = session.connection
+        if session.free > 0 and session.backlog is None and connection is not None and connection.writable:
+            out = connection.out
+            if not out:
+                touched.append(connection)
+            out.append(b"%b%b%b" % (head, session.take_id(SENT).to_bytes(2), tail))
+            broker.metrics.messages_sent += 1
+        else:
+            payload = tail[1:] if route.plain1_version == V5 else tail
+            session.deliver(Message(route.topic, name, payload, 1, False, publisher.client_id), 1)

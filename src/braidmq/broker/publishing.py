@@ -98,7 +98,7 @@ def _publish(connection: Connection, session: Session, packet: p.Publish) -> tup
     if packet.retain and packet.payload and not broker.retained.fits(message):
         broker.metrics.publish_refused += 1
         return Reason.QUOTA_EXCEEDED, "no room for another retained message"
-    reached = broker.publish(message)
+    reached = broker.publish(message, connection)
     return (Reason.SUCCESS if reached else Reason.NO_MATCHING_SUBSCRIBERS), ""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from braidmq.broker.shares import ShareGroup, Subscribed
-from braidmq.mqtt.packets import V3
+from braidmq.mqtt.packets import V3, V5
 from braidmq.mqtt.topics import has_wildcard, split_share
 from braidmq.mqtt.trees import FilterTree
 from braidmq.mqtt.wire import string
@@ -58,15 +58,20 @@ class Route:
     `special` the targets that need it made for them (identifiers, no-local, aliases, a packet size bound, or away).
     """
 
-    __slots__ = ("groups", "plain3", "plain5", "special", "targets", "topic")
+    __slots__ = ("groups", "mixed", "plain1", "plain1_version", "plain3", "plain5", "special", "targets", "topic")
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.targets: list[Target] = []
         self.groups: list[ShareGroup] = []
+        self.mixed = False
+        """Whether a session is reached both by itself and in a group: then its copies must keep step."""
         self.plain3: list[Connection] = []
         self.plain5: list[Connection] = []
         self.special: list[Target] = []
+        self.plain1: list[Session] | None = None
+        self.plain1_version = 0
+        """The receivers of a QoS 1 publication of this version, if all of them take it plain and need not keep it."""
 
     @property
     def empty(self) -> bool:
@@ -120,6 +125,12 @@ class Router:
                 route.plain3.append(connection)
             else:
                 route.plain5.append(connection)
+        route.mixed = any(session in found for group in route.groups for session in group.members)
+        one_version = bool(route.plain3) != bool(route.plain5)
+        if one_version and not route.special and not route.groups:
+            if all(target.qos > 0 and not target.session.durable for target in route.targets):
+                route.plain1 = [target.session for target in route.targets]
+                route.plain1_version = V3 if route.plain3 else V5
         return route
 
     def subscribe(self, session: Session, full_filter: str, subscribed: Subscribed) -> bool:

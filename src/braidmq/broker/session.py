@@ -19,7 +19,7 @@ from braidmq.broker.limits import FOREVER
 from braidmq.broker.message import Delivery, Message
 from braidmq.broker.shares import Subscribed
 from braidmq.broker.store import SavedSession
-from braidmq.mqtt.errors import PacketError, violation
+from braidmq.mqtt.errors import PacketError, malformed, violation
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.reasons import Reason
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from braidmq.broker.timers import Timer
 
 DUP = 0x08
+
+SENT = Delivery(NOTHING, 1, under_way=True)
+"""Stands in flight for a QoS 1 publication that will never be sent again: its session ends with the connection."""
 
 
 class Session:
@@ -145,20 +148,27 @@ class Session:
                 self._hold(delivery)
                 return
             connection.awaits_commit = True
+        packet_id = self.take_id(delivery)
+        first_byte = 0x30 | delivery.qos << 1 | delivery.retain
+        if not connection.send_publish(delivery.message, first_byte, packet_id, delivery.ids):
+            del self.inflight[packet_id]  # too large for this client: as if it had been sent [MQTT-3.1.2-25]
+            self.free += 1
+            self._discard(delivery)
+            return
+        delivery.packet_id = packet_id
+        delivery.under_way = True
+        if self.expiry_s:
+            self.broker.store.save_delivery(self.row, delivery)
+
+    def take_id(self, delivery: Delivery) -> int:
+        """Puts a delivery in flight under a packet id that is free [MQTT-2.2.1-4]."""
         packet_id = self._last_id % 65535 + 1
         while packet_id in self.inflight or packet_id in self.released:
             packet_id = packet_id % 65535 + 1
         self._last_id = packet_id
-        first_byte = 0x30 | delivery.qos << 1 | delivery.retain
-        if not connection.send_publish(delivery.message, first_byte, packet_id, delivery.ids):
-            self._discard(delivery)  # too large for this client: as if it had been sent [MQTT-3.1.2-25]
-            return
-        delivery.packet_id = packet_id
-        delivery.under_way = True
         self.inflight[packet_id] = delivery
         self.free -= 1
-        if self.expiry_s:
-            self.broker.store.save_delivery(self.row, delivery)
+        return packet_id
 
     def has_room(self, size: int) -> bool:
         return self.backlog is None or not self.backlog.full(size, self.broker.limits)
@@ -232,13 +242,19 @@ class Session:
     # Acknowledgements from the client
 
     def on_puback(self, packet_id: int) -> None:
-        delivery = self.inflight.get(packet_id)
-        if delivery is None:
-            return
-        if delivery.qos != 1:
+        delivery = self.inflight.pop(packet_id, None)
+        if delivery is SENT:
+            self.free += 1
+            if self.backlog is not None:
+                self.pump()
+        elif delivery is None:
+            if not packet_id:
+                raise malformed("packet identifier 0")  # [MQTT-2.2.1-3]
+        elif delivery.qos != 1:
+            self.inflight[packet_id] = delivery
             raise violation(f"PUBACK for packet {packet_id}, which is a QoS 2 publication")
-        del self.inflight[packet_id]
-        self._done(delivery)
+        else:
+            self._done(delivery)
 
     def on_pubrec(self, packet_id: int, reason: Reason) -> bool:
         """True if a PUBREL is due: the packet id is known [MQTT-4.3.3-4]."""

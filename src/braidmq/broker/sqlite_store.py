@@ -230,6 +230,8 @@ class SqliteStore:
 
     def load(self) -> Snapshot:
         try:
+            for table in ("subscription", "received", "delivery"):
+                self._db.execute(f"DELETE FROM {table} WHERE session NOT IN (SELECT id FROM session)")  # noqa: S608
             self._db.execute("DELETE FROM message WHERE id NOT IN (SELECT message FROM delivery)")
             sessions = self._load_sessions()
             self._load_deliveries(sessions)
@@ -240,11 +242,9 @@ class SqliteStore:
     def _load_sessions(self) -> dict[int, SavedSession]:
         sessions = {row[0]: SavedSession(*row) for row in self._db.execute("SELECT * FROM session ORDER BY id")}
         for session, full_filter, options in self._db.execute("SELECT * FROM subscription"):
-            if session in sessions:
-                sessions[session].subscriptions[full_filter] = msgspec.msgpack.decode(options, type=Subscribed)
+            sessions[session].subscriptions[full_filter] = msgspec.msgpack.decode(options, type=Subscribed)
         for session, packet_id in self._db.execute("SELECT * FROM received"):
-            if session in sessions:
-                sessions[session].received.add(packet_id)
+            sessions[session].received.add(packet_id)
         return sessions
 
     def _load_deliveries(self, sessions: dict[int, SavedSession]) -> None:
@@ -253,8 +253,6 @@ class SqliteStore:
             messages[row] = Message(topic, string(topic), payload, qos, bool(retain), sender, forward, expires_at, row)
         rows = self._db.execute("SELECT * FROM delivery ORDER BY id")
         for row, session, message, qos, retain, ids, group, packet_id, released in rows:
-            if session not in sessions:
-                continue
             if message not in messages:
                 raise sqlite3.DatabaseError(f"delivery {row} has lost its message")
             numbers = msgspec.msgpack.decode(ids, type=tuple[int, ...])
@@ -277,7 +275,7 @@ class SqliteStore:
 def _lock(folder: Path) -> int:
     """Two brokers must not share a folder: the second one is told so. Released when the process ends, in any way."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # messages are their readers' business
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise StoreError(f"the data folder {folder} cannot be used: {error.strerror}") from error

@@ -1,0 +1,1 @@
+"""Helpers for the tests with clients that others wrote."""
