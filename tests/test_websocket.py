@@ -231,6 +231,23 @@ def test_only_the_listed_origins_come_in(broker_at: Place) -> None:
             assert client.subprotocol == "mqtt"
 
 
+async def test_without_a_list_only_pages_of_the_same_host_come_in() -> None:
+    listener = Listener(kind="ws", port=0)
+    server = Server(Config(listeners=(listener,), store=StoreConfig(enabled=False)))
+    await server.start()
+    url = server.addresses[0]
+    try:
+        with pytest.raises(InvalidStatus) as refused:
+            await asyncio.to_thread(connect, url, subprotocols=MQTT, origin=Origin("https://evil.example"))
+        assert refused.value.response.status_code == 403
+        assert b"origins" in refused.value.response.body
+        client = await asyncio.to_thread(connect, url, subprotocols=MQTT, origin=Origin("http://127.0.0.1:8080"))
+        assert client.subprotocol == "mqtt"
+        await asyncio.to_thread(client.close)
+    finally:
+        await server.stop()
+
+
 def test_large_packets_pass_and_larger_ones_do_not(broker_at: Place) -> None:
     with opened(broker_at, "large") as (client, stream):
         client.send(subscribe_packet("big"))

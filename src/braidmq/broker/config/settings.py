@@ -65,7 +65,7 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     connections_max: CountOrNone = 0
     """Connections on this listener; 0 leaves it to `limits.connections_max`."""
     origins: Texts = ()
-    """The `Origin` headers that browsers may come with (ws, wss). Empty: any."""
+    """The `Origin`s of pages that may connect from a browser (ws, wss); `*` is any. Empty: pages of the same host."""
 
     def __post_init__(self) -> None:
         if self.port == BY_KIND:

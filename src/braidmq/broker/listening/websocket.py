@@ -14,6 +14,7 @@ import asyncio
 import http
 import logging
 from typing import TYPE_CHECKING, Final, cast
+from urllib.parse import urlsplit
 
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
@@ -170,6 +171,10 @@ class WebSocketProtocol(asyncio.Protocol):
         if path != self._door.web_path:
             self._refuse(http.HTTPStatus.NOT_FOUND, f"MQTT is served at {self._door.web_path}.\n")
             return
+        if not self._door.settings.origins and not _same_host(request):
+            text = "Pages of other sites may not connect unless the listener's `origins` names them.\n"
+            self._refuse(http.HTTPStatus.FORBIDDEN, text)
+            return
         # The client has to ask for "mqtt" [MQTT-6.0.0-3]; the answer then names it [MQTT-6.0.0-4].
         response = frames.accept(request)
         frames.send_response(response)
@@ -198,10 +203,16 @@ class WebSocketProtocol(asyncio.Protocol):
 
 
 def web_origins(origins: tuple[str, ...]) -> list[WebOrigin | None] | None:
-    """The origins that may connect, as the library wants them: None allows all.
+    """The origins that may connect, as the library wants them: None leaves it to us.
 
     No origin at all is fine too: only a browser can be trusted to tell it, and a browser always does.
     """
     if not origins or "*" in origins:
         return None
     return [*map(WebOrigin, origins), None]
+
+
+def _same_host(request: Request) -> bool:
+    """Whether the page that connects, if it is one, came from this very host, on whatever port."""
+    origin = request.headers.get("Origin")
+    return origin is None or urlsplit(origin).hostname == urlsplit("//" + request.headers.get("Host", "")).hostname
