@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from bench import loader, memory, scenarios, table
+from bench import chart, loader, memory, scenarios, table
 from bench.memory import Memory
 from bench.peers import PEERS, FetchedPeer, InstallError, Peer
 from bench.process import Broker, StartError
@@ -41,6 +41,9 @@ def bench(
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Also write all figures here.")
     ] = None,
+    chart_file: Annotated[
+        Path | None, typer.Option("--chart", metavar="FILE", help="Also draw the rates here, as SVG.")
+    ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables as Markdown.")] = False,
     install_peers: Annotated[
         bool, typer.Option("--install-peers", help="First fetch amqtt and aedes, below bench/build.")
@@ -59,8 +62,9 @@ def bench(
     console = Console()
     if not sys.platform.startswith("linux"):
         fail("the bench needs Linux: the load generator uses epoll, and memory is read from /proc", EXIT_USAGE)
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        fail(f"--json {json_file}: there is no folder {json_file.absolute().parent}", EXIT_USAGE)
+    for option, file in (("--json", json_file), ("--chart", chart_file)):
+        if file is not None and not file.absolute().parent.is_dir():
+            fail(f"{option} {file}: there is no folder {file.absolute().parent}", EXIT_USAGE)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if quick:
         rounds, seconds = 1, 1
@@ -97,6 +101,9 @@ def bench(
     if json_file is not None:
         table.write_json(report, json_file)
         console.print(f"\nAll figures: {json_file}", markup=False, highlight=False)
+    if chart_file is not None:
+        chart_file.write_text(chart.draw(report))
+        console.print(f"\nThe chart: {chart_file}", markup=False, highlight=False)
     if len(started) < len(present) or memory_failures or any(row.failure for row in report.rows):
         raise typer.Exit(EXIT_FAILED)
 

@@ -35,11 +35,13 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     qos: int
     window: int = 1000
     payload_bytes: int = 100
+    jitter_bytes: int = 0
+    """How much smaller or larger than that payloads may be."""
 
     def arguments(self) -> list[str]:
         return (
             f"-P {self.publishers} -S {self.subscribers} -T {self.topics} -q {self.qos}"
-            f" -s {self.payload_bytes} -w {self.window}"
+            f" -s {self.payload_bytes} -w {self.window}" + (f" -j {self.jitter_bytes}" if self.jitter_bytes else "")
         ).split()
 
 

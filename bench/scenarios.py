@@ -49,6 +49,7 @@ SCENARIOS = (
     Scenario("QoS 0, 1→1", Load(publishers=1, subscribers=1, topics=1, qos=0), THREEFOLD),
     Scenario("QoS 0, 10→10, 10 topics", Load(publishers=10, subscribers=10, topics=10, qos=0), THREEFOLD),
     Scenario("QoS 0, 10→10, 1 topic", Load(publishers=10, subscribers=10, topics=1, qos=0), THREEFOLD),
+    Scenario("QoS 0, 1→1, mixed sizes", Load(publishers=1, subscribers=1, topics=1, qos=0, jitter_bytes=50)),
     Scenario("QoS 0, 1→100", Load(publishers=1, subscribers=100, topics=1, qos=0), THREEFOLD),
     Scenario("QoS 1, 10→10, 10 topics", Load(publishers=10, subscribers=10, topics=10, qos=1), TWOFOLD),
     Scenario("QoS 1, 10→10, 1 topic", Load(publishers=10, subscribers=10, topics=1, qos=1), TWOFOLD),

@@ -11,22 +11,25 @@ const v5 = version === 5;
 
 function open(clientId, options = {}) {
   return mqtt.connectAsync(url, {
-    clientId: `${name}-${clientId}`, protocolVersion: version, reconnectPeriod: 0, ca: undefined, ...options,
+    clientId: `${name}-${clientId}`, protocolVersion: version, reconnectPeriod: 0, ...options,
   });
 }
 
 function collect(client) {
   const got = [];
-  const waiting = [];
+  let check = () => {};
   client.on("message", (topic, payload, packet) => {
     got.push({
       topic, payload: payload.toString(), qos: packet.qos, retain: packet.retain, properties: packet.properties ?? {},
     });
-    for (const check of waiting) check();
+    check();
   });
   return (count) => new Promise((resolve) => {
-    const check = () => { if (got.length >= count) resolve(got.splice(0, count)); };
-    waiting.push(check);
+    check = () => {
+      if (got.length < count) return;
+      check = () => {};
+      resolve(got.splice(0, count));
+    };
     check();
   });
 }

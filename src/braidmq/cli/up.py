@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -113,10 +115,19 @@ def _announce(addresses: list[str]) -> None:
     clients = [address for address in addresses if urlsplit(address).scheme in ("mqtt", "unix", "ws", "mqtts", "wss")]
     if clients:
         where = connection_options(clients[0])
+        program = own_name()
         output.say("Try it, in two other terminals:")
-        output.say(f"  braidmq sub{where} 'hello/#'", "bold")
-        output.say(f"  braidmq pub{where} hello/world 'Hi there'", "bold")
+        output.say(f"  {program} sub{where} 'hello/#'", "bold")
+        output.say(f"  {program} pub{where} hello/world 'Hi there'", "bold")
     output.say("Ctrl-C ends it.", "dim")
+
+
+def own_name() -> str:
+    """What to type to run this program again from here: its name if that is enough, else its path."""
+    if shutil.which("braidmq") is not None:
+        return "braidmq"
+    path = os.path.relpath(sys.argv[0])
+    return path if not path.startswith("..") else sys.argv[0]
 
 
 def connection_options(address: str) -> str:
