@@ -11,11 +11,13 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from braidmq.broker.security.passwords import set_password
 from tests import raw
 from tests.conformance import wire
 from tests.raw import V3, V5, Client, Type, dial, opened, persistent, props, wait_until
@@ -81,10 +83,9 @@ def attacked(broker: Broker, growth_max: int = 32 * MB) -> Iterator[None]:
     assert "Traceback" not in broker.log, broker.log
 
 
-def wait_for_ends(clients: list[socket.socket], timeout_s: float) -> list[float]:
-    """Reads all of them until the broker has closed them; returns when, counted from now, in the order of their ends."""
+def wait_for_ends(clients: list[socket.socket], timeout_s: float) -> None:
+    """Reads from all of them until the broker has closed the last."""
     began_at = time.monotonic()
-    ends: list[float] = []
     with selectors.DefaultSelector() as selector:
         for client in clients:
             client.setblocking(False)
@@ -100,8 +101,6 @@ def wait_for_ends(clients: list[socket.socket], timeout_s: float) -> list[float]
                     data = b""
                 if not data:
                     selector.unregister(key.fileobj)
-                    ends.append(time.monotonic() - began_at)
-    return ends
 
 
 def push(client: socket.socket, data: bytes, at_least: int, timeout_s: float = 10.0) -> int:
@@ -180,18 +179,10 @@ def test_garbage_ends_the_connection(start_broker: StartBroker) -> None:
             client = dial(broker)
             client.sendall(opening)
             clients.append(client)
-        ends: list[socket.socket] = []
         for client in clients:
-            client.settimeout(10)
-            try:
-                client.sendall(b"\xff" * 10)  # those that were let in by chance have said something wrong now
-                client.shutdown(socket.SHUT_WR)
-                while client.recv(4096):
-                    pass
-            except ConnectionError:
-                pass
-            ends.append(client)
-        assert len(ends) == len(openings)
+            with suppress(OSError):
+                client.shutdown(socket.SHUT_WR)  # those that were let in by chance leave now
+        wait_for_ends(clients, timeout_s=15)
 
 
 def test_a_huge_length_is_refused_by_its_first_bytes(start_broker: StartBroker) -> None:
@@ -216,12 +207,9 @@ def test_packets_over_the_bound(start_broker: StartBroker, version: int) -> None
     with attacked(broker):
         client = Client(broker, "c", version)
         client.subscribe("t", 0)
-        fits = client.packet("t", b"x" * (20_000 - len(client.packet("t", b"")) - 2))
-        assert len(fits) == 20_000
-        client.send(fits)
-        assert client.next_message().payload == fits[-len(client.packet("t", b"")) - 1 :][:0] + b"x" * len(
-            fits.rpartition(b"t")[2].lstrip(b"\0")
-        )
+        head = len(client.packet("t", b"x" * 19_000)) - 19_000
+        client.send(client.packet("t", b"x" * (20_000 - head)))
+        assert len(client.next_message().payload) == 20_000 - head  # just fits
         client.send(client.packet("t", b"x" * 20_000)[:10])  # its length is enough
         farewell = client.expect_end()
         if version == V5:
@@ -339,18 +327,11 @@ def test_deep_topics_are_refused(start_broker: StartBroker, version: int) -> Non
 
 
 def test_retained_messages_have_a_bound(start_broker: StartBroker) -> None:
-    broker = start_broker(
-        "[limits]\nretained_messages_max = 50\nretained_bytes_max = 100000\n\nsys_interval_s = 0\n".replace(
-            "\n\nsys_interval_s = 0\n", "\n"
-        )
-    )
+    broker = start_broker("sys_interval_s = 0\n[limits]\nretained_messages_max = 50\nretained_bytes_max = 100000\n")
     with attacked(broker):
         client = Client(broker, "hoarder")
         answers = [client.publish(f"r/{number}", b"x", 1, retain=True) for number in range(200)]
-        assert set(answers) == {0x10, 0x97}
-        kept = answers.count(0x10)
-        assert 20 <= kept <= 50
-        assert answers == [0x10] * kept + [0x97] * (200 - kept)
+        assert answers == [0x10] * 50 + [0x97] * 150
         assert client.publish("r/0", b"changed", 1, retain=True) == 0x10
         assert client.publish("r/0", b"x" * 200_000, 1, retain=True) == 0x97  # too large for what is left
         client.publish("r/1", b"", 1, retain=True)
@@ -360,7 +341,7 @@ def test_retained_messages_have_a_bound(start_broker: StartBroker) -> None:
         client.subscribe("r/#")
         client.subscribe("silent/#")
         got = {message.topic: message.payload for message in client.so_far()}
-        assert len(got) == kept
+        assert len(got) == 50
         assert got["r/0"] == b"changed"
         assert "r/1" not in got
         old = Client(broker, "old", V3)
@@ -371,15 +352,37 @@ def test_retained_messages_have_a_bound(start_broker: StartBroker) -> None:
 # Replies that nobody reads
 
 
-def test_answers_that_nobody_reads(start_broker: StartBroker) -> None:
+@pytest.mark.parametrize(
+    ("asked", "bytes_sent"),
+    [
+        (wire.publish("$SYS/" + "x" * 60_000, b"", qos=1, packet_id=1), 120 * MB),  # each refused, with a reason
+        (wire.subscribe(1, *((f"filter/{number}", 0) for number in range(1000))), 4 * MB),
+        (wire.PINGREQ * 1000, 2 * MB),
+    ],
+    ids=["refused", "granted", "pinged"],
+)
+def test_answers_that_nobody_reads(start_broker: StartBroker, asked: bytes, bytes_sent: int) -> None:
     """A client that asks and asks and does not take the answers is made to wait, or cut off; they do not pile up."""
     broker = start_broker()
     with attacked(broker):
         greedy = Client(broker, "greedy", receive_buffer_bytes=4096)
-        topic = "$SYS/" + "x" * 60_000
-        push(greedy.socket, greedy.packet(topic, b"", 1, 1), at_least=120 * MB)
-        pinging = Client(broker, "pinging", receive_buffer_bytes=4096)
-        push(pinging.socket, wire.PINGREQ * 10_000, at_least=8 * MB)
+        push(greedy.socket, asked, bytes_sent)
+        with opened(broker, "another") as another:  # the broker has worked off what it took
+            another.so_far()
+
+
+def test_answers_are_not_lost_by_who_is_late(start_broker: StartBroker) -> None:
+    """The same client that did not read, and then does: every answer is there, in order."""
+    broker = start_broker()
+    with attacked(broker):
+        late = Client(broker, "late", V3, receive_buffer_bytes=4096)
+        asked = b"".join(late.packet("nobody", b"x" * 50, 1, number) for number in range(1, 60_001))
+        sender = threading.Thread(target=late.socket.sendall, args=(asked,), daemon=True)
+        sender.start()
+        sender.join(0.5)  # by then all is sent, or the broker takes no more
+        for number in range(1, 60_001):
+            assert late.expect(Type.PUBACK).packet_id == number
+        sender.join(raw.TIMEOUT_S)
 
 
 def test_a_reason_that_is_too_long(start_broker: StartBroker) -> None:
@@ -415,9 +418,29 @@ def test_a_queue_is_bounded_by_its_bytes(start_broker: StartBroker) -> None:
     with Client(broker, "away", **persistent(V5)) as away:
         away.subscribe("t", 1)
     with attacked(broker), Client(broker, "writer") as writer:
-        for start in range(0, 60):
+        for start in range(60):
             writer.publish_many("t", [b"%d " % start + b"x" * 100_000] * 10, 1)
         with Client(broker, "away", **persistent(V5)) as away:
             kept = away.messages(19)
             assert away.so_far() == []
             assert kept[-1].payload.startswith(b"59 ")
+
+
+def test_a_session_of_somebody_else(start_broker: StartBroker, tmp_path: Path) -> None:
+    """Who connects under another user's client id gets nothing that it may not read."""
+    users = tmp_path / "users"
+    for user in ("ada", "eve"):
+        set_password(str(users), user, user.encode())
+    broker = start_broker(
+        f"[authentication]\npassword_file = '{users}'\n"
+        "[[access.rules]]\nallow = ['publish', 'subscribe']\ntopics = ['%u/#']\n"
+    )
+    ada: dict[str, Any] = {"username": "ada", "password": b"ada"}
+    with Client(broker, "device", **ada, **persistent(V5)) as device:
+        assert device.subscribe("ada/#", 1) == 1
+    with opened(broker, "writer", **ada) as writer:
+        writer.publish("ada/diary", b"private", 1)
+        with Client(broker, "device", username="eve", password=b"eve", **persistent(V5)) as stolen:
+            assert stolen.so_far() == []
+            writer.publish("ada/diary", b"more", 1)
+            assert stolen.so_far() == []

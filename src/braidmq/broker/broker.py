@@ -82,7 +82,8 @@ class Broker:
         self.tick_bytes = 0
         self.flush_wanted = False
         self._to_close: list[Connection] = []
-        self._to_pump: list[Session] = []
+        self._to_pump: dict[Session, None] = {}
+        self._to_go_on: list[Connection] = []
         self._restore(self.store.load())
         if self.store.dirty:
             self._commit()
@@ -118,7 +119,7 @@ class Broker:
 
     def settle(self) -> None:
         """The first read of a tick is done: if it left something to do, the tick's end will do it."""
-        if self.touched_connections or self.store.dirty or self._to_close or self._to_pump:
+        if self.touched_connections or self.store.dirty or self._to_close or self._to_pump or self._to_go_on:
             self.wants_flush()
         else:
             self.flush_wanted = False
@@ -141,10 +142,6 @@ class Broker:
         self.tick += 1
         metrics.bytes_received += self.tick_bytes
         self.tick_bytes = 0
-        if self._to_pump:
-            sessions, self._to_pump = self._to_pump, []
-            for session in sessions:
-                session.pump()
         committed = not self.store.dirty or self._commit()
         touched = self.touched_connections
         self.touched_connections = []
@@ -165,6 +162,23 @@ class Broker:
             closing, self._to_close = self._to_close, []
             for connection in closing:
                 connection.link.close()
+        if self._to_pump or self._to_go_on:
+            self._continue()
+
+    def _continue(self) -> None:
+        """What was too much for one tick goes on, now that its first part is written."""
+        self.ring()  # what comes of it is the next tick's
+        sessions, self._to_pump = self._to_pump, {}
+        for session in sessions:
+            session.pump()
+        connections, self._to_go_on = self._to_go_on, []
+        for connection in connections:
+            connection.go_on()
+
+    def go_on_later(self, connection: Connection) -> None:
+        """The connection has more packets than are handled in one tick."""
+        self._to_go_on.append(connection)
+        self.ring()
 
     def _cut(self, connection: Connection) -> None:
         """What this connection was about to be told is not true: it is told nothing, and will ask again."""
@@ -180,7 +194,7 @@ class Broker:
 
     def pump_later(self, session: Session) -> None:
         """The session has more to send than fits one tick."""
-        self._to_pump.append(session)
+        self._to_pump[session] = None
         self.ring()
 
     def run_timers(self) -> None:

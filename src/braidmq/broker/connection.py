@@ -33,6 +33,15 @@ _PLAIN_ACKS = frozenset((0x50, 0x62, 0x70))
 STALL_S = 0.2
 """How long a reader that has fallen behind may hold up the publishers of what it is sent at QoS 0."""
 
+KEPT_UP_S = 10.0
+"""How long a reader that was too slow must keep up before it may hold up anybody again."""
+
+PACKETS_MAX = 500
+"""Packets of one client that are handled one by one before it is the others' turn."""
+
+REASON_TEXT_MAX = 200
+"""Characters of a reason string: it may quote what a client sent, and that may be long."""
+
 CLOSE_GRACE_S = 5.0
 """How long the last bytes may take to reach a client before its socket is cut."""
 
@@ -78,10 +87,13 @@ class Connection:
         "stalled",
         "state",
         "takes_plain",
+        "too_slow",
         "unacknowledged",
         "unacknowledged_tick",
+        "unread_bytes",
         "version",
         "writable",
+        "writable_since",
     )
 
     def __init__(self, broker: Broker, link: Link, origin: Origin) -> None:
@@ -97,6 +109,9 @@ class Connection:
         self.out: list[bytes] = []
         self.writable = True
         self.stalled: list[Connection] | None = None
+        self.too_slow = False
+        self.writable_since = 0.0
+        self.unread_bytes = 0
         self.held_by = 0
         self._stall_timer: Timer | None = None
         self.awaits_commit = False
@@ -139,7 +154,7 @@ class Connection:
                 self._tail.clear()
                 self._wanted = 0
         end = len(data)
-        at = 0
+        at = packets = 0
         try:
             while end - at >= 2:
                 header = data[at]
@@ -174,6 +189,11 @@ class Connection:
                 going_on = self._dispatch(header, data[body:after])
                 at = after
                 if not going_on:
+                    break
+                packets += 1
+                if packets == PACKETS_MAX and at < end:
+                    self.hold_reading()
+                    broker.go_on_later(self)
                     break
             if at < end and self.state is not State.CLOSED:
                 self._tail.append(data[at:])
@@ -292,6 +312,8 @@ class Connection:
         """Puts bytes into what leaves at the end of the tick."""
         if self.state is State.CLOSED:
             return
+        if not self.writable:
+            self._count_unread(len(data))
         if not self.out:
             self.broker.touched(self)
         self.out.append(data)
@@ -356,23 +378,29 @@ class Connection:
         return data
 
     # A reader that falls behind: QoS 1 and 2 wait in its session. With QoS 0 its publishers are held up for a moment,
-    # so that a reader that is merely slower than a burst loses nothing; after that, QoS 0 for it is dropped.
+    # so that a reader that is merely slower than a burst loses nothing. One that needs longer than that is too slow:
+    # QoS 0 for it is dropped, and it holds nobody up again until it has kept up for a while.
 
     def pause_writing(self) -> None:
         self.writable = False
+        if self.too_slow and self.broker.clock() - self.writable_since < KEPT_UP_S:
+            return
+        self.too_slow = False
         self.stalled = []
-        self._stall_timer = self.broker.timers.at(self.broker.now() + STALL_S, self._end_stall)
+        self._stall_timer = self.broker.timers.at(self.broker.now() + STALL_S, self._too_slow)
 
     def stalls(self, publisher: Connection | None) -> bool:
         """Whether one more read of this publisher may still wait for the client; then it is the last for a while."""
         if self.stalled is None or publisher is None:
             return False
-        if publisher is not self and publisher not in self.stalled and publisher.state is State.OPEN:
+        if publisher is not self and publisher not in self.stalled:
             self.stalled.append(publisher)
-            publisher.held_by += 1
-            if publisher.held_by == 1:
-                publisher.link.pause_reading()
+            publisher.hold_reading()
         return True
+
+    def _too_slow(self) -> None:
+        self.too_slow = True
+        self._end_stall()
 
     def _end_stall(self) -> None:
         if self._stall_timer is not None:
@@ -380,15 +408,35 @@ class Connection:
             self._stall_timer = None
         held, self.stalled = self.stalled, None
         for publisher in held or ():
-            publisher.held_by -= 1
-            if not publisher.held_by and publisher.state is State.OPEN:
-                publisher.link.resume_reading()
+            publisher.release_reading()
 
     def resume_writing(self) -> None:
         self.writable = True
+        self.writable_since = self.broker.clock()
         self._end_stall()
+        if self.unread_bytes > self.broker.limits.outbound_bytes_max:
+            self.release_reading()
+        self.unread_bytes = 0
         if self.session is not None:
             self.session.pump()
+
+    def _count_unread(self, size: int) -> None:
+        """A client that does not take its answers is not asked for more: TCP makes it wait."""
+        bound = self.broker.limits.outbound_bytes_max
+        if self.unread_bytes <= bound < self.unread_bytes + size:
+            self.hold_reading()
+        self.unread_bytes += size
+
+    def hold_reading(self) -> None:
+        """Reads no further until it is released as often as it was held."""
+        self.held_by += 1
+        if self.held_by == 1 and self.state is not State.CLOSED:
+            self.link.pause_reading()
+
+    def release_reading(self) -> None:
+        self.held_by -= 1
+        if not self.held_by and self.state is not State.CLOSED:
+            self.link.resume_reading()
 
     # The end
 
@@ -399,7 +447,7 @@ class Connection:
         if error.reason in (Reason.MALFORMED_PACKET, Reason.PROTOCOL_ERROR):
             self.broker.metrics.packets_malformed += 1
         self.broker.log.info("%s: %s (0x%02X)", self.label, error.text, error.reason)
-        text = error.text if self.problem_information else None
+        text = self.explained(error.text)
         if self.state is State.OPEN:
             if self.version == p.V5:
                 self.send_packet(p.Disconnect(error.reason, Properties(reason_string=text)))
@@ -409,10 +457,20 @@ class Connection:
             self.send(b"\x20\x02\x00\x01")  # 3.1.1 [MQTT-3.1.2-2]
         self.end(will=True)
 
+    def explained(self, text: str) -> str | None:
+        """A reason string, if the client wants any (MQTT 5 §3.1.2.11.7)."""
+        return text[:REASON_TEXT_MAX] if text and self.problem_information else None
+
+    def go_on(self) -> None:
+        """Goes on with packets that are here already."""
+        self.release_reading()
+        if self.state is not State.CLOSED:
+            self.receive(b"")
+
     def disconnect(self, reason: Reason, text: str = "") -> None:
         """The broker's own wish, not the client's fault."""
         if self.state is State.OPEN and self.version == p.V5:
-            self.send_packet(p.Disconnect(reason, Properties(reason_string=text or None)))
+            self.send_packet(p.Disconnect(reason, Properties(reason_string=self.explained(text))))
         self.end(will=reason is not Reason.SUCCESS)
 
     def end(self, will: bool) -> None:

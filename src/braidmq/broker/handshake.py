@@ -66,7 +66,7 @@ class Handshake:
             verdict = self._broken()
         if isawaitable(verdict):
             connection.state = State.AUTHENTICATING
-            connection.link.pause_reading()
+            connection.hold_reading()
             broker.spawn(self._await(verdict))
         else:
             self._judge(verdict)
@@ -111,8 +111,7 @@ class Handshake:
         except PacketError as error:
             connection.fail(error)
             return
-        connection.link.resume_reading()
-        connection.receive(b"")
+        connection.go_on()
 
     def _broken(self) -> Refusal:
         """Whatever a plug-in raises, its client is kept out and learns no more than that."""

@@ -129,8 +129,7 @@ def _acknowledge(
             connection.broker.store.save_received(session.row, packet_id)
     properties = Properties()
     if reason.failed:
-        if connection.problem_information:
-            properties.reason_string = text
+        properties.reason_string = connection.explained(text)
         connection.unacknowledged -= packet.qos == 2
     make = p.Puback if packet.qos == 1 else p.Pubrec
     connection.send_packet(make(packet_id, reason, properties))

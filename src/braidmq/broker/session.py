@@ -45,6 +45,8 @@ class Session:
         "expiry_timer",
         "free",
         "inflight",
+        "pump_budget",
+        "pump_tick",
         "received",
         "released",
         "row",
@@ -70,6 +72,9 @@ class Session:
         self.released: dict[int, Delivery] = {}
         self.received: set[int] = set()
         self.backlog: Backlog | None = None
+        self.pump_tick = -1
+        self.pump_budget = 0
+        """Bytes that may still leave the backlog in this tick."""
         self.window = 0
         self.free = 0
         self.will: Will | None = None
@@ -206,9 +211,14 @@ class Session:
         backlog = self.backlog
         if self.expiry_s and self.broker.degraded:
             return
-        budget = self.broker.limits.outbound_bytes_max
+        if self.pump_tick != self.broker.tick:
+            self.pump_tick = self.broker.tick
+            self.pump_budget = self.broker.limits.outbound_bytes_max
         now = self.broker.now()
         while backlog and self.free > 0 and connection is not None and connection.writable:
+            if self.pump_budget < 0:
+                self.broker.pump_later(self)
+                break
             delivery = backlog.pop()
             if delivery.packet_id:
                 self._resend(connection, delivery)
@@ -218,10 +228,7 @@ class Session:
                 connection.send_publish(delivery.message, 0x30 | delivery.retain, 0, delivery.ids)
             else:
                 self._transmit(connection, delivery)
-            budget -= delivery.message.size
-            if budget < 0:
-                self.broker.pump_later(self)
-                break
+            self.pump_budget -= delivery.message.size
         if backlog is not None:
             if not backlog:
                 self.backlog = None

@@ -126,8 +126,10 @@ def own_name() -> str:
     """What to type to run this program again from here: its name if that is enough, else its path."""
     if shutil.which("braidmq") is not None:
         return "braidmq"
-    path = os.path.relpath(sys.argv[0])
-    return path if not path.startswith("..") else sys.argv[0]
+    started_as_module = Path(sys.argv[0]).name == "__main__.py"
+    path = sys.executable if started_as_module else sys.argv[0]
+    nearby = os.path.relpath(path)
+    return (path if nearby.startswith("..") else nearby) + (" -m braidmq" if started_as_module else "")
 
 
 def connection_options(address: str) -> str:

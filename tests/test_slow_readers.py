@@ -1,0 +1,253 @@
+"""Subscribers that do not keep up: memory stays within bounds, others get all of theirs, and no packet is torn."""
+
+from __future__ import annotations
+
+import base64
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import raw
+from tests.conformance import wire
+from tests.interop.places import Places, running
+from tests.raw import V3, V5, Client, Received, Type, opened, persistent
+
+if TYPE_CHECKING:
+    from tests.conftest import Broker, StartBroker
+
+MB = 1024 * 1024
+ADMIN = "[admin]\nport = 0\n"
+BATCH = 200
+PAYLOAD_BYTES = 2000
+
+both_versions = pytest.mark.parametrize("version", [V3, V5], ids=["3.1.1", "5.0"])
+
+
+def payload(number: int) -> bytes:
+    return b"%d " % number + b"x" * PAYLOAD_BYTES
+
+
+def number_of(message: Received) -> int:
+    assert len(message.payload) > PAYLOAD_BYTES
+    return int(message.payload.split(b" ")[0])
+
+
+def flood(writer: Client, reader: Client, topic: str, count: int) -> None:
+    """Publishes at QoS 0, a batch at a time, each as soon as a reader that keeps up has got all of the one before."""
+    for start in range(0, count, BATCH):
+        numbers = range(start, start + BATCH)
+        writer.send(*(writer.packet(topic, payload(number)) for number in numbers))
+        assert [number_of(message) for message in reader.messages(BATCH)] == list(numbers)
+
+
+@contextmanager
+def bounded(broker: Broker, growth_max: int) -> Iterator[None]:
+    before = raw.rss_bytes(broker)
+    yield
+    grown = raw.rss_bytes(broker) - before
+    assert grown < growth_max, f"the broker has grown by {grown / MB:.0f} MB"
+    assert "Traceback" not in broker.log, broker.log
+
+
+# QoS 0
+
+
+@both_versions
+def test_a_reader_that_stops_loses_what_does_not_fit(start_broker: StartBroker, version: int) -> None:
+    broker = start_broker(ADMIN)
+    slow = Client(broker, "slow", version, receive_buffer_bytes=4096)
+    slow.subscribe("t", 0)
+    fast, writer = Client(broker, "fast", version), Client(broker, "writer", version)
+    fast.subscribe("t", 0)
+    with bounded(broker, 16 * MB):
+        flood(writer, fast, "t", 20_000)  # 40 MB
+    dropped = raw.metrics(broker)["messages_dropped_total"]
+    assert 10_000 < dropped < 20_000
+    # Then it reads on: whole messages, in order, as many as were not dropped, and the newest again.
+    got = [number_of(message) for message in slow.messages(20_000 - int(dropped))]
+    assert got == sorted(set(got))
+    assert got[0] == 0
+    assert slow.so_far() == []
+    writer.publish("t", payload(20_000))
+    assert number_of(slow.next_message()) == 20_000
+
+
+class WebSocketTalk:
+    """Just enough of a WebSocket client to subscribe and then not to read: frames out, nothing in."""
+
+    def __init__(self, places: Places) -> None:
+        self.socket = socket.socket()
+        self.socket.settimeout(raw.TIMEOUT_S)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self.socket.connect(("127.0.0.1", places.port_of("ws")))
+        key = base64.b64encode(os.urandom(16)).decode()
+        self.socket.sendall(
+            f"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n".encode()
+        )
+        answer = b""
+        while not answer.endswith(b"\r\n\r\n"):
+            answer += self.socket.recv(1)
+        assert answer.startswith(b"HTTP/1.1 101")
+
+    def send(self, packet: bytes) -> None:
+        assert len(packet) < 126
+        self.socket.sendall(bytes((0x82, 0x80 | len(packet))) + bytes(4) + packet)  # masked with zeros
+
+    def receive(self) -> bytes:
+        head = self.socket.recv(2)
+        return self.socket.recv(head[1])
+
+
+def test_the_bound_holds_on_every_transport(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """One that does not read over each of TLS, WebSocket and a Unix socket."""
+    with running(tmp_path_factory.mktemp("slow")) as places:
+        broker = places.broker
+        local = socket.socket(socket.AF_UNIX)
+        local.connect(str(places.unix_path))
+        Client(broker, "slow-unix", over=local).subscribe("t", 0)
+        plain = socket.create_connection(("127.0.0.1", places.port_of("tls")))
+        encrypted = places.tls_context.wrap_socket(plain, server_hostname="localhost")
+        Client(broker, "slow-tls", over=encrypted).subscribe("t", 0)
+        talk = WebSocketTalk(places)
+        talk.send(wire.connect("slow-ws"))
+        assert talk.receive()[0] == 0x20
+        talk.send(wire.subscribe(1, ("t", 0)))
+        assert talk.receive()[0] == 0x90
+        fast, writer = Client(broker, "fast"), Client(broker, "writer")
+        fast.subscribe("t", 0)
+        with bounded(broker, 32 * MB):
+            flood(writer, fast, "t", 20_000)
+        for client in (local, encrypted, talk.socket, fast.socket, writer.socket):
+            client.close()
+
+
+def test_many_slow_readers_hold_nobody_up(start_broker: StartBroker) -> None:
+    """Thirty subscribers that read a little now and then, at different times, beside one that publishes and reads."""
+    broker = start_broker()
+    seed = random.randrange(1_000_000)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    slow = [Client(broker, f"slow-{number}", receive_buffer_bytes=4096) for number in range(30)]
+    for client in slow:
+        client.subscribe("#", 0)
+    finished = threading.Event()
+
+    def sip() -> None:
+        for client in slow:
+            client.socket.setblocking(False)
+        while not finished.is_set():
+            client = chance.choice(slow)
+            wanted = chance.choice((1_000, 100_000, 1_000_000, 1_000_000))  # the last lets the broker write again
+            gives_up_at = time.monotonic() + 0.05
+            while wanted > 0 and time.monotonic() < gives_up_at:
+                try:
+                    wanted -= len(client.socket.recv(65_536))
+                except BlockingIOError:
+                    time.sleep(0.0005)
+
+    sipping = threading.Thread(target=sip, daemon=True)
+    fast, writer = Client(broker, "fast"), Client(broker, "writer")
+    fast.subscribe("t", 0)
+    with bounded(broker, 80 * MB):
+        sipping.start()
+        flood(writer, fast, "t", 2_000)
+        waits = []
+        ends_at = time.monotonic() + 4
+        while time.monotonic() < ends_at:
+            began_at = time.monotonic()
+            flood(writer, fast, "t", 200)
+            waits.append(time.monotonic() - began_at)
+        finished.set()
+        sipping.join(5)
+    waits.sort()
+    assert waits[-1] < 2.0, f"a batch took {waits[-1]:.1f} s"
+    assert waits[len(waits) // 2] < 0.1, f"half of the batches took over {waits[len(waits) // 2]:.2f} s"
+
+
+# QoS 1 and 2
+
+
+@both_versions
+def test_a_reader_that_stops_is_disconnected_at_the_bound(start_broker: StartBroker, version: int) -> None:
+    broker = start_broker(f"[limits]\nqueue_messages_max = 300\ninflight_max = 100\n{ADMIN}")
+    slow = Client(broker, "slow", version, receive_buffer_bytes=4096)
+    slow.subscribe("t", 1)
+    with bounded(broker, 16 * MB), opened(broker, "writer", version) as writer:
+        writer.publish_many("t", [payload(number) for number in range(400)], 1)
+        assert raw.metrics(broker)["slow_readers_total"] == 0  # all of them are held
+        writer.publish("t", payload(400), 1)
+        assert raw.metrics(broker)["slow_readers_total"] == 1
+        writer.publish_many("t", [payload(number) for number in range(401, 5000)], 1)
+    got = slow.messages(100, acknowledge=False)
+    assert [number_of(message) for message in got] == list(range(100))
+    farewell = slow.receive()
+    if version == V5:
+        assert farewell is not None
+        assert (farewell.type, farewell.reason) == (Type.DISCONNECT, 0x97)
+        farewell = slow.receive()
+    assert farewell is None
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_kept_session_goes_on_after_the_disconnect(start_broker: StartBroker, qos: int) -> None:
+    broker = start_broker("[limits]\nqueue_messages_max = 300\ninflight_max = 100\n")
+    slow = Client(broker, "slow", receive_buffer_bytes=4096, **persistent(V5))
+    slow.subscribe("t", qos)
+    with opened(broker, "writer") as writer:
+        writer.publish_many("t", [payload(number) for number in range(1000)], qos)
+    slow.expect_end()
+    again = Client(broker, "slow", **persistent(V5))
+    assert again.present
+    got: list[Received] = []
+    while not got or number_of(got[-1]) < 999:
+        got.append(again.next_message())
+    numbers = [number_of(message) for message in got]
+    assert numbers[:100] == list(range(100)), "what was in flight"
+    assert numbers[100:] == list(range(700, 1000)), "and the newest of what waited"
+    assert [message.dup for message in got] == [True] * 100 + [False] * 300
+    assert again.so_far() == []
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_pause_within_the_bounds_loses_nothing(start_broker: StartBroker, qos: int) -> None:
+    broker = start_broker(ADMIN)
+    slow = Client(broker, "slow", receive_buffer_bytes=4096)
+    slow.subscribe("t", qos)
+    slow.subscribe("live", 0)
+    with bounded(broker, 40 * MB), opened(broker, "writer") as writer:
+        for start in range(0, 3000, 500):
+            writer.publish_many("t", [payload(number) for number in range(start, start + 500)], qos)
+        got = slow.messages(3000)
+    assert [number_of(message) for message in got] == list(range(3000))
+    assert {message.qos for message in got} == {qos}
+    assert not any(message.dup for message in got)
+    assert slow.so_far() == []
+    assert raw.metrics(broker)["slow_readers_total"] == 0
+    with opened(broker, "writer") as writer:
+        writer.publish("live", payload(1))
+        assert number_of(slow.next_message()) == 1
+
+
+# The end of the broker
+
+
+def test_a_reader_that_stops_does_not_keep_the_broker(start_broker: StartBroker) -> None:
+    broker = start_broker()
+    slow = Client(broker, "slow", receive_buffer_bytes=4096)
+    slow.subscribe("t", 0)
+    fast, writer = Client(broker, "fast"), Client(broker, "writer")
+    fast.subscribe("t", 0)
+    flood(writer, fast, "t", 4000)
+    began_at = time.monotonic()
+    assert broker.terminate() == 0
+    took_s = time.monotonic() - began_at
+    assert took_s < 12, f"it took {took_s:.1f} s"
+    assert "Traceback" not in broker.log
