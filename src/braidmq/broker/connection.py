@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 TICK_BYTES_SMALL = 2048
 """A read up to this size that comes alone is answered at once: there is nothing to gain by waiting for others."""
 
+TICK_BYTES_MAX = 4 * 1024 * 1024
+"""Bytes read in one tick after which what they led to is written without waiting for the tick's end."""
+
 _PLAIN_ACKS = frozenset((0x50, 0x62, 0x70))
 
 STALL_S = 0.2
@@ -207,6 +210,8 @@ class Connection:
                     broker.flush()  # a little traffic is answered at once
                 else:
                     broker.settle()
+            elif broker.tick_bytes > TICK_BYTES_MAX:
+                broker.flush()
 
     def _on_plain_ack(self, session: Session, header: int, packet_id: int) -> None:
         """An acknowledgement without reason and properties, as both versions send it when all is well."""
