@@ -23,12 +23,10 @@ from urllib.request import urlopen
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conformance import wire
-from tests.conformance.wire import V3, V5, Received, Type, Will, props
+from tests.conformance.wire import V3, V5, Received, Type, props
 
 if TYPE_CHECKING:
     from tests.conftest import Broker
-
-__all__ = ["V3", "V5", "Client", "Received", "Type", "Will", "dial", "opened", "persistent", "props", "wait_until"]
 
 TIMEOUT_S = 20.0
 """How long a packet may take before the test fails; it is far more than a working broker needs."""
@@ -249,6 +247,26 @@ def opened(broker: Broker, client_id: str = "", version: int = V5, **options: An
         assert client.accepted, f"refused: {client.connack}"
         yield client
         client.send(wire.disconnect())
+
+
+# What several tests do
+
+
+def crash(broker: Broker) -> None:
+    broker.kill9()
+    broker.start()
+
+
+def subscriber(broker: Broker, client_id: str, *filters: str, version: int = V5, expiry_s: int = 3600) -> Client:
+    """A client whose session stays, with its subscriptions."""
+    client = Client(broker, client_id, version, **persistent(version, expiry_s))
+    for topic_filter in filters:
+        assert client.subscribe(topic_filter) == 2
+    return client
+
+
+def payloads(messages: list[Received]) -> list[bytes]:
+    return [message.payload for message in messages]
 
 
 # Waiting and measuring

@@ -13,7 +13,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tests.conformance import wire
-from tests.raw import V5, Client, Received, Type, persistent, wait_until
+from tests.conformance.wire import V5, Received, Type
+from tests.raw import Client, persistent, wait_until
 
 if TYPE_CHECKING:
     from tests.conftest import Broker

@@ -10,8 +10,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,67 +19,16 @@ import pytest
 from braidmq.broker.security.passwords import set_password
 from tests import raw
 from tests.conformance import wire
-from tests.raw import V3, V5, Client, Type, dial, opened, persistent, props, wait_until
+from tests.conformance.wire import V3, V5, Type, props
+from tests.innocent import MB, attacked
+from tests.raw import Client, dial, opened, persistent, wait_until
 
 if TYPE_CHECKING:
-    from tests.conftest import Broker, StartBroker
+    from tests.conftest import StartBroker
 
-MB = 1024 * 1024
 ADMIN = "[admin]\nport = 0\n"
-WAIT_MAX_S = 5.0
-"""What the innocent client may have to wait for one message to go round; unharmed it is a millisecond."""
 
 both_versions = pytest.mark.parametrize("version", [V3, V5], ids=["3.1.1", "5.0"])
-
-
-class Innocent(threading.Thread):
-    """Publishes to itself, one message after the other, and notes how long it waited at worst."""
-
-    def __init__(self, broker: Broker) -> None:
-        super().__init__(name="innocent", daemon=True)
-        self.client = Client(broker, "innocent")
-        self.client.subscribe("innocent/#", 1)
-        self.rounds = 0
-        self.waited_max_s = 0.0
-        self.wrong: BaseException | None = None
-        self._enough = threading.Event()
-
-    def run(self) -> None:
-        try:
-            while not self._enough.wait(0.002):
-                began_at = time.monotonic()
-                payload = b"%d" % self.rounds
-                self.client.publish("innocent/round", payload, self.rounds % 2)
-                assert self.client.next_message().payload == payload
-                self.waited_max_s = max(self.waited_max_s, time.monotonic() - began_at)
-                self.rounds += 1
-        except BaseException as wrong:
-            self.wrong = wrong
-
-    def check(self) -> None:
-        """It has been served, and is served now."""
-        before = self.rounds
-        wait_until(lambda: self.wrong is not None or self.rounds > before + 2, "the innocent client is served")
-        self._enough.set()
-        self.join(raw.TIMEOUT_S)
-        if self.wrong is not None:
-            raise self.wrong
-        assert self.waited_max_s < WAIT_MAX_S, f"the innocent client waited {self.waited_max_s:.1f} s"
-        self.client.socket.close()
-
-
-@contextmanager
-def attacked(broker: Broker, growth_max: int = 32 * MB) -> Iterator[None]:
-    """What happens inside must harm nobody else, and leave the broker's memory alone."""
-    innocent = Innocent(broker)
-    innocent.start()
-    before = raw.rss_bytes(broker)
-    yield
-    innocent.check()
-    grown = raw.rss_bytes(broker) - before
-    assert grown < growth_max, f"the broker has grown by {grown / MB:.0f} MB"
-    assert broker.running
-    assert "Traceback" not in broker.log, broker.log
 
 
 def wait_for_ends(clients: list[socket.socket], timeout_s: float) -> None:
@@ -101,19 +49,6 @@ def wait_for_ends(clients: list[socket.socket], timeout_s: float) -> None:
                     data = b""
                 if not data:
                     selector.unregister(key.fileobj)
-
-
-def push(client: socket.socket, data: bytes, at_least: int, timeout_s: float = 10.0) -> int:
-    """Sends without reading until so many bytes are gone, the broker closes, or takes no more for a second."""
-    deadline = time.monotonic() + timeout_s
-    sent = 0
-    client.settimeout(1.0)
-    while sent < at_least and time.monotonic() < deadline:
-        try:
-            sent += client.send(data[sent % len(data) :])
-        except (TimeoutError, ConnectionError):
-            break
-    return sent
 
 
 # Before the CONNECT
@@ -349,40 +284,7 @@ def test_retained_messages_have_a_bound(start_broker: StartBroker) -> None:
         assert client.so_far() == []  # it has no words for a refusal, but refused it is
 
 
-# Replies that nobody reads
-
-
-@pytest.mark.parametrize(
-    ("asked", "bytes_sent"),
-    [
-        (wire.publish("$SYS/" + "x" * 60_000, b"", qos=1, packet_id=1), 120 * MB),  # each refused, with a reason
-        (wire.subscribe(1, *((f"filter/{number}", 0) for number in range(1000))), 4 * MB),
-        (wire.PINGREQ * 1000, 2 * MB),
-    ],
-    ids=["refused", "granted", "pinged"],
-)
-def test_answers_that_nobody_reads(start_broker: StartBroker, asked: bytes, bytes_sent: int) -> None:
-    """A client that asks and asks and does not take the answers is made to wait, or cut off; they do not pile up."""
-    broker = start_broker()
-    with attacked(broker):
-        greedy = Client(broker, "greedy", receive_buffer_bytes=4096)
-        push(greedy.socket, asked, bytes_sent)
-        with opened(broker, "another") as another:  # the broker has worked off what it took
-            another.so_far()
-
-
-def test_answers_are_not_lost_by_who_is_late(start_broker: StartBroker) -> None:
-    """The same client that did not read, and then does: every answer is there, in order."""
-    broker = start_broker()
-    with attacked(broker):
-        late = Client(broker, "late", V3, receive_buffer_bytes=4096)
-        asked = b"".join(late.packet("nobody", b"x" * 50, 1, number) for number in range(1, 60_001))
-        sender = threading.Thread(target=late.socket.sendall, args=(asked,), daemon=True)
-        sender.start()
-        sender.join(0.5)  # by then all is sent, or the broker takes no more
-        for number in range(1, 60_001):
-            assert late.expect(Type.PUBACK).packet_id == number
-        sender.join(raw.TIMEOUT_S)
+# What they may not get
 
 
 def test_a_reason_that_is_too_long(start_broker: StartBroker) -> None:
@@ -393,24 +295,6 @@ def test_a_reason_that_is_too_long(start_broker: StartBroker) -> None:
             topic = "$SYS/" + character * (65_530 // len(character.encode()))
             assert client.publish(topic, b"", 1) == 0x87
             assert client.subscribe(topic) == 2
-
-
-def test_retained_messages_that_nobody_reads(start_broker: StartBroker) -> None:
-    """A few bytes ask for all retained messages, over and over, and the answer is never read."""
-    broker = start_broker()
-    with opened(broker, "writer") as writer:
-        for number in range(100):
-            writer.publish(f"r/{number}", b"x" * 40_000, 1, retain=True)
-    with attacked(broker, growth_max=48 * MB):
-        for qos in (0, 1):
-            greedy = [Client(broker, f"greedy-{qos}-{number}", receive_buffer_bytes=4096) for number in range(5)]
-            for client in greedy:
-                push(client.socket, b"".join(wire.subscribe(n + 1, ("r/#", qos)) for n in range(100)), at_least=1)
-            for client in greedy:
-                client.socket.close()
-    with opened(broker, "reader") as reader:  # who reads gets all of them
-        reader.subscribe("r/#", 0)
-        assert {message.topic for message in reader.messages(100)} == {f"r/{number}" for number in range(100)}
 
 
 def test_a_queue_is_bounded_by_its_bytes(start_broker: StartBroker) -> None:

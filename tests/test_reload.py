@@ -16,7 +16,8 @@ import trustme
 from braidmq.broker.security.passwords import delete_user, set_password
 from tests import raw
 from tests.conformance import wire
-from tests.raw import V3, V5, Client, Type, opened, persistent, wait_until
+from tests.conformance.wire import V3, V5, Type
+from tests.raw import Client, opened, persistent, wait_until
 
 if TYPE_CHECKING:
     from tests.conftest import Broker, StartBroker

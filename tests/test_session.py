@@ -42,8 +42,10 @@ class Sender:
         self.under_way: dict[int, tuple[int, bytes, bool]] = {}
         """By packet id: QoS, payload, and whether its PUBREC has come."""
         self.acknowledged: list[tuple[int, bytes]] = []
+        self.sent_again = False
 
     def connect(self, world: World) -> None:
+        self.sent_again = self.sent_again or bool(self.under_way)
         self.peer = world.client("p", clean=False, properties=props(session_expiry=KEPT_S))
         for packet_id, (qos, payload, received) in list(self.under_way.items()):
             if received:
@@ -61,6 +63,13 @@ class Sender:
         packet_id = next(one for one in self.IDS if one not in self.under_way)
         self.under_way[packet_id] = (qos, payload, False)
         return wire.publish("t", payload, qos=qos, packet_id=packet_id)
+
+    def release(self) -> None:
+        """The second half of QoS 2, for all that have come to it."""
+        assert self.peer is not None
+        for packet_id, (_, _, received) in list(self.under_way.items()):
+            if received:
+                self.peer.send(wire.ack(Type.PUBREL, packet_id))
 
     @property
     def has_room(self) -> bool:
@@ -84,7 +93,6 @@ class Sender:
             if not received:
                 self.acknowledged.append((2, payload))
             self.under_way[one.packet_id] = (2, payload, True)
-            self.peer.send(wire.ack(Type.PUBREL, one.packet_id))
         else:
             assert one.type is Type.PUBCOMP
             self.under_way.pop(one.packet_id, None)
@@ -143,6 +151,7 @@ class Receiver:
         elif known is not None:
             assert known == (one.qos, one.payload), "another message under the same packet id"
         self.fresh.add(one.packet_id)
+        self.answered.discard(one.packet_id)
         if one.qos == 1 or known is None:
             self.got[one.qos].append(one.payload)
         self.open[one.packet_id] = (one.qos, one.payload)
@@ -208,13 +217,31 @@ class Sessions(RuleBasedStateMachine):
     @rule(qos=st.integers(1, 2), size=st.integers(0, 60))
     def publish_without_a_flush(self, qos: int, size: int) -> None:
         """It arrives, and what follows may be the end of the broker."""
-        assert self.sender.peer is not None
-        self.sender.peer.connection.receive(self.sender.publish(qos, size))
+        peer = self.sender.peer
+        assert peer is not None
+        peer._inbox += self.sender.publish(qos, size)
+        peer._pump()
 
+    @precondition(lambda self: self.sender.peer)
     @rule()
-    def publisher_comes_back(self) -> None:
+    def release(self) -> None:
+        self.sender.release()
+        self.look()
+
+    @rule(lost=st.booleans())
+    def publisher_comes_back(self, lost: bool) -> None:
+        """The answers that were on their way to it may be lost."""
+        self.world.settle()
+        if not lost:
+            self.sender.read()
         self.sender.connect(self.world)
         self.look()
+
+    @precondition(lambda self: self.sender.peer and self.sender.has_room)
+    @rule(qos=st.integers(1, 2))
+    def publish_and_never_hear_of_it(self, qos: int) -> None:
+        self.publish_without_a_flush(qos, 1)
+        self.publisher_comes_back(lost=True)
 
     # The subscriber
 
@@ -224,12 +251,24 @@ class Sessions(RuleBasedStateMachine):
         self.receiver.connect(self.world, receive_maximum)
         self.look()
 
+    @rule(data=st.data())
+    def subscriber_comes_back_and_acknowledges_what_it_had(self, data: Any) -> None:
+        """Before it is sent again: the window is one, so the others wait for it."""
+        self.receiver.connect(self.world, 1)
+        had = sorted(self.receiver.open.keys() - self.receiver.fresh - self.receiver.answered)
+        for packet_id in data.draw(st.permutations(had)):
+            if packet_id in self.receiver.open and self.receiver.peer is not None:
+                self.receiver.answer(packet_id)
+        self.look()
+
     @precondition(lambda self: self.receiver.peer)
-    @rule(politely=st.booleans())
-    def subscriber_leaves(self, politely: bool) -> None:
+    @rule(politely=st.booleans(), lost=st.booleans())
+    def subscriber_leaves(self, politely: bool, lost: bool) -> None:
+        """What was on its way to it may be lost."""
         peer = self.receiver.peer
         assert peer is not None
-        self.receiver.read()
+        if not lost:
+            self.receiver.read()
         self.receiver.peer = None
         if politely:
             peer.send(wire.disconnect())
@@ -242,6 +281,9 @@ class Sessions(RuleBasedStateMachine):
     def acknowledge_one(self, data: Any, refuse: bool, early: bool) -> None:
         """In any order; early is an acknowledgement of what came before this connection and not yet again."""
         receiver = self.receiver
+        self.look()
+        if receiver.peer is None:
+            return
         waiting = (receiver.open.keys() - receiver.answered) | receiver.released
         ids = sorted(one for one in waiting if early or one in receiver.fresh or one in receiver.released)
         if ids:
@@ -251,6 +293,7 @@ class Sessions(RuleBasedStateMachine):
     @precondition(lambda self: self.receiver.peer)
     @rule()
     def acknowledge_all(self) -> None:
+        self.look()
         self._acknowledge_all()
 
     def _acknowledge_all(self) -> None:
@@ -282,12 +325,12 @@ class Sessions(RuleBasedStateMachine):
         self.look()
 
     @precondition(lambda self: self.stored)
-    @rule(flushed=st.booleans())
-    def the_broker_dies(self, flushed: bool) -> None:
-        """Without a word: what was not committed is gone, and so are the connections."""
+    @rule(flushed=st.booleans(), lost=st.booleans())
+    def the_broker_dies(self, flushed: bool, lost: bool) -> None:
+        """Without a word: what was not committed is gone, and so are the connections and what was on them."""
         if flushed:
-            self.look()
-        else:
+            self.world.settle()
+        if not lost:
             self.receiver.read()
             self.sender.read()
         self.receiver.peer = self.sender.peer = None
@@ -343,7 +386,10 @@ class Sessions(RuleBasedStateMachine):
         got0, got1, got2 = self.receiver.got
         assert len(got0) == len(set(got0))
         assert len(got2) == len(set(got2)), "QoS 2 came twice"
-        for got in (got0, list(dict.fromkeys(got1)), got2):
+        self.check_order(got0, list(dict.fromkeys(got1)), got2)
+
+    def check_order(self, *by_qos: list[bytes]) -> None:
+        for got in by_qos:
             assert got == sorted(got, key=number_of)
 
     # The end
@@ -362,6 +408,8 @@ class Sessions(RuleBasedStateMachine):
         """Both come back and stay until nothing is left."""
         self.sender.connect(self.world)
         for _ in range(3):
+            self.look()
+            self.sender.release()
             self.look()
             self.receiver.connect(self.world, 100)
             self._acknowledge_all()
@@ -408,6 +456,11 @@ class FullQueues(Sessions):
     """With small queues: the oldest are lost, within the bounds, and each loss is counted."""
 
     limits = Limits(inflight_max=4, queue_messages_max=4, queue_bytes_max=150)
+
+    def check_order(self, *by_qos: list[bytes]) -> None:
+        """What was sent again stands twice in the queue, and the first of the two may be what it loses."""
+        got0, got1, got2 = by_qos
+        super().check_order(got0, [] if self.sender.sent_again else got1, got2)
 
     def check_end(self) -> None:
         assert not self.sender.under_way

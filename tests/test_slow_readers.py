@@ -1,4 +1,4 @@
-"""Subscribers that do not keep up: memory stays within bounds, others get all of theirs, and no packet is torn."""
+"""Clients that do not keep up with what they asked for: memory is bounded, others get theirs, and no packet is torn."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests import raw
 from tests.conformance import wire
+from tests.conformance.wire import V3, V5, Received, Type
+from tests.innocent import MB, attacked, bounded, push
 from tests.interop.places import Places, running
-from tests.raw import V3, V5, Client, Received, Type, opened, persistent
+from tests.raw import Client, opened, persistent
 
 if TYPE_CHECKING:
-    from tests.conftest import Broker, StartBroker
+    from tests.conftest import StartBroker
 
-MB = 1024 * 1024
 ADMIN = "[admin]\nport = 0\n"
 BATCH = 200
 PAYLOAD_BYTES = 2000
@@ -45,15 +44,6 @@ def flood(writer: Client, reader: Client, topic: str, count: int) -> None:
         numbers = range(start, start + BATCH)
         writer.send(*(writer.packet(topic, payload(number)) for number in numbers))
         assert [number_of(message) for message in reader.messages(BATCH)] == list(numbers)
-
-
-@contextmanager
-def bounded(broker: Broker, growth_max: int) -> Iterator[None]:
-    before = raw.rss_bytes(broker)
-    yield
-    grown = raw.rss_bytes(broker) - before
-    assert grown < growth_max, f"the broker has grown by {grown / MB:.0f} MB"
-    assert "Traceback" not in broker.log, broker.log
 
 
 # QoS 0
@@ -234,6 +224,60 @@ def test_a_pause_within_the_bounds_loses_nothing(start_broker: StartBroker, qos:
     with opened(broker, "writer") as writer:
         writer.publish("live", payload(1))
         assert number_of(slow.next_message()) == 1
+
+
+# Replies that nobody reads
+
+
+@pytest.mark.parametrize(
+    ("asked", "bytes_sent"),
+    [
+        (wire.publish("$SYS/" + "x" * 60_000, b"", qos=1, packet_id=1), 120 * MB),  # each refused, with a reason
+        (wire.subscribe(1, *((f"filter/{number}", 0) for number in range(1000))), 4 * MB),
+        (wire.PINGREQ * 1000, 2 * MB),
+    ],
+    ids=["refused", "granted", "pinged"],
+)
+def test_answers_that_nobody_reads(start_broker: StartBroker, asked: bytes, bytes_sent: int) -> None:
+    """A client that asks and asks and does not take the answers is made to wait, or cut off; they do not pile up."""
+    broker = start_broker()
+    with attacked(broker):
+        greedy = Client(broker, "greedy", receive_buffer_bytes=4096)
+        push(greedy.socket, asked, bytes_sent)
+        with opened(broker, "another") as another:  # the broker has worked off what it took
+            another.so_far()
+
+
+def test_answers_are_not_lost_by_who_is_late(start_broker: StartBroker) -> None:
+    """The same client that did not read, and then does: every answer is there, in order."""
+    broker = start_broker()
+    with attacked(broker):
+        late = Client(broker, "late", V3, receive_buffer_bytes=4096)
+        asked = b"".join(late.packet("nobody", b"x" * 50, 1, number) for number in range(1, 60_001))
+        sender = threading.Thread(target=late.socket.sendall, args=(asked,), daemon=True)
+        sender.start()
+        sender.join(0.5)  # by then all is sent, or the broker takes no more
+        for number in range(1, 60_001):
+            assert late.expect(Type.PUBACK).packet_id == number
+        sender.join(raw.TIMEOUT_S)
+
+
+def test_retained_messages_that_nobody_reads(start_broker: StartBroker) -> None:
+    """A few bytes ask for all retained messages, over and over, and the answer is never read."""
+    broker = start_broker()
+    with opened(broker, "writer") as writer:
+        for number in range(100):
+            writer.publish(f"r/{number}", b"x" * 40_000, 1, retain=True)
+    with attacked(broker, growth_max=48 * MB):
+        for qos in (0, 1):
+            greedy = [Client(broker, f"greedy-{qos}-{number}", receive_buffer_bytes=4096) for number in range(5)]
+            for client in greedy:
+                push(client.socket, b"".join(wire.subscribe(n + 1, ("r/#", qos)) for n in range(100)), at_least=1)
+            for client in greedy:
+                client.socket.close()
+    with opened(broker, "reader") as reader:  # who reads gets all of them
+        reader.subscribe("r/#", 0)
+        assert {message.topic for message in reader.messages(100)} == {f"r/{number}" for number in range(100)}
 
 
 # The end of the broker

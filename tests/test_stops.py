@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conformance import wire
-from tests.raw import V3, V5, Client, Type, Will, opened, persistent, wait_until
+from tests.conformance.wire import V3, V5, Type, Will
+from tests.raw import Client, opened, persistent, wait_until
 from tests.streams import WINDOW, Publisher, Subscriber, finish, wait_for_more
 
 if TYPE_CHECKING:

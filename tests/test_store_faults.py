@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 from tests import raw
-from tests.raw import V3, V5, Client, opened, persistent, wait_until
+from tests.conformance.wire import V3, V5, Type, Will
+from tests.raw import Client, opened, persistent, wait_until
 from tests.streams import Publisher, Subscriber, finish, wait_for_more
 
 if TYPE_CHECKING:
@@ -102,13 +103,13 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
 @pytest.fixture(scope="module")
 def stored(broker: Broker) -> bytes:
     """A store with something in every table, as it lies on the disk."""
-    with Client(broker, "stored", will=raw.Will("w", b"x"), **persistent(V5)) as reader:
+    with Client(broker, "stored", will=Will("w", b"x"), **persistent(V5)) as reader:
         reader.subscribe("stored")
         with opened(broker, "writer", **persistent(V5)) as writer:
             writer.publish_many("stored", [b"x" * 500] * 100, 1)
             writer.publish("stored/kept", b"x", 1, retain=True)
             writer.send(writer.packet("stored", b"x", 2, 1000))
-            writer.find(raw.Type.PUBREC, 1000)
+            writer.find(Type.PUBREC, 1000)
             live, copy = sqlite3.connect(broker.data / FILE_NAME), sqlite3.connect(":memory:")
             live.backup(copy)
             live.close()
@@ -409,7 +410,7 @@ def test_memory_is_bounded_while_the_disk_is_full(start_broker: StartBroker) -> 
         grown = raw.rss_bytes(broker) - before
     assert grown < 24 * MB, f"60 MB for one topic left {grown / MB:.0f} MB behind"
     for number in range(300):
-        with Client(broker, f"visitor-{number}", will=raw.Will("kept", b"z" * 50_000, retain=True)) as visitor:
+        with Client(broker, f"visitor-{number}", will=Will("kept", b"z" * 50_000, retain=True)) as visitor:
             assert visitor.accepted
     grown = raw.rss_bytes(broker) - before
     assert grown < 24 * MB, f"visitors and their wills left {grown / MB:.0f} MB behind"

@@ -7,7 +7,7 @@ at their place in the order, and each is drawn from where it is kept when its tu
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from braidmq.broker.limits import Limits
 from braidmq.broker.message import Delivery, Message
@@ -66,15 +66,20 @@ class Backlog:
         """Empties the queue."""
         return [self.pop() for _ in range(len(self._items) - bool(self._feed) + len(self._feed))]
 
-    def take_group(self, group: str) -> list[Delivery]:
-        """Takes out what shared subscriptions (one, or all) gave and was never sent."""
-        found = [d for d in self._items if d.group and group in ("", d.group) and not d.packet_id]
+    def take(self, wanted: Callable[[Delivery], bool]) -> list[Delivery]:
+        """Takes out those that are wanted; the others keep their order, and a feed its place."""
+        found = [delivery for delivery in self._items if delivery is not FEED and wanted(delivery)]
         if found:
             taken = set(map(id, found))
-            self._items = deque(d for d in self._items if id(d) not in taken)
-            self.bytes -= sum(d.message.size for d in found)
+            self._items = deque(delivery for delivery in self._items if id(delivery) not in taken)
+            self.bytes -= sum(delivery.message.size for delivery in found)
+            self.qos0_count -= sum(not delivery.qos for delivery in found)
             self._metrics.queued_messages -= len(found)
         return found
+
+    @property
+    def waiting(self) -> Iterable[Delivery]:
+        return (*self._items, *self._feed)
 
     @property
     def feed_count(self) -> int:

@@ -410,10 +410,19 @@ class Broker:
             if session is not None:
                 free = access.unrestricted(connection.identity, session.client_id)
                 connection.allowed_topics = None if free else set()
-                for full_filter in list(session.subscriptions):
-                    if not access.may_subscribe(connection.identity, session.client_id, full_filter):
-                        self.log.info("%s loses its subscription to %r", connection.label, full_filter)
-                        self.unsubscribe(session, full_filter)
+                self.withdraw_forbidden(session, connection.identity)
+
+    def withdraw_forbidden(self, session: Session, identity: Identity) -> None:
+        """Takes from a session what this identity may not have: the rules have changed, or it is somebody else."""
+        for full_filter in list(session.subscriptions):
+            if not self.access.may_subscribe(identity, session.client_id, full_filter):
+                self.log.info("client %r loses its subscription to %r", session.client_id, full_filter)
+                self.unsubscribe(session, full_filter)
+        judged: dict[str, bool] = {}
+        for topic in session.topics_waiting():
+            judged[topic] = self.access.may_subscribe(identity, session.client_id, topic)
+        if not all(judged.values()):
+            session.withdraw({topic for topic, allowed in judged.items() if not allowed})
 
     # Messages
 

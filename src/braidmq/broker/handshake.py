@@ -208,6 +208,8 @@ class Handshake:
         connection.session = session
         connection.aliases_out_max = min(connect.properties.topic_alias_maximum or 0, broker.limits.topic_alias_out_max)
         connection.takes_plain = not connection.aliases_out_max and not connection.packet_max_out
+        if present:
+            broker.withdraw_forbidden(session, identity)
         session.attach(connection, window)
         broker.attached(session, connect.will)
         broker.identify(connection, identity)

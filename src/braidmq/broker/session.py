@@ -314,7 +314,6 @@ class Session:
             waiting = self.backlog.take_all() if self.backlog else []
             self.backlog = Backlog(self.broker.metrics)
             for delivery in self.inflight.values():
-                delivery.under_way = False
                 self.backlog.push(delivery)
             for delivery in waiting:
                 self.backlog.push(delivery)
@@ -324,6 +323,9 @@ class Session:
         """The connection is gone. What is in flight no longer waits as well, what was retained now waits for itself."""
         self.connection = None
         self.free = 0
+        if self.durable:
+            for delivery in self.inflight.values():
+                delivery.under_way = False
         waiting = self.backlog.take_all() if self.backlog else []
         self.backlog = None
         for delivery in waiting:
@@ -348,11 +350,28 @@ class Session:
             for delivery in found:
                 del self.inflight[delivery.packet_id]
         if self.backlog is not None:
-            found += self.backlog.take_group(group)
+            found += self.backlog.take(lambda d: bool(d.group) and group in ("", d.group) and not d.packet_id)
             self.backlog = self.backlog or None
         for delivery in found:
             self._discard(delivery)
         return found
+
+    def topics_waiting(self) -> set[str]:
+        """The topics of all that the client has not received for sure."""
+        waiting = self.backlog.waiting if self.backlog is not None else ()
+        return {delivery.message.topic for delivery in (*self.inflight.values(), *waiting)} - {""}
+
+    def withdraw(self, topics: set[str]) -> None:
+        """Takes out what waits or is in flight of these topics."""
+        for packet_id, delivery in list(self.inflight.items()):
+            if delivery.message.topic in topics and not delivery.under_way:
+                del self.inflight[packet_id]
+                self._discard(delivery)
+        if self.backlog is not None:
+            for delivery in self.backlog.take(lambda one: one.message.topic in topics and not one.packet_id):
+                self._discard(delivery)
+            self.backlog = self.backlog or None
+            self.broker.order_changed(self)
 
     def restore(self, saved: SavedSession) -> None:
         """Takes up what was in the store: under way where it has a packet id, waiting where it has none."""
