@@ -237,6 +237,24 @@ def test_subscriptions_have_a_bound(start_broker: StartBroker, version: int) -> 
         assert client.subscribe("another", 0) == 0
 
 
+@pytest.mark.parametrize("kind", ["long", "deep"])
+def test_subscriptions_have_a_bound_in_bytes(start_broker: StartBroker, kind: str) -> None:
+    """With the limits that everybody has by default, one client cannot make the broker remember half a gigabyte."""
+    broker = start_broker()
+
+    def topic_filter(number: int) -> str:
+        if kind == "long":
+            return f"{number}/" + "x" * 60_000
+        return f"{number}/" + "/".join(f"{number * 128 + level:x}" for level in range(127))
+
+    with Client(broker, "greedy") as client, attacked(broker, growth_max=64 * MB):
+        for start in range(0, 4000, 50):
+            client.send(wire.subscribe(1, *((topic_filter(number), 0) for number in range(start, start + 50))))
+            assert set(client.expect(Type.SUBACK).reasons) <= {0, 0x97}
+        client.unsubscribe(topic_filter(0))
+        assert client.subscribe("modest") == 2  # there is room again
+
+
 @both_versions
 def test_deep_topics_are_refused(start_broker: StartBroker, version: int) -> None:
     broker = start_broker("[limits]\ntopic_levels_max = 10\nroute_cache_max = 100\n")

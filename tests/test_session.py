@@ -342,6 +342,13 @@ class Sessions(RuleBasedStateMachine):
         self.world.after.clear()
         self.world.broker = self.world._start()
 
+    @precondition(lambda self: self.stored and self.sender.peer and self.sender.has_room)
+    @rule(qos=st.integers(1, 2), flushed=st.booleans())
+    def the_broker_dies_before_its_answer_is_heard(self, qos: int, flushed: bool) -> None:
+        self.publish_without_a_flush(qos, 1)
+        self.the_broker_dies(flushed, lost=True)
+        self.publisher_comes_back(lost=True)
+
     # What always holds
 
     @invariant()
@@ -496,3 +503,265 @@ TestFullQueuesOfTheOldest = FullQueuesOfTheOldest.TestCase
 TestFullQueuesOfTheOldest.settings = examples(20)
 TestStoredFullQueues = StoredFullQueues.TestCase
 TestStoredFullQueues.settings = examples(25)
+
+
+# By hand
+
+
+def waiting_for(world: World, client_id: str) -> list[bytes]:
+    backlog = world.broker.sessions[client_id].backlog
+    return [one.message.payload for one in backlog._items] if backlog else []
+
+
+def kept(world: World, receive_maximum: int = 65_535, client_id: str = "s") -> Peer:
+    return world.client(
+        client_id, clean=False, properties=props(session_expiry=KEPT_S, receive_maximum=receive_maximum)
+    )
+
+
+def publish_all(world: World, payloads: list[bytes], qos: int = 1) -> None:
+    publisher = world.client("p")
+    for payload in payloads:
+        publisher.publish("t", payload, qos)
+
+
+@pytest.mark.parametrize(("policy", "left"), [("drop_oldest", [b"3", b"4", b"5"]), ("drop_newest", [b"1", b"2", b"3"])])
+@pytest.mark.parametrize("stored", [False, True], ids=["memory", "stored"])
+def test_a_full_offline_queue(policy: Any, left: list[bytes], stored: bool, tmp_path: Path) -> None:
+    limits = Limits(queue_messages_max=3, queue_full=policy)
+    world = World(limits=limits, **({"store": SqliteStore(tmp_path)} if stored else {}))
+    subscriber = kept(world)
+    subscriber.subscribe("t", 1)
+    subscriber.drop()
+    publish_all(world, [b"1", b"2", b"3", b"4", b"5"])
+    assert waiting_for(world, "s") == left
+    assert world.broker.metrics.messages_dropped == 2
+    if stored:
+        world.broker.store.close()
+        world = World(limits=limits, store=SqliteStore(tmp_path))
+    kept(world).expect_payloads(*left)
+
+
+def test_the_bytes_of_an_offline_queue_are_bounded() -> None:
+    world = World(limits=Limits(queue_bytes_max=1000))
+    subscriber = kept(world)
+    subscriber.subscribe("t", 1)
+    subscriber.drop()
+    publish_all(world, [b"a" * 400, b"b" * 400, b"c" * 400])
+    assert waiting_for(world, "s") == [b"b" * 400, b"c" * 400]
+    publish_all(world, [b"d" * 5000])
+    assert waiting_for(world, "s") == [b"d" * 5000], "one that is larger than the bound is kept alone"
+    publish_all(world, [b"e"])
+    assert waiting_for(world, "s") == [b"e"]
+    assert world.broker.metrics.messages_dropped == 4
+
+
+@pytest.mark.parametrize("stays", [False, True], ids=["clean", "kept"])
+def test_a_reader_that_takes_nothing_is_cut_off_at_the_bound(stays: bool) -> None:
+    world = World(limits=Limits(queue_messages_max=3, inflight_max=2))
+    subscriber = kept(world) if stays else world.client("s")
+    subscriber.subscribe("t", 1)
+    publish_all(world, [b"%d" % number for number in range(5)])
+    assert not subscriber.link.closed
+    publish_all(world, [b"5"])
+    assert [one.payload for one in subscriber.take()[:2]] == [b"0", b"1"]
+    assert subscriber.link.closed
+    assert world.broker.metrics.slow_readers == 1
+    assert world.broker.metrics.queued_messages == (3 if stays else 0)
+    if stays:
+        back = kept(world, 100)
+        assert [one.payload for one in back.take()] == [b"0", b"1"]
+        assert waiting_for(world, "s") == [b"3", b"4", b"5"], "now it is away, and the oldest leave"
+
+
+def test_what_is_sent_again_takes_no_room_in_the_queue() -> None:
+    """It was under way before, and had left the queue: a client that comes back is not cut off for it."""
+    world = World(limits=Limits(queue_messages_max=4, queue_bytes_max=400, inflight_max=4))
+    subscriber = kept(world)
+    subscriber.subscribe("t", 1)
+    publish_all(world, [b"%d" % number + bytes(90) for number in range(4)])
+    subscriber.drop()
+    publish_all(world, [b"4", b"5"])
+    back = kept(world, 1)
+    publish_all(world, [b"6", b"7"])
+    assert not back.link.closed
+    publish_all(world, [b"8"])
+    assert back.link.closed
+    assert waiting_for(world, "s") == [b"5", b"6", b"7", b"8"]
+
+
+def test_packet_ids_start_again_behind_the_last_and_pass_over_those_in_use() -> None:
+    world = World(limits=Limits(inflight_max=10))
+    subscriber = world.client("s")
+    subscriber.subscribe("t", 2)
+    session = world.broker.sessions["s"]
+    publish_all(world, [b"one"], 1)
+    publish_all(world, [b"two"], 2)
+    first, second = subscriber.take()
+    assert (first.packet_id, second.packet_id) == (1, 2)
+    subscriber.send(wire.ack(Type.PUBREC, 2))
+    subscriber.expect(Type.PUBREL, packet_id=2)
+    session._last_id = 65_533
+    publish_all(world, [b"3", b"4", b"5", b"6"])
+    assert [one.packet_id for one in subscriber.take()] == [65_534, 65_535, 3, 4]
+    subscriber.send(wire.ack(Type.PUBACK, 1), wire.ack(Type.PUBCOMP, 2))
+    session._last_id = 65_535
+    publish_all(world, [b"7", b"8", b"9"])
+    assert [one.packet_id for one in subscriber.take()] == [1, 2, 5]
+
+
+@pytest.mark.parametrize("version", [V3, V5])
+def test_what_expires_in_the_queue_is_not_sent_and_frees_its_place(version: int, tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    world = World(store=store)
+    subscriber = world.client("s", version, **persistent(version))
+    subscriber.subscribe("t", 1)
+    subscriber.drop()
+    publisher = world.client("p")
+    publisher.publish("t", b"short", 1, properties=props(message_expiry=5))
+    publisher.publish("t", b"long", 1, properties=props(message_expiry=50))
+    publisher.publish("t", b"ever", 1)
+    world.advance(5)
+    back = world.client("s", version, **persistent(version))
+    got = back.expect_payloads(b"long", b"ever")
+    assert got[0].properties == ({"message_expiry": 45} if version == V5 else {})
+    for one in got:
+        back.acknowledge(one)
+    assert store._db.execute("SELECT count(*) FROM message").fetchone() == (0,)
+    store.close()
+
+
+def test_qos_0_waits_in_its_place_where_it_is_queued_at_all() -> None:
+    world = World(limits=Limits(queue_qos0=True))
+    subscriber = kept(world)
+    subscriber.subscribe("t", 1)
+    subscriber.drop()
+    publish_all(world, [b"1", b"2"], 1)
+    publish_all(world, [b"a", b"b"], 0)
+    back = kept(world, 1)
+    publish_all(world, [b"c"], 0)
+    publish_all(world, [b"d"], 0)
+    got: list[bytes] = []
+    while new := back.take():
+        for one in new:
+            got.append(one.payload)
+            back.acknowledge(one)
+    assert [one for one in got if one in b"12"] == [b"1", b"2"]
+    assert [one for one in got if one in b"abcd"] == [b"a", b"b", b"c", b"d"]
+    publish_all(world, [b"e"], 0)
+    back.expect_payloads(b"e")
+
+
+def test_without_queue_qos0_nothing_of_qos_0_waits_for_who_is_away() -> None:
+    world = World()
+    subscriber = kept(world)
+    subscriber.subscribe("t", 1)
+    subscriber.drop()
+    publish_all(world, [b"a", b"b"], 0)
+    assert world.broker.metrics.queued_messages == 0
+    kept(world).expect_nothing()
+
+
+def test_live_messages_wait_behind_the_retained_ones_that_a_subscription_asked_for() -> None:
+    """Else the last value that the client hears of a topic would be an old one. After a reconnect, too."""
+    world = World()
+    publisher = world.client("p")
+    for number in range(5):
+        publisher.publish(f"r/{number}", b"old", retain=True)
+    subscriber = kept(world, 1)
+    for _ in range(2):
+        subscriber.subscribe("t", 1)
+        publisher.publish("t", b"block", 1)
+        (block,) = subscriber.expect_payloads(b"block")
+        subscriber.subscribe("r/#")
+        for number in range(5):
+            publisher.publish(f"r/{number}", b"new")
+        subscriber.expect_nothing()
+        subscriber.acknowledge(block)
+        subscriber.expect_payloads(*[b"old"] * 5, *[b"new"] * 5)
+        publisher.publish("r/1", b"newer")
+        subscriber.expect_payloads(b"newer")
+        publisher.publish("t", b"block", 1)
+        subscriber.take()
+        subscriber.subscribe("r/#")
+        publisher.publish("r/1", b"waits")
+        subscriber.drop()
+        subscriber = kept(world, 1)
+        for one in subscriber.take():
+            subscriber.acknowledge(one)
+        subscriber.take()
+        publisher.publish("r/1", b"plain again")
+        subscriber.expect_payloads(b"plain again")
+
+
+def test_much_that_waits_is_sent_over_several_ticks() -> None:
+    """What a client is owed is not put into memory all at once."""
+    world = World(limits=Limits(outbound_bytes_max=65_536, inflight_max=1000))
+    subscriber = kept(world)
+    subscriber.subscribe("t", 1)
+    subscriber.drop()
+    publish_all(world, [b"%03d" % number + bytes(10_000) for number in range(40)])
+    peer = world.peer(V5)
+    peer.connection.receive(wire.connect("s", clean=False, properties=props(session_expiry=KEPT_S)))
+    sizes = []
+    while not sizes or sizes[-1]:
+        world.broker.flush()
+        sizes.append(len(peer.link.stream) - sum(sizes))
+    assert sum(sizes) > 400_000
+    assert max(sizes) < 2 * (65_536 + 10_100)
+    peer.expect(Type.CONNACK)
+    assert [int(one.payload[:3]) for one in peer.take()] == list(range(40))
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_too_large_for_the_client_is_as_if_it_had_been_sent(qos: int, tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    world = World(store=store)
+    properties = props(session_expiry=KEPT_S, maximum_packet_size=60, receive_maximum=1)
+    subscriber = world.client("s", clean=False, properties=properties)
+    subscriber.subscribe("t", qos)
+    publish_all(world, [bytes(100), b"small", bytes(100), bytes(100), b"last"], qos)
+    got: list[bytes] = []
+    while new := subscriber.take():
+        for one in new:
+            got.append(one.payload)
+            subscriber.acknowledge(one)
+    assert got == [b"small", b"last"]
+    session = world.broker.sessions["s"]
+    assert (session.inflight, session.released, session.backlog, session.free) == ({}, {}, None, 1)
+    assert store._db.execute("SELECT count(*) FROM message").fetchone() == (0,)
+    store.close()
+
+
+def test_a_session_that_is_no_longer_kept_leaves_the_store_at_once(tmp_path: Path) -> None:
+    """MQTT 5 lets a client come back with a session expiry of 0: from then on it ends with the connection."""
+    store = SqliteStore(tmp_path)
+    world = World(store=store)
+    subscriber = kept(world)
+    subscriber.subscribe("t", 2)
+    subscriber.drop()
+    publish_all(world, [b"1", b"2"], 2)
+    back = world.client("s", clean=False)
+    assert back.connack is not None
+    assert back.connack.session_present
+    assert store._db.execute("SELECT client_id FROM session").fetchall() == []
+    for one in back.expect_payloads(b"1", b"2"):
+        back.acknowledge(one)
+    publish_all(world, [b"3"], 2)
+    back.expect_payloads(b"3")
+    back.drop()
+    for table in ("session", "subscription", "delivery", "message", "received"):
+        assert store._db.execute(f"SELECT * FROM {table}").fetchall() == [], table
+    store.close()
+
+
+def test_the_folder_of_the_store_is_free_again_when_the_broker_is_gone(tmp_path: Path) -> None:
+    for number in range(3):
+        store = SqliteStore(tmp_path)
+        world = World(store=store)
+        client = kept(world)
+        assert client.connack is not None
+        assert client.connack.session_present == (number > 0)
+        world.broker.shut_down()
+        store.close()
+    assert os.listdir(tmp_path)

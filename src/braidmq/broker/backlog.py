@@ -20,13 +20,14 @@ FEED = Delivery(NOTHING, 0)
 
 
 class Backlog:
-    __slots__ = ("_feed", "_items", "_metrics", "bytes", "qos0_count")
+    __slots__ = ("_feed", "_items", "_metrics", "_resend_bytes", "_resend_count", "bytes", "qos0_count")
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._items: deque[Delivery] = deque()
         self._feed: deque[Delivery] = deque()
         self.bytes = 0
+        self._resend_count = self._resend_bytes = 0
         self.qos0_count = 0
         """How many of QoS 0 wait, a feed counted as one: later ones of QoS 0 must not overtake them."""
 
@@ -34,13 +35,17 @@ class Backlog:
         return len(self._items)
 
     def full(self, size: int, limits: Limits) -> bool:
-        """Whether a message of this size would go over the bounds."""
-        count = len(self._items)
-        return count >= limits.queue_messages_max or (count > 0 and self.bytes + size > limits.queue_bytes_max)
+        """Whether a message of this size would go over the bounds; what is only sent again takes no room."""
+        count = len(self._items) - self._resend_count
+        size += self.bytes - self._resend_bytes
+        return count >= limits.queue_messages_max or (count > 0 and size > limits.queue_bytes_max)
 
     def push(self, delivery: Delivery) -> None:
         self._items.append(delivery)
         self.bytes += delivery.message.size
+        if delivery.packet_id:
+            self._resend_count += 1
+            self._resend_bytes += delivery.message.size
         self.qos0_count += not delivery.qos
         self._metrics.queued_messages += 1
 
@@ -51,6 +56,9 @@ class Backlog:
             return self._feed.popleft()
         self._items.popleft()
         self.bytes -= delivery.message.size
+        if delivery.packet_id:
+            self._resend_count -= 1
+            self._resend_bytes -= delivery.message.size
         self.qos0_count -= not delivery.qos
         self._metrics.queued_messages -= 1
         return self._feed.popleft() if delivery is FEED else delivery
@@ -86,5 +94,6 @@ class Backlog:
         return len(self._feed)
 
     def forget_size(self, delivery: Delivery) -> None:
-        """The message of one that waits is about to be taken away from it."""
+        """The message of one that waits to be sent again is about to be taken away from it."""
         self.bytes -= delivery.message.size
+        self._resend_bytes -= delivery.message.size

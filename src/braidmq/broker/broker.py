@@ -18,7 +18,7 @@ from braidmq.broker.limits import Limits
 from braidmq.broker.message import Delivery, Message
 from braidmq.broker.observing.metrics import Metrics
 from braidmq.broker.retained import Retained
-from braidmq.broker.router import Router, Target
+from braidmq.broker.router import Router, Target, filter_cost
 from braidmq.broker.security.identity import Access, Authenticator, Identity, Method, OpenAccess, Origin
 from braidmq.broker.session import Session
 from braidmq.broker.shares import ShareGroup, Subscribed
@@ -138,6 +138,7 @@ class Broker:
     def flush(self) -> None:
         """The end of a tick: one commit, then everything that was waiting for it is written."""
         metrics = self.metrics
+        self.publisher = None
         self.flush_wanted = False
         self.tick += 1
         metrics.bytes_received += self.tick_bytes
@@ -244,6 +245,7 @@ class Broker:
             self.sessions[saved.client_id] = session
             for full_filter, subscribed in saved.subscriptions.items():
                 session.subscriptions[full_filter] = subscribed
+                session.filter_bytes += filter_cost(full_filter)
                 self.router.subscribe(session, full_filter, subscribed)
                 self.metrics.subscriptions += 1
             ends_at = saved.ends_at
@@ -373,6 +375,7 @@ class Broker:
     def subscribe(self, session: Session, full_filter: str, subscribed: Subscribed) -> bool:
         new = self.router.subscribe(session, full_filter, subscribed)
         session.subscriptions[full_filter] = subscribed
+        session.filter_bytes += new * filter_cost(full_filter)
         self.metrics.subscriptions += new
         if session.durable:
             self.store.save_subscription(session.row, full_filter, subscribed)
@@ -382,6 +385,7 @@ class Broker:
         if session.subscriptions.pop(full_filter, None) is None:
             return False
         self.router.unsubscribe(session, full_filter)
+        session.filter_bytes -= filter_cost(full_filter)
         self.metrics.subscriptions -= 1
         if session.durable:
             self.store.drop_subscription(session.row, full_filter)

@@ -42,6 +42,9 @@ KEPT_UP_S = 10.0
 PACKETS_MAX = 500
 """Packets of one client that are handled one by one before it is the others' turn."""
 
+PACKET_SHARE_BYTES = 32
+"""A larger packet counts as one more for every so many bytes: a SUBSCRIBE can hold a thousand filters."""
+
 REASON_TEXT_MAX = 200
 """Characters of a reason string: it may quote what a client sent, and that may be long."""
 
@@ -193,8 +196,8 @@ class Connection:
                 at = after
                 if not going_on:
                     break
-                packets += 1
-                if packets == PACKETS_MAX and at < end:
+                packets += 1 + length // PACKET_SHARE_BYTES
+                if packets >= PACKETS_MAX and at < end:
                     self.hold_reading()
                     broker.go_on_later(self)
                     break
@@ -318,7 +321,7 @@ class Connection:
         if self.state is State.CLOSED:
             return
         if not self.writable:
-            self._count_unread(len(data))
+            self.count_unread(len(data))
         if not self.out:
             self.broker.touched(self)
         self.out.append(data)
@@ -425,7 +428,7 @@ class Connection:
         if self.session is not None:
             self.session.pump()
 
-    def _count_unread(self, size: int) -> None:
+    def count_unread(self, size: int) -> None:
         """A client that does not take its answers is not asked for more: TCP makes it wait."""
         bound = self.broker.limits.outbound_bytes_max
         if self.unread_bytes <= bound < self.unread_bytes + size:

@@ -33,6 +33,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     topic_levels_max: Count = 128
     subscriptions_max: Count = 10_000
     """Subscriptions a session."""
+    subscription_bytes_max: Count = 16 * 1024 * 1024
+    """What the filters of a session may take up: their text, and 200 bytes a level."""
     subscription_ids: bool = True
     receive_max: PacketId = 1_024
     """QoS 1 and 2 publications that a client may have under way towards the broker (MQTT 5 Receive Maximum)."""

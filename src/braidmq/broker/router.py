@@ -19,6 +19,15 @@ if TYPE_CHECKING:
     from braidmq.broker.session import Session
 
 
+LEVEL_BYTES = 200
+"""What a level of a filter costs in the tree, if nobody else has it."""
+
+
+def filter_cost(full_filter: str) -> int:
+    """The memory, in bytes, that a filter may take up."""
+    return len(full_filter.encode()) + LEVEL_BYTES * (full_filter.count("/") + 1)
+
+
 class Target:
     """One session that a topic reaches, whatever the number of its filters that match: one copy, all identifiers."""
 

@@ -43,6 +43,7 @@ class Session:
         "connection",
         "expiry_s",
         "expiry_timer",
+        "filter_bytes",
         "free",
         "inflight",
         "pump_budget",
@@ -68,6 +69,7 @@ class Session:
         self.connection: Connection | None = None
         self.expiry_s = 0
         self.subscriptions: dict[str, Subscribed] = {}
+        self.filter_bytes = 0
         self.inflight: dict[int, Delivery] = {}
         self.released: dict[int, Delivery] = {}
         self.received: set[int] = set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from braidmq.broker.message import Message
+from braidmq.broker.router import filter_cost
 from braidmq.broker.shares import Subscribed
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.errors import PacketError, violation
@@ -69,8 +70,10 @@ def _refusal(connection: Connection, session: Session, one: p.Subscription) -> R
         return Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
     if not broker.access.may_subscribe(connection.identity, session.client_id, one.topic_filter):
         return Reason.NOT_AUTHORIZED
-    if one.topic_filter not in session.subscriptions and len(session.subscriptions) >= limits.subscriptions_max:
-        return Reason.QUOTA_EXCEEDED
+    if one.topic_filter not in session.subscriptions:
+        size = session.filter_bytes + filter_cost(one.topic_filter)
+        if len(session.subscriptions) >= limits.subscriptions_max or size > limits.subscription_bytes_max:
+            return Reason.QUOTA_EXCEEDED
     return None
 
 

@@ -33,6 +33,9 @@ HANDSHAKE_BYTES_MAX: Final = 16 * 1024
 FRAME_SLACK_BYTES: Final = 1024
 """What a frame may hold above the largest packet: a client may put small packets before or behind a large one."""
 
+PIECE_BYTES_MAX: Final = 16 * 1024
+"""Bytes of one connection that are taken apart into frames before it is the others' turn."""
+
 # The library says at level INFO that a connection opened and closed; the core says it better.
 _log = logging.getLogger("braidmq.websocket.frames")
 _log.setLevel(logging.WARNING)
@@ -47,7 +50,9 @@ class WebSocketProtocol(asyncio.Protocol):
         "_door",
         "_frames",
         "_handshake_bytes",
+        "_held",
         "_peer",
+        "_rest",
         "_transport",
         "closing",
     )
@@ -61,6 +66,8 @@ class WebSocketProtocol(asyncio.Protocol):
         self._connection: Connection | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._handshake_bytes = 0
+        self._held = False
+        self._rest = b""
         self.closing = False
         """The core is done with it, or the peer is; what was written may still be on its way."""
 
@@ -80,6 +87,25 @@ class WebSocketProtocol(asyncio.Protocol):
         self._deadline = asyncio.get_running_loop().call_later(limits.connect_timeout_s, transport.abort)
 
     def data_received(self, data: bytes) -> None:
+        """A read can hold thousands of small frames: it is taken in pieces, and between them it is others' turn."""
+        if self._rest:
+            self._rest += data
+            return
+        if len(data) > PIECE_BYTES_MAX:
+            self._rest = data[PIECE_BYTES_MAX:]
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._go_on)
+        self._take(data[:PIECE_BYTES_MAX])
+
+    def _go_on(self) -> None:
+        data, self._rest = self._rest, b""
+        if self._transport.is_closing():
+            return
+        self.data_received(data)
+        if not self._rest and not self._held:
+            self._transport.resume_reading()
+
+    def _take(self, data: bytes) -> None:
         frames = self._frames
         if self._connection is None:
             self._handshake_bytes += len(data)
@@ -153,10 +179,13 @@ class WebSocketProtocol(asyncio.Protocol):
 
     def pause_reading(self) -> None:
         if not self.closing:
+            self._held = True
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        self._transport.resume_reading()
+        self._held = False
+        if not self._rest:
+            self._transport.resume_reading()
 
     def get_write_buffer_size(self) -> int:
         return self._transport.get_write_buffer_size()
@@ -196,6 +225,8 @@ class WebSocketProtocol(asyncio.Protocol):
     def _flush(self) -> None:
         for data in self._frames.data_to_send():
             if data:
+                if self._connection is not None and not self._connection.writable:
+                    self._connection.count_unread(len(data))
                 self._transport.write(data)
             else:  # the library's sign for "this was the last"
                 self.closing = True
