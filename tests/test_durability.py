@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.conformance import wire
 from tests.conformance.wire import V3, V5, Received, Type, Will, props
-from tests.conftest import Broker
 from tests.raw import Client, crash, opened, payloads, persistent, subscriber
 
-Scenario = Callable[[Broker, str, int], Iterator[None]]
+if TYPE_CHECKING:
+    from tests.conftest import Broker, StartBroker
+
+Scenario = Callable[["Broker", str, int], Iterator[None]]
 """Called with the broker, a name that prefixes its client ids and topics, and the version of its clients."""
 
 SCENARIOS: dict[str, tuple[Scenario, int]] = {}
@@ -34,27 +37,22 @@ def scenario(*versions: int) -> Callable[[Scenario], Scenario]:
     return register
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exception | None]:
-    """Runs all scenarios from crash to crash; tells what went wrong in each."""
-    folder = tmp_path_factory.mktemp("durability")
-    broker = Broker(folder, folder / "data", [], 0, {})
+def test_after_a_crash(start_broker: StartBroker, subtests: pytest.Subtests) -> None:
+    """Runs all scenarios from crash to crash, and reports on each."""
+    broker = start_broker()
     under_way = {name: function(broker, name, version) for name, (function, version) in SCENARIOS.items()}
-    found: dict[str, Exception | None] = {}
     while under_way:
         for name, steps in list(under_way.items()):
-            try:
-                next(steps)
-            except StopIteration:
-                found[name] = None
-            except Exception as wrong:
-                found[name] = wrong
-        under_way = {name: steps for name, steps in under_way.items() if name not in found}
+            with subtests.test(name):
+                going_on = False
+                try:
+                    going_on = next(steps, "over") is None
+                finally:
+                    if not going_on:
+                        del under_way[name]
         if under_way:
             crash(broker)
-    broker.kill9()
     assert "Traceback" not in broker.log, broker.log
-    return found
 
 
 def numbered(*numbers: int) -> list[bytes]:
@@ -378,10 +376,3 @@ def wills_of_clients_that_the_crash_cut_off(broker: Broker, name: str, version: 
     yield  # each of them once
     watcher = Client(broker, name, version, **persistent(version))
     assert watcher.so_far() == []
-
-
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_after_a_crash(outcomes: dict[str, Exception | None], name: str) -> None:
-    wrong = outcomes[name]
-    if wrong is not None:
-        raise wrong

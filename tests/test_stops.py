@@ -20,7 +20,7 @@ from tests.streams import WINDOW, Publisher, Subscriber, finish, wait_for_more
 if TYPE_CHECKING:
     from tests.conftest import StartBroker
 
-CRASHES = 4
+CRASHES = 3
 
 
 @pytest.mark.parametrize("qos", [1, 2])

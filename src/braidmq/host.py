@@ -1,0 +1,132 @@
+"""The seam between protocols and the world they run in.
+
+A protocol class is given a `Host` and asks it for everything that is not its own state: the time, chance, sending,
+waiting. Two worlds implement it: `net` with sockets and the clock, `sim` with virtual time and faults. So the code that
+is proven by seeds is the code that runs.
+
+Handlers are plain: `@handles(Find)` marks a method that takes the sender and a message, changes state at once, and
+returns what is to happen: a message is the reply, `Forward` passes the request on to another host (whoever answers
+answers the first caller directly), None is no reply. Procedures of several steps are `async def`: they read like the
+paper, and look at their state again after each `await`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, MutableSequence, Sequence
+from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform
+
+import msgspec
+
+Address = str | int
+"""Where a host is: `"10.0.0.7:7883"` on a network, a number in the simulator."""
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
+    """What one host tells another: a plain value, made once and never changed, that knows no behaviour."""
+
+
+class Forward(msgspec.Struct, frozen=True, gc=False):
+    """A handler's wish that a request goes on to another host, as it is or as `message`."""
+
+    to: Address
+    message: Message | None = None
+
+
+Reply = Message | Forward | None
+Handler = Callable[[Address, Any], Reply]
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+
+
+class CallError(Exception):
+    """A request that got no answer."""
+
+
+class CallTimeout(CallError):
+    """No answer in time. *Indefinite*: what was asked for may have happened, and may yet happen."""
+
+
+class CallRefused(CallError):
+    """The other side is there and will not answer: no such service, or it is shutting down. *Definite*."""
+
+
+class Chance(Protocol):
+    """A source of chance: what of `random.Random` protocols use. Seeded in the simulator."""
+
+    def random(self) -> float: ...
+    def randrange(self, stop: int, /) -> int: ...
+    def getrandbits(self, k: int, /) -> int: ...
+    def uniform(self, a: float, b: float) -> float: ...
+    def choice(self, seq: Sequence[T], /) -> T: ...
+    def shuffle(self, x: MutableSequence[Any], /) -> None: ...
+
+
+class Task(Protocol):
+    """A procedure under way. `cancel` ends it at its next wait."""
+
+    def cancel(self) -> Any: ...
+
+
+class Host(Protocol):
+    """All that a protocol may ask of the world."""
+
+    @property
+    def address(self) -> Address: ...
+
+    @property
+    def chance(self) -> Chance: ...
+
+    def now(self) -> float:
+        """Seconds; only differences mean anything."""
+        ...
+
+    def serve(self, service: object) -> None:
+        """Gives all messages that the service has handlers for to it."""
+        ...
+
+    def send(self, to: Address, message: Message) -> None:
+        """Tells, once and without an answer; it may be lost."""
+        ...
+
+    def call(self, to: Address, request: Message, timeout_s: float) -> Awaitable[Any]:
+        """Asks and waits for the reply; raises CallTimeout or CallRefused."""
+        ...
+
+    def sleep(self, seconds: float) -> Awaitable[None]: ...
+
+    def spawn(self, procedure: Coroutine[Any, Any, None]) -> Task:
+        """Runs a procedure beside the others."""
+        ...
+
+
+class handles:  # noqa: N801 - reads as a decorator
+    """Marks a method as the handler of a message type."""
+
+    def __init__(self, *types: type[Message]) -> None:
+        self.types = types
+
+    def __call__(self, method: Callable[[Any, Address, M], Reply]) -> Callable[[Any, Address, M], Reply]:
+        method.__handles__ = self.types  # type: ignore[attr-defined]
+        return method
+
+
+class Service:
+    """A protocol's side that hears: its marked handlers are found once, when the class is made."""
+
+    handlers: ClassVar[dict[type[Message], str]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        found = dict(cls.handlers)
+        for name, member in vars(cls).items():
+            for kind in getattr(member, "__handles__", ()):
+                found[kind] = name
+        cls.handlers = found
+
+
+def handlers_of(service: object) -> dict[type[Message], Handler]:
+    """The handlers of a service, bound to it."""
+    marked: dict[type[Message], str] = getattr(type(service), "handlers", {})
+    return {kind: getattr(service, name) for kind, name in marked.items()}

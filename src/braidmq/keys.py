@@ -1,0 +1,50 @@
+"""The order of keys, which is the order of every overlay (DESIGN decision 2).
+
+A key is (filter, role, cluster path, broker id), written as bytes that compare as the parts do: U+0000 stands between
+them, which no MQTT string may hold. A parent cluster comes before its children. Roles sort the publishers of a topic
+directly before its subscribers: that adjacency is the strong relay-free property (Banno et al. 2015, §5.3).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+Key = bytes
+
+SEPARATOR = b"\0"
+
+
+class Role(IntEnum):
+    PUBLISHER = 1
+    SUBSCRIBER = 2
+
+
+def key_of(topic_filter: str, role: Role, cluster: str, broker: str) -> Key:
+    """The key under which a broker stands for a filter in a role."""
+    return SEPARATOR.join((topic_filter.encode(), b"%d" % role, cluster.encode(), broker.encode()))
+
+
+def parts_of(key: Key) -> tuple[str, Role, str, str]:
+    """What a key says."""
+    topic_filter, role, cluster, broker = key.split(SEPARATOR)
+    return topic_filter.decode(), Role(int(role)), cluster.decode(), broker.decode()
+
+
+def segment(topic_filter: str, role: Role, cluster: str | None = None) -> tuple[Key, Key]:
+    """The half-open range of all keys of a filter in a role, or of those inside one cluster and below it."""
+    start = topic_filter.encode() + SEPARATOR + b"%d" % role + SEPARATOR
+    if cluster is None:
+        return start, start[:-1] + b"\x01"
+    return start + cluster.encode() + SEPARATOR, start + cluster.encode() + b"0"
+
+
+def in_arc(start: Key, key: Key, end: Key) -> bool:
+    """Whether a key lies in [start, end) of the ring, which wraps; the whole ring if start is end."""
+    if start < end:
+        return start <= key < end
+    return key >= start or key < end
+
+
+def strictly_between(start: Key, key: Key, end: Key) -> bool:
+    """Whether a key lies in (start, end) of the ring; everything but start if start is end."""
+    return key != start and in_arc(start, key, end)
