@@ -238,8 +238,8 @@ class Waiting:
             self.slow.asked[number].set_exception(verdict)
         else:
             self.slow.asked[number].set_result(verdict)
-        while self.tasks:
-            await asyncio.wait(self.tasks)
+        for _ in range(5):
+            await asyncio.sleep(0)
             self.world.settle()
 
 

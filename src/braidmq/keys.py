@@ -1,8 +1,9 @@
 """The order of keys, which is the order of every overlay (DESIGN decision 2).
 
 A key is (filter, role, cluster path, broker id), written as bytes that compare as the parts do: U+0000 stands between
-them, which no MQTT string may hold. A parent cluster comes before its children. Roles sort the publishers of a topic
-directly before its subscribers: that adjacency is the strong relay-free property (Banno et al. 2015, §5.3).
+them, which no MQTT string may hold, and U+0001 between the levels of a cluster path, so that the children of a cluster
+follow it directly. Roles sort the publishers of a topic directly before its subscribers: that adjacency is the strong
+relay-free property (Banno et al. 2015, §5.3).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from enum import IntEnum
 Key = bytes
 
 SEPARATOR = b"\0"
+LEVEL = b"\x01"
 
 
 class Role(IntEnum):
@@ -21,13 +23,13 @@ class Role(IntEnum):
 
 def key_of(topic_filter: str, role: Role, cluster: str, broker: str) -> Key:
     """The key under which a broker stands for a filter in a role."""
-    return SEPARATOR.join((topic_filter.encode(), b"%d" % role, cluster.encode(), broker.encode()))
+    return SEPARATOR.join((topic_filter.encode(), b"%d" % role, _path(cluster), broker.encode()))
 
 
 def parts_of(key: Key) -> tuple[str, Role, str, str]:
     """What a key says."""
     topic_filter, role, cluster, broker = key.split(SEPARATOR)
-    return topic_filter.decode(), Role(int(role)), cluster.decode(), broker.decode()
+    return topic_filter.decode(), Role(int(role)), cluster.replace(LEVEL, b"/").decode(), broker.decode()
 
 
 def segment(topic_filter: str, role: Role, cluster: str | None = None) -> tuple[Key, Key]:
@@ -35,7 +37,11 @@ def segment(topic_filter: str, role: Role, cluster: str | None = None) -> tuple[
     start = topic_filter.encode() + SEPARATOR + b"%d" % role + SEPARATOR
     if cluster is None:
         return start, start[:-1] + b"\x01"
-    return start + cluster.encode() + SEPARATOR, start + cluster.encode() + b"0"
+    return start + _path(cluster) + SEPARATOR, start + _path(cluster) + b"\x02"
+
+
+def _path(cluster: str) -> bytes:
+    return cluster.encode().replace(b"/", LEVEL)
 
 
 def in_arc(start: Key, key: Key, end: Key) -> bool:

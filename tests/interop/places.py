@@ -50,6 +50,10 @@ class Places:
 @contextmanager
 def running(folder: Path) -> Iterator[Places]:
     places = Places(folder)
-    yield places
-    assert places.broker.terminate() == 0
-    assert "Traceback" not in places.broker.log
+    try:
+        yield places
+        assert places.broker.terminate() == 0
+        assert "Traceback" not in places.broker.log
+    finally:
+        if places.broker.running:
+            places.broker.kill9()
