@@ -15,6 +15,7 @@ from braidmq.broker.broker import STORE_RETRY_S
 from braidmq.broker.limits import Limits
 from braidmq.broker.observing.sys_topics import SysTopics
 from braidmq.broker.security.identity import Credentials, Identity, Refusal, Verdict
+from braidmq.broker.session import Session
 from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.broker.state import State
 from braidmq.mqtt.reasons import Reason
@@ -30,6 +31,19 @@ NOT_AUTHORIZED = 0x87
 @pytest.fixture
 def world() -> World:
     return World()
+
+
+def publish(peer: Peer, topic: str, payload: bytes, qos: int) -> None:
+    """With the hand-shake to its end, where the publisher's own copy may come in between."""
+    if qos == 0:
+        peer.publish(topic, payload)
+        return
+    packet_id = peer.new_id()
+    peer.send(wire.publish(topic, payload, version=peer.version, qos=qos, packet_id=packet_id))
+    peer.pick(Type.PUBACK if qos == 1 else Type.PUBREC, packet_id)
+    if qos == 2:
+        peer.send(wire.ack(Type.PUBREL, packet_id))
+        peer.pick(Type.PUBCOMP, packet_id)
 
 
 # Take-over
@@ -468,7 +482,7 @@ def test_it_is_tried_again_and_says_so_once(full: World, caplog: pytest.LogCaptu
     assert full.broker.metrics.store_commits == commits, "and no longer"
     said = [record.getMessage() for record in caplog.records if record.levelname in ("CRITICAL", "WARNING")]
     assert len([text for text in said if "disk is full" in text]) == 1
-    assert len([text for text in said if "can be written again" in text]) == 1
+    assert len([text for text in said if text == "the store can be written again"]) == 1
 
 
 def test_a_clean_client_costs_the_store_nothing(tmp_path: Path) -> None:
@@ -479,8 +493,8 @@ def test_a_clean_client_costs_the_store_nothing(tmp_path: Path) -> None:
         client = world.client("c", version)
         client.subscribe("t", 2)
         for qos in (0, 1, 2):
-            client.publish("u", b"x", qos)
-            client.publish("t", b"x", qos)
+            publish(client, "u", b"x", qos)
+            publish(client, "t", b"x", qos)
             for one in client.take():
                 client.acknowledge(one)
         client.drop()
@@ -539,8 +553,8 @@ def test_a_closed_connection_is_freed(world: World, leave: Callable[[Peer], None
         publisher.publish("t", b"1")
         publisher.publish("t", b"2", 1)
         publisher.publish("wild/1", b"3")
-        peer.publish("t", b"4")
-        peer.publish("t", b"5", 2)
+        publish(peer, "t", b"4", 0)
+        publish(peer, "t", b"5", 2)
     publisher.publish("t", b"6")
     publisher.publish("t", b"7")
     publisher.publish("t", b"8")
@@ -564,20 +578,23 @@ def test_a_connection_that_never_was_one_is_freed(world: World, sent: bytes) -> 
     assert (world.broker.metrics.connections, len(world.broker.connections)) == (0, 0)
 
 
+def sessions_in_memory(world: World) -> list[str]:
+    """Sessions have no weak references either, but the collector knows them all."""
+    found = [one for one in gc.get_objects() if isinstance(one, Session)]
+    return [one.client_id for one in found if one.broker is world.broker]
+
+
 def test_an_ended_session_is_freed(world: World) -> None:
     client = world.client("c", clean=False, will=Will(), properties=props(session_expiry=10))
     client.subscribe("#", 2)
-    client.publish("t", b"1", 2)
+    publish(client, "t", b"1", 2)
     timers = len(world.broker.timers._heap)
-    ended = [one for one in gc.get_objects() if type(one).__name__ == "Session" and one.client_id == "c"]
-    assert len(ended) == 1
-    ended.clear()
+    assert len(sessions_in_memory(world)) == 1
     client.drop()
     world.advance(10)
     del client
     gc.collect()
-    left = [one for one in gc.get_objects() if type(one).__name__ == "Session" and one.broker is world.broker]
-    assert left == []
+    assert sessions_in_memory(world) == []
     assert len(world.broker.timers._heap) <= timers + 2
 
 
@@ -585,7 +602,7 @@ def test_a_thousand_clients_come_and_go_and_nothing_grows(world: World) -> None:
     def come_and_go(number: int) -> None:
         client = world.client(f"c{number}", V3 if number % 2 else V5, keep_alive=60)
         client.subscribe(f"t/{number % 7}", number % 3)
-        client.publish(f"t/{number % 7}", b"x", number % 3)
+        publish(client, f"t/{number % 7}", b"x", number % 3)
         client.drop()
 
     for number in range(100):

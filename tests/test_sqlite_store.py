@@ -413,7 +413,9 @@ def test_another_format_is_refused_each_time_with_the_same_words(tmp_path: Path)
             SqliteStore(tmp_path)
 
 
-@pytest.mark.parametrize("rubbish", [b"not a database at all, but long enough to be one" * 100, b"SQLite format 3\0junk"])
+@pytest.mark.parametrize(
+    "rubbish", [b"not a database at all, but long enough to be one" * 100, b"SQLite format 3\0junk"]
+)
 def test_a_damaged_file_is_refused_with_a_way_out(tmp_path: Path, rubbish: bytes) -> None:
     (tmp_path / FILE_NAME).write_bytes(rubbish)
     for _ in range(2):

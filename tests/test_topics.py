@@ -97,7 +97,9 @@ def test_the_examples_of_the_specification(topic_filter: str, topic: str, matche
     assert matches(topic_filter, topic) is matched
 
 
-@pytest.mark.parametrize("topic", ["a", "/", "//", "a b", "$SYS/x", "a" * 65535, "/" * (LEVELS_MAX - 1), "é/😀", "a\tb"])
+@pytest.mark.parametrize(
+    "topic", ["a", "/", "//", "a b", "$SYS/x", "a" * 65535, "/" * (LEVELS_MAX - 1), "é/😀", "a\tb"]
+)
 def test_good_topic_names(topic: str) -> None:
     check_topic(topic)
 

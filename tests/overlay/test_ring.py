@@ -60,7 +60,7 @@ class Town:
         if introducers or len(self.nodes) > 1:
             host.spawn(node.join(lambda key: self.locate(host, key)))
         else:
-            node.found()
+            node.found(lambda key: self.locate(host, key))
         return node
 
     async def locate(self, host: SimHost, key: Key) -> Gap | None:

@@ -40,6 +40,9 @@ CALL_TRIES = 3
 CHECK_INTERVAL_S = 10.0
 """How often a node makes sure of its left link."""
 
+LOOK_AROUND_CHECKS = 6
+"""Every so many checks a node also looks for another ring beside its own, which a partition can leave behind."""
+
 JOIN_WAIT_S = 1.0
 """The longest random pause before a join or leave that was refused is tried again."""
 
@@ -135,6 +138,7 @@ class RingNode:
     __slots__ = (
         "_check",
         "_grants",
+        "_locate",
         "_number",
         "host",
         "known",
@@ -163,16 +167,19 @@ class RingNode:
         self._grants: dict[tuple[Key, int, int], Granted] = {}
         self._number = 0
         self._check: object = None
+        self._locate: Locate | None = None
 
     # Becoming part of the ring
 
-    def found(self) -> None:
+    def found(self, locate: Locate | None = None) -> None:
         """The first node: a ring of its own."""
+        self._locate = locate
         self.status = Status.IN
         self._watch()
 
     async def join(self, locate: Locate) -> None:
         """Inserts this node; returns when it is in, however long that takes."""
+        self._locate = locate
         gap: Gap | None = None
         while True:
             gap = gap or await locate(self.me.key)
@@ -322,10 +329,22 @@ class RingNode:
         self._check = self.host.spawn(self._check_regularly())
 
     async def _check_regularly(self) -> None:
+        checks = 0
         while self.status is not Status.OUT:
             await self.host.sleep(self.host.chance.uniform(0.5, 1.0) * CHECK_INTERVAL_S)
-            if self.status is Status.IN:
+            checks += 1
+            if self.is_in and checks % LOOK_AROUND_CHECKS == 0:
+                await self._look_around()
+            if self.is_in:
                 await self.check_left()
+
+    async def _look_around(self) -> None:
+        """Asks for its own place as a stranger would: the answer differs if there are two rings instead of one."""
+        gap = await self._locate(self.me.key) if self._locate else None
+        if gap is not None and gap.left.key != self.me.key:
+            for peer in (gap.left, gap.right):
+                self.known.meet((peer,))
+                self.known.trust(peer)
 
     async def check_left(self) -> None:
         """Makes sure that the left link leads to the nearest living node, and that its right link leads here."""
