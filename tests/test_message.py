@@ -18,8 +18,8 @@ from .conformance.wire import V3, V5
 
 EXAMPLES = settings(max_examples=200, deadline=None, print_blob=True)
 
-texts = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=20)
-names = st.text(st.characters(exclude_characters="\0+#", exclude_categories=("Cs",)), min_size=1, max_size=40)
+texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
+names = st.text(st.characters(exclude_characters="\0+#", exclude_categories=["Cs"]), min_size=1, max_size=40)
 seconds = st.floats(1_600_000_000, 4_000_000_000)
 """Unix times: from a few years ago to the year 2096."""
 sent_properties = st.builds(

@@ -115,14 +115,14 @@ def test_a_reconnect_that_takes_no_plain_bytes_is_seen(world: World) -> None:
 
 
 def test_a_route_sorts_its_receivers_by_what_they_take(world: World) -> None:
-    names = {
-        "v3": dict(version=V3),
-        "v5": dict(version=V5),
-        "ids": dict(version=V5),
-        "no_local": dict(version=V5),
-        "alias": dict(version=V5, properties=props(topic_alias_maximum=5)),
-        "small": dict(version=V5, properties=props(maximum_packet_size=100)),
-        "away": dict(version=V5, **persistent(V5)),
+    names: dict[str, dict[str, Any]] = {
+        "v3": {"version": V3},
+        "v5": {},
+        "ids": {},
+        "no_local": {},
+        "alias": {"properties": props(topic_alias_maximum=5)},
+        "small": {"properties": props(maximum_packet_size=100)},
+        "away": persistent(V5),
     }
     peers = {name: world.client(name, **options) for name, options in names.items()}
     for name, peer in peers.items():

@@ -703,7 +703,7 @@ def test_much_that_waits_is_sent_over_several_ticks() -> None:
     publish_all(world, [b"%03d" % number + bytes(10_000) for number in range(40)])
     peer = world.peer(V5)
     peer.connection.receive(wire.connect("s", clean=False, properties=props(session_expiry=KEPT_S)))
-    sizes = []
+    sizes: list[int] = []
     while not sizes or sizes[-1]:
         world.broker.flush()
         sizes.append(len(peer.link.stream) - sum(sizes))

@@ -192,6 +192,8 @@ class Connection:
                     self._on_plain_ack(self.session, header, data[body] << 8 | data[body + 1])
                     at = after
                     continue
+                if self.state is State.AUTHENTICATING:
+                    break
                 going_on = self._dispatch(header, data[body:after])
                 at = after
                 if not going_on:

@@ -82,9 +82,10 @@ class Route:
         self.plain1_version = 0
         """The receivers of a QoS 1 publication of this version, if all of them take it plain and need not keep it."""
 
-    @property
-    def empty(self) -> bool:
-        return not self.targets and not self.groups
+    def void(self) -> None:
+        """It no longer holds: whoever remembers it must not keep those alive who have left."""
+        self.plain3.clear()
+        self.plain5.clear()
 
 
 class Audience:
@@ -114,7 +115,8 @@ class Router:
             if topic.startswith("$SYS/"):
                 return route  # no client may publish there: never on the fast path
             if len(self.routes) >= self.routes_max:
-                self.routes.clear()
+                self.version += 1
+                self.forget_all()
             self.routes[name] = route
         return route
 
@@ -185,6 +187,13 @@ class Router:
         _, topic_filter = split_share(full_filter)
         self.version += 1
         if has_wildcard(topic_filter):
-            self.routes.clear()
+            self.forget_all()
         else:
-            self.routes.pop(string(topic_filter), None)
+            route = self.routes.pop(string(topic_filter), None)
+            if route is not None:
+                route.void()
+
+    def forget_all(self) -> None:
+        for route in self.routes.values():
+            route.void()
+        self.routes.clear()

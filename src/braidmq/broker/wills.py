@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 class Wills:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._stored: set[str] = set()
+        """The clients whose will the store has."""
 
     def renew(self, session: Session, will: Will | None) -> None:
         """The client has connected, with this will: one that was waiting is off [MQTT-3.1.3-9]."""
-        store = self._broker.store
         self._cancel(session)
-        if session.will is not None and will is None:
-            store.drop_will(session.client_id)
         session.will = will
-        if will is not None and not self._broker.degraded:
-            store.save_will(session.client_id, will, None)
+        if will is None:
+            self._drop(session.client_id)
+        elif not self._broker.degraded:
+            self._save(session.client_id, will, None)
 
     def settle(self, session: Session, publish: bool) -> None:
         """The connection is gone: its will is off, or due at once, or waits for its delay."""
@@ -39,10 +40,10 @@ class Wills:
         delay_s = will.properties.will_delay_interval or 0
         if not publish:
             session.will = None
-            self._broker.store.drop_will(session.client_id)
+            self._drop(session.client_id)
         elif delay_s and session.durable:
             due_at = self._broker.now() + delay_s
-            self._broker.store.save_will(session.client_id, will, due_at)
+            self._save(session.client_id, will, due_at)
             self._wait(session, due_at)
         else:
             self.due(session)
@@ -59,9 +60,10 @@ class Wills:
         broker = self._broker
         for client_id, (will, was_due_at) in wills.items():
             due_at = was_due_at
+            self._stored.add(client_id)
             if due_at is None:
                 due_at = broker.now() + (will.properties.will_delay_interval or 0)
-                broker.store.save_will(client_id, will, due_at)
+                self._save(client_id, will, due_at)
             session = broker.sessions.get(client_id)
             if session is None or due_at <= broker.now():
                 self._publish(client_id, will)
@@ -79,7 +81,17 @@ class Wills:
 
     def _publish(self, client_id: str, will: Will) -> None:
         broker = self._broker
-        broker.store.drop_will(client_id)
+        self._drop(client_id)
         message = message_of(will, client_id, broker.now(), broker.limits.message_expiry_max_s)
-        if not will.retain or not will.payload or broker.retained.fits(message):
-            broker.publish(message)
+        if broker.degraded or (will.payload and not broker.retained.fits(message)):
+            message.retain = False  # it is told, if it cannot be kept
+        broker.publish(message)
+
+    def _save(self, client_id: str, will: Will, due_at: float | None) -> None:
+        self._stored.add(client_id)
+        self._broker.store.save_will(client_id, will, due_at)
+
+    def _drop(self, client_id: str) -> None:
+        if client_id in self._stored:
+            self._stored.discard(client_id)
+            self._broker.store.drop_will(client_id)
