@@ -1,0 +1,51 @@
+"""What can be wrong with a link or with what came over it. Each is logged, counted, and closes that link alone."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Fault(StrEnum):
+    GARBAGE = "garbage"
+    """Bytes that are no hello or no frame."""
+
+    VERSION = "version"
+    """Another version of the protocol."""
+
+    ADDRESS = "address"
+    """A hello with an address that is none."""
+
+    SELF = "self"
+    """This very host at the other end."""
+
+    OVERSIZE = "oversize"
+    """A frame above `frame_bytes_max` or `frame_messages_max`."""
+
+    MESSAGE = "message"
+    """A message that this host does not know, or whose fields are not what they should be."""
+
+    TLS = "tls"
+    """A handshake that failed."""
+
+    TIMEOUT = "timeout"
+    """No hello in time."""
+
+    STALL = "stall"
+    """A peer that takes nothing."""
+
+    CROWD = "crowd"
+    """More strangers or peers than there is room for."""
+
+    HANDLER = "handler"
+    """A handler that raised; the link lives on."""
+
+    PROCEDURE = "procedure"
+    """A spawned procedure that raised; no link is concerned."""
+
+
+class LinkError(Exception):
+    """Why a link is closed."""
+
+    def __init__(self, fault: Fault, text: str) -> None:
+        super().__init__(text)
+        self.fault = fault

@@ -1,0 +1,376 @@
+"""All links of a host: one a pair of hosts, made when there is something to send, made again when it was lost.
+
+Two hosts may dial each other at the same moment. Then the connection that the host with the smaller address dialled
+stays: it turns the other's hello away once it has said its own, and the host with the larger address gives up its dial
+when it hears that hello. A hello from a peer that is linked already comes from one that lost its end: the new link takes
+the place of the old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import socket
+import ssl
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from braidmq.host import Chance
+from braidmq.net.addresses import format_address, is_everywhere, parse_address
+from braidmq.net.bounds import Bounds
+from braidmq.net.counters import Counters
+from braidmq.net.faults import Fault, LinkError
+from braidmq.net.frames import Codec, Envelope
+from braidmq.net.hello import NONCE_BYTES, Hello, hello_bytes
+from braidmq.net.link import Link
+from braidmq.net.peer import Peer
+
+_log = logging.getLogger("braidmq.net")
+
+Receive = Callable[[str, list[Envelope]], None]
+"""Given the sender and what it sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """The contexts for the links that others dial and for those that this host dials. For mutual TLS the server's
+    requires a certificate and the client's has one."""
+
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+
+
+class Links:
+    def __init__(
+        self, name: str, codec: Codec, bounds: Bounds, tls: Tls | None, chance: Chance, receive: Receive
+    ) -> None:
+        self.bounds = bounds
+        self.address = ""
+        self.greeting = b""
+        self.past = Counters()
+        """Of peers that are forgotten."""
+        self.faults: Counter[Fault] = Counter()
+        self._name = name
+        self._codec = codec
+        self._tls = tls
+        self._chance = chance
+        self._receive = receive
+        self._nonce = secrets.token_bytes(NONCE_BYTES)
+        self._peers: dict[str, Peer] = {}
+        self._links: dict[Link, None] = {}
+        self._strangers: dict[Link, None] = {}
+        self._unflushed: list[Peer] = []
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._server: asyncio.Server | None = None
+        self._is_stopping = False
+        self._all_lost = asyncio.Event()
+
+    # Life
+
+    async def start(self, listen: str, advertise: str | None) -> None:
+        host, port = parse_address(listen, port_min=0)
+        if advertise is None and is_everywhere(host):
+            raise ValueError(f"{listen} is no address that peers can reach: say with `advertise` which one is")
+        if advertise is not None:
+            parse_address(advertise)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Link(self, None), host, port, start_serving=False)
+        port = self._server.sockets[0].getsockname()[1]
+        self.address = advertise or format_address(host, port)
+        self.greeting = hello_bytes(Hello(self.address, self._nonce, self._name))
+        await self._server.start_serving()
+        self.keep(self._sweep())
+        _log.info("%s listens for its peers%s", self.describe(), " with TLS" if self._tls else "")
+
+    async def stop(self) -> None:
+        self._is_stopping = True
+        if self._server is not None:
+            self._server.close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._flush()
+        for link in list(self._links):
+            if link.peer is not None:
+                link.close("this host stops", self._now() + self.bounds.close_s_max)
+            else:
+                link.abort("this host stops")
+        if self._links:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_lost.wait(), self.bounds.close_s_max)
+        for link in list(self._links):
+            link.abort("this host stops")
+        for peer in dict.fromkeys(self._peers.values()):
+            peer.drop_waiting()
+        _log.info("%s has stopped", self.describe())
+
+    def describe(self) -> str:
+        return f"{self._name} at {self.address}" if self._name else self.address
+
+    def keep(self, procedure: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Runs a procedure of the links; it ends with them at the latest."""
+        task = asyncio.get_running_loop().create_task(procedure)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        return task
+
+    # Out
+
+    def queue(self, to: object, envelope: Envelope) -> str | None:
+        """Takes an envelope to be sent at the end of the tick, or says why not."""
+        peer = self._peers.get(to) if isinstance(to, str) else None
+        if peer is None:
+            try:
+                peer = self._new_peer(to)
+            except (ValueError, LinkError) as error:
+                self.past.dropped += 1
+                _log.warning("%s sends nothing to %.60r: %s", self.describe(), to, error)
+                return str(error)
+        was_empty = not peer.batched
+        refusal = peer.queue(envelope)
+        if refusal is None and was_empty:
+            if not self._unflushed:
+                asyncio.get_running_loop().call_soon(self._flush)
+            self._unflushed.append(peer)
+        return refusal
+
+    def counters_of(self, to: str) -> Counters | None:
+        peer = self._peers.get(to)
+        return None if peer is None else peer.counters
+
+    def totals(self) -> Counters:
+        totals = Counters()
+        totals.add(self.past)
+        for peer in dict.fromkeys(self._peers.values()):
+            totals.add(peer.counters)
+        return totals
+
+    @property
+    def linked(self) -> list[str]:
+        """The addresses of the peers to which there is a link."""
+        return [peer.address for peer in dict.fromkeys(self._peers.values()) if peer.link is not None]
+
+    def _flush(self) -> None:
+        now = self._now()
+        peers, self._unflushed = self._unflushed, []
+        for peer in peers:
+            peer.flush(now)
+            if peer.link is None:
+                self._dial_if_wanted(peer)
+
+    # What links report
+
+    def on_made(self, link: Link) -> ssl.SSLContext | None:
+        """A connection stands; returns the context if TLS is still to be put on it."""
+        self._links[link] = None
+        link.deadline = self._now() + self.bounds.connect_timeout_s
+        link.set_options()
+        if self._is_stopping:
+            link.abort("this host stops")
+        elif link.dialled is not None:
+            link.dialled.greeting = link
+        elif len(self._strangers) >= self.bounds.strangers_max:
+            text = f"{len(self._strangers)} connections that have not said hello are enough (strangers_max)"
+            self.on_fault(link, LinkError(Fault.CROWD, text))
+        else:
+            self._strangers[link] = None
+            return self._tls.server if self._tls is not None else None
+        return None
+
+    def on_hello(self, link: Link, hello: Hello) -> None:
+        """Decides whether a link is opened. The place to ask for a proof, once there are any."""
+        if hello.nonce == self._nonce:
+            raise LinkError(Fault.SELF, "it is this host itself, under another name")
+        link.address = hello.address
+        if link.dialled is not None:
+            peer = self._named(link.dialled, hello.address)
+        else:
+            peer = self._peers.get(hello.address) or self._new_peer(hello.address)
+            if self._dials_already(peer, hello):
+                _log.debug("%s: %s dialled at the same time; its link is not needed", self.describe(), hello.address)
+                link.close("the other side dialled, too", self._now() + self.bounds.close_s_max)
+                return
+            link.write(self.greeting)
+        if peer.dial is not None and peer is not link.dialled:
+            peer.dial.cancel()
+        self._open(peer, link, hello)
+
+    def on_frame(self, link: Link, frame: bytes) -> None:
+        envelopes = self._codec.decode(frame)
+        assert link.peer is not None
+        link.peer.counters.frames_in += 1
+        link.peer.counters.messages_in += len(envelopes)
+        self._receive(link.address, envelopes)
+
+    def on_fault(self, link: Link, error: LinkError, cut: bool = True) -> None:
+        self.faults[error.fault] += 1
+        _log.warning("%s closed the link to %s: %s", self.describe(), link.describe(), error)
+        if cut:
+            link.abort(str(error))
+        else:
+            link.close(str(error), self._now() + self.bounds.close_s_max)
+
+    def on_lost(self, link: Link) -> None:
+        self._links.pop(link, None)
+        self._strangers.pop(link, None)
+        if not self._links:
+            self._all_lost.set()
+        peer = link.peer
+        if peer is not None and peer.link is link:
+            now = self._now()
+            peer.on_lost(now, now - link.opened_at, self._chance)
+            _log.info("%s lost its link to %s: %s", self.describe(), peer.address, link.failure)
+            self._dial_if_wanted(peer)
+
+    # Peers
+
+    def _new_peer(self, address: object) -> Peer:
+        parse_address(address)
+        assert isinstance(address, str)
+        if len(self._peers) >= self.bounds.links_max:
+            for peer in [peer for peer in dict.fromkeys(self._peers.values()) if peer.is_forgettable]:
+                self._forget(peer)
+        if len(self._peers) >= self.bounds.links_max:
+            raise LinkError(Fault.CROWD, f"{len(self._peers)} peers are enough (links_max)")
+        peer = self._peers[address] = Peer(address, self._codec, self.bounds)
+        return peer
+
+    def _forget(self, peer: Peer) -> None:
+        for name in peer.names:
+            self._peers.pop(name, None)
+        self.past.add(peer.counters)
+
+    def _named(self, dialled: Peer, address: str) -> Peer:
+        """The peer that was dialled, known by the address that it gave itself from now on."""
+        if dialled.address == address:
+            return dialled
+        _log.info("%s: %s calls itself %s", self.describe(), dialled.address, address)
+        known = self._peers.get(address)
+        if known is None or known is dialled:
+            dialled.address = address
+            if known is None:
+                dialled.names.append(address)
+                self._peers[address] = dialled
+            return dialled
+        dialled.flush(self._now())
+        known.absorb(dialled)
+        for name in dialled.names:
+            self._peers[name] = known
+        return known
+
+    def _dials_already(self, peer: Peer, hello: Hello) -> bool:
+        """Whether a peer's hello is to be turned away because this host's own dial is the one that stays.
+
+        The last case: the peer has accepted our link, but its own hello, sent before that, came only now.
+        """
+        if peer.address < self.address:
+            return False
+        if peer.greeting is not None:
+            return True
+        link = peer.link
+        return (
+            link is not None
+            and link.dialled is not None
+            and link.nonce == hello.nonce
+            and self._now() - link.opened_at < self.bounds.connect_timeout_s
+        )
+
+    def _open(self, peer: Peer, link: Link, hello: Hello) -> None:
+        now = self._now()
+        old, peer.link = peer.link, link
+        if old is not None:
+            old.close("a newer link took its place", now + self.bounds.close_s_max)
+        self._strangers.pop(link, None)
+        link.peer = peer
+        link.nonce = hello.nonce
+        link.opened_at = link.used_at = now
+        link.open(self.bounds.frame_bytes_max)
+        if peer.linked_before:
+            peer.counters.reconnects += 1
+        peer.linked_before = True
+        _log.info("%s is linked to %s%s", self.describe(), peer.address, f" ({hello.name!r})" if hello.name else "")
+        peer.flush(now)
+
+    # Dialling
+
+    def _dial_if_wanted(self, peer: Peer) -> None:
+        if peer.waiting and peer.link is None and peer.dial is None and not self._is_stopping:
+            peer.dial = self.keep(self._dial(peer))
+
+    async def _dial(self, peer: Peer) -> None:
+        """Tries until there is a link or nothing waits for one."""
+        try:
+            while peer.link is None and peer.waiting:
+                wait_s = peer.dial_at - self._now()
+                if wait_s > 0:
+                    await asyncio.sleep(wait_s)
+                else:
+                    failure = await self._try(peer)
+                    if failure is None:
+                        return
+                    wait_s = peer.postpone(self._now(), self._chance)
+                    _log.info(
+                        "%s cannot reach %s, tries again in %.2f s: %s", self.describe(), peer.address, wait_s, failure
+                    )
+                peer.drop_waiting(self._now() - self.bounds.wait_s_max)
+        finally:
+            peer.dial = None
+
+    async def _try(self, peer: Peer) -> str | None:
+        """Dials once; returns why there is no link, or None if there is."""
+        host, port = parse_address(peer.names[0])
+        link = Link(self, peer)
+        context = self._tls.client if self._tls is not None else None
+        try:
+            async with asyncio.timeout(self.bounds.connect_timeout_s):
+                await asyncio.get_running_loop().create_connection(
+                    lambda: link, host, port, ssl=context, server_hostname=host if context is not None else None
+                )
+                await link.settled.wait()
+        except TimeoutError:
+            link.failure = link.failure or f"no hello within {self.bounds.connect_timeout_s} s"
+        except OSError as error:
+            link.failure = link.failure or str(error)
+        finally:
+            if peer.greeting is link:
+                peer.greeting = None
+            if link.peer is None:
+                link.abort("given up")
+        return None if link.peer is not None else link.failure
+
+    # Upkeep
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(self.bounds.sweep_s)
+            now = self._now()
+            for link in list(self._links):
+                self._look_at(link, now)
+            for peer in list(dict.fromkeys(self._peers.values())):
+                if peer.is_forgettable and now - peer.dial_at > self.bounds.idle_s_max:
+                    self._forget(peer)
+
+    def _look_at(self, link: Link, now: float) -> None:
+        """Ends a link that is too slow at hello or goodbye, idle, or stuck."""
+        if now > link.deadline:
+            if link.is_closed:
+                link.abort("its last bytes were not taken")
+            else:
+                text = f"no hello within {self.bounds.connect_timeout_s} s"
+                self.on_fault(link, LinkError(Fault.TIMEOUT, text))
+        elif link.peer is None or link.is_closed:
+            return
+        elif link.is_stuck(now, self.bounds.stall_s_max):
+            text = f"it has taken nothing for {self.bounds.stall_s_max} s, and {link.unsent_bytes} bytes wait for it"
+            self.on_fault(link, LinkError(Fault.STALL, text))
+        elif link.is_idle(now, self.bounds.idle_s_max):
+            link.close(f"nothing passed for {self.bounds.idle_s_max} s", now + self.bounds.close_s_max)
+
+    def _now(self) -> float:
+        return time.monotonic()

@@ -1,0 +1,134 @@
+"""What a host keeps for another: what waits to be sent, the link if there is one, and when to dial next.
+
+    send ──> batch ──(end of the tick)──> the link, in one write
+                                   └────> waiting, while there is no link: dropped after `wait_s_max`
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+from braidmq.host import Chance
+from braidmq.net.bounds import Bounds
+from braidmq.net.counters import Counters
+from braidmq.net.frames import Batch, Codec, Envelope
+
+if TYPE_CHECKING:
+    from braidmq.net.link import Link
+
+Waiting = tuple[float, int, int, bytes]
+"""(since when, frames, messages, their bytes)"""
+
+
+class Peer:
+    __slots__ = (
+        "_backlog",
+        "_backoff_s",
+        "_batch",
+        "_bounds",
+        "_waiting_bytes",
+        "address",
+        "counters",
+        "dial",
+        "dial_at",
+        "greeting",
+        "link",
+        "linked_before",
+        "names",
+        "waiting",
+    )
+
+    def __init__(self, address: str, codec: Codec, bounds: Bounds) -> None:
+        self.address = address
+        self.names = [address]
+        """All that it is called here: its address, and other names under which it was reached."""
+        self.counters = Counters()
+        self.link: Link | None = None
+        self.greeting: Link | None = None
+        """A connection that this host dialled and said hello on; the answer is still to come."""
+        self.dial: asyncio.Task[None] | None = None
+        self.dial_at = 0.0
+        """Not before this time."""
+        self.linked_before = False
+        self.waiting: deque[Waiting] = deque()
+        self._waiting_bytes = 0
+        self._backlog = 0
+        self._backoff_s = bounds.backoff_s_min
+        self._bounds = bounds
+        self._batch = Batch(codec, bounds.frame_bytes_max, bounds.frame_messages_max)
+
+    @property
+    def batched(self) -> int:
+        """Messages of this tick."""
+        return self._batch.messages
+
+    @property
+    def is_forgettable(self) -> bool:
+        """Whether nothing would be lost with it but the names and the back-off."""
+        return self.link is None and self.dial is None and not self.waiting and not self._batch.messages
+
+    def queue(self, envelope: Envelope) -> str | None:
+        """Takes an envelope to be sent at the end of the tick, or says why not."""
+        if len(self._batch) + self._backlog > self._bounds.queue_bytes_max:
+            self._backlog = self._waiting_bytes + (self.link.unsent_bytes if self.link is not None else 0)
+            if len(self._batch) + self._backlog > self._bounds.queue_bytes_max:
+                self.counters.dropped += 1
+                return f"{self._bounds.queue_bytes_max} bytes wait for {self.address} already"
+        if not self._batch.add(envelope):
+            self.counters.dropped += 1
+            return f"a message larger than the {self._bounds.frame_bytes_max} bytes of a frame"
+        return None
+
+    def flush(self, now: float) -> None:
+        """The end of the tick: writes the batch, or lets it wait for a link."""
+        messages = self._batch.messages
+        if messages:
+            frames = self._batch.take()
+            self.waiting.append((now, len(frames), messages, b"".join(frames)))
+            self._waiting_bytes += len(self.waiting[-1][3])
+        link = self.link
+        if link is not None and self.waiting:
+            counters = self.counters
+            for _, frame_count, message_count, data in self.waiting:
+                counters.frames_out += frame_count
+                counters.messages_out += message_count
+                counters.bytes_out += len(data)
+            link.write(b"".join([data for *_, data in self.waiting]))
+            self.waiting.clear()
+            self._waiting_bytes = 0
+        self._backlog = self._waiting_bytes + (link.unsent_bytes if link is not None else 0)
+
+    def drop_waiting(self, before: float = float("inf")) -> None:
+        """Drops and counts what has waited since before then."""
+        while self.waiting and self.waiting[0][0] < before:
+            _, _, messages, data = self.waiting.popleft()
+            self._waiting_bytes -= len(data)
+            self.counters.dropped += messages
+
+    def absorb(self, other: Peer) -> None:
+        """Takes over what waits for a peer that turned out to be this one, and its names."""
+        self.names += other.names
+        self.waiting.extend(other.waiting)
+        self.waiting = deque(sorted(self.waiting, key=lambda entry: entry[0]))
+        self._waiting_bytes += other._waiting_bytes
+        self.counters.add(other.counters)
+
+    # When to dial
+
+    def postpone(self, now: float, chance: Chance) -> float:
+        """After a failure: dials again after a wait that doubles each time; returns it."""
+        wait_s = self._backoff_s * chance.uniform(0.5, 1.0)  # not all at once when a peer comes back
+        self.dial_at = now + wait_s
+        self._backoff_s = min(2 * self._backoff_s, self._bounds.backoff_s_max)
+        return wait_s
+
+    def on_lost(self, now: float, lasted_s: float, chance: Chance) -> None:
+        """After the loss of a link: at once again if it was a good one."""
+        self.link = None
+        if lasted_s >= self._bounds.backoff_s_max:
+            self._backoff_s = self._bounds.backoff_s_min
+            self.dial_at = now
+        else:
+            self.postpone(now, chance)

@@ -1,0 +1,33 @@
+"""Aggregates: what many nodes have in common with one number, or a few labels.
+
+A value has a label, and the label's last part names how values are put together: `cpu:min`, `slots:sum`,
+`members:count`, `clusters:union`. Reducers are known by name on both sides; no code crosses the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+Value = int | float | tuple[str, ...]
+Aggregate = dict[str, Value]
+
+REDUCERS: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "sum": lambda a, b: a + b,
+    "count": lambda a, b: a + b,
+    "min": min,
+    "max": max,
+    "union": lambda a, b: tuple(sorted({*a, *b})),
+}
+
+
+def merged(parts: Iterable[Aggregate]) -> Aggregate:
+    """All of them together, label by label. A label with an unknown reducer is an error of whoever made it."""
+    whole: Aggregate = {}
+    for part in parts:
+        for label, value in part.items():
+            if label in whole:
+                whole[label] = REDUCERS[label.rpartition(":")[2]](whole[label], value)
+            else:
+                whole[label] = value
+    return whole
