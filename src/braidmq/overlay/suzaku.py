@@ -20,16 +20,18 @@ import msgspec
 from braidmq.host import Address, CallError, Forward, Host, Message, Reply, Service, handles
 from braidmq.keys import Key, in_arc, strictly_between
 from braidmq.overlay.aggregates import Aggregate, merged
-from braidmq.overlay.peers import Peer
+from braidmq.overlay.peers import Acquaintances, Peer
 from braidmq.overlay.ring import CALL_TIMEOUT_S, Gap, Ring, RingNode, Status
 
 PERIOD_S = 60.0
 """How long until the next level of the forward table is asked."""
 
+UPDATE_TRIES = 2
 LEVELS_MAX = 40
 LOOKUP_TIMEOUT_S = 5.0
 LOOKUP_HOPS_MAX = 64
-LOOKUP_TRIES = 3
+NEARER_MAX = 4
+"""Peers that are named to a careful lookup at each hop."""
 POINTERS_MAX = 64
 """Nodes known to point at this one; they are told when it leaves."""
 
@@ -63,6 +65,20 @@ class Updated(Message, frozen=True, array_like=True, gc=False):
     beyond_backups: tuple[Peer, ...]
 
 
+class Sum(Message, frozen=True, array_like=True, gc=False):
+    """What do you and the nodes up to a key add up to?"""
+
+    to: Key
+    until: Key
+
+
+class Summed(Message, frozen=True, array_like=True, gc=False):
+    """As far as whole fingers reach; from `rest` on somebody else must be asked."""
+
+    aggregate: Aggregate
+    rest: Peer | None
+
+
 class Find(Message, frozen=True, array_like=True, gc=False):
     """Goes to the node that owns the key."""
 
@@ -82,6 +98,7 @@ class Ask(Message, frozen=True, array_like=True, gc=False):
 
     to: Key
     key: Key
+    avoid: tuple[Key, ...] = ()
 
 
 class Told(Message, frozen=True, array_like=True, gc=False):
@@ -104,7 +121,18 @@ class Leaving(Message, frozen=True, array_like=True, gc=False):
 class SuzakuNode:
     """One key's fingers, over its place in the ring."""
 
-    __slots__ = ("_level", "backward", "forward", "host", "link", "period_s", "pointers", "value")
+    __slots__ = (
+        "_level",
+        "_right_aggregate",
+        "backward",
+        "forward",
+        "host",
+        "link",
+        "period_s",
+        "pointers",
+        "silent",
+        "value",
+    )
 
     def __init__(self, host: Host, link: RingNode, period_s: float, value: Callable[[], Aggregate]) -> None:
         self.host = host
@@ -115,7 +143,10 @@ class SuzakuNode:
         """Levels 1 and up; level 0 is the ring's right link."""
         self.backward: list[Finger | None] = []
         self.pointers: dict[Key, Peer] = {}
+        self.silent = Acquaintances()
+        """Fingers that did not answer. The ring has its own: a finger may be passed over lightly, a neighbour not."""
         self._level = 0
+        self._right_aggregate: Aggregate | None = None
 
     @property
     def me(self) -> Peer:
@@ -124,18 +155,26 @@ class SuzakuNode:
     def finger(self, level: int, forward: bool) -> Finger | None:
         if level == 0:
             peer = self.link.right if forward else self.link.left
-            return None if peer.key == self.me.key else Finger(peer)
+            if peer.key == self.me.key:
+                return None
+            return Finger(peer, (), self._right_aggregate if forward else None)
         table = self.forward if forward else self.backward
         return table[level - 1] if level <= len(table) else None
 
-    def peers(self) -> Iterator[Peer]:
-        """Everyone this node could pass a message to."""
-        yield self.link.right
-        yield self.link.left
+    def fingers(self) -> Iterator[Finger]:
+        """Everyone this node could pass a message to, with those on their left."""
+        yield Finger(self.link.right, (self.me, *self.link.neighbours))
+        yield Finger(self.link.left, self.link.neighbours[1:])
+        yield Finger(self.me, self.link.neighbours)
         for table in (self.forward, self.backward):
             for finger in table:
                 if finger is not None:
-                    yield finger.peer
+                    yield finger
+
+    def peers(self) -> Iterator[Peer]:
+        for finger in self.fingers():
+            yield finger.peer
+            yield from finger.backups
 
     # Asking
 
@@ -169,31 +208,70 @@ class SuzakuNode:
         if known is not None:
             candidates += (known.peer, *known.backups)
         for peer in candidates:
-            if peer.key == self.me.key or self.link.known.is_suspected(peer.key, self.host.now()):
+            if peer.key == self.me.key or self.silent.is_suspected(peer.key, self.host.now()):
                 continue
             answer = await self._ask(peer, level, forward)
-            if answer is not None:
-                return self._note(level, forward, answer)
-            self.link.known.suspect(peer, self.host.now())
+            if answer is None:
+                self.silent.suspect(peer, self.host.now())
+                continue
+            beyond = answer.beyond
+            is_last = beyond is None or not self._is_between(answer.me, beyond, forward)
+            aggregate = await self._sum_from(answer.me) if is_last and forward else answer.aggregate
+            self._note(level, forward, Finger(answer.me, answer.backups, aggregate))
+            if is_last:
+                self._trim(level)
+            return None if is_last else beyond
         return None
 
     async def _ask(self, peer: Peer, level: int, forward: bool) -> Updated | None:
         told = self.aggregate_below(level) if forward else None
         request = Update(peer.key, self.me, self.link.neighbours, level, forward, told)
-        try:
-            answer = await self.host.call(peer.address, request, CALL_TIMEOUT_S)
-        except CallError:
-            return None
-        return answer if isinstance(answer, Updated) else None
+        for _ in range(UPDATE_TRIES):
+            try:
+                answer = await self.host.call(peer.address, request, CALL_TIMEOUT_S)
+            except CallError:
+                continue
+            return answer if isinstance(answer, Updated) else None
+        return None
 
-    def _note(self, level: int, forward: bool, answer: Updated) -> Peer | None:
+    def _note(self, level: int, forward: bool, finger: Finger) -> None:
         if level:
-            self._put(level, forward, Finger(answer.me, answer.backups, answer.aggregate))
-        beyond = answer.beyond
-        if beyond is None or not self._is_between(answer.me, beyond, forward):
-            self._trim(level)
-            return None
-        return beyond
+            self._put(level, forward, finger)
+        elif forward:
+            self._right_aggregate = finger.aggregate
+
+    async def _sum_from(self, start: Peer) -> Aggregate | None:
+        """What the nodes from the last finger up to this node add up to: its own table would reach past us."""
+        parts: list[Aggregate] = []
+        rest: Peer | None = start
+        for _ in range(LEVELS_MAX):
+            if rest is None:
+                return merged(parts)
+            try:
+                answer = await self.host.call(rest.address, Sum(rest.key, self.me.key), CALL_TIMEOUT_S)
+            except CallError:
+                return None
+            if not isinstance(answer, Summed):
+                return None
+            parts.append(answer.aggregate)
+            rest = answer.rest
+        return None
+
+    def on_sum(self, asked: Sum) -> Summed:
+        parts = [self.value()]
+        finger = self.finger(0, True)
+        level = 0
+        while finger is not None and strictly_between(self.me.key, finger.peer.key, asked.until):
+            following = self.finger(level + 1, True)
+            reaches = following is not None and (
+                following.peer.key == asked.until or strictly_between(self.me.key, following.peer.key, asked.until)
+            )
+            if not reaches or finger.aggregate is None:
+                return Summed(merged(parts), finger.peer)
+            parts.append(finger.aggregate)
+            finger = following
+            level += 1
+        return Summed(merged(parts), None)
 
     def _is_between(self, near: Peer, far: Peer, forward: bool) -> bool:
         """Whether `far` lies behind `near`, seen from here, and not once around."""
@@ -237,17 +315,8 @@ class SuzakuNode:
 
     def aggregate_below(self, level: int) -> Aggregate:
         """What this node and the fingers below a level add up to: 2^(level − 1) nodes, this one alone at 0."""
-        parts = [self.value()]
-        covered = self.link.right.key
-        for place in range(level - 1):
-            finger = self.finger(place, True)
-            if finger is None or finger.aggregate is None:
-                continue
-            if place and not in_arc(self.me.key, finger.peer.key, covered) and finger.peer.key == self.me.key:
-                break
-            parts.append(finger.aggregate)
-            covered = finger.peer.key
-        return merged(parts)
+        fingers = [self.finger(place, True) for place in range(level - 1)]
+        return merged([self.value(), *(one.aggregate for one in fingers if one is not None and one.aggregate)])
 
     # Leaving
 
@@ -336,17 +405,17 @@ class Suzaku(Service):
     async def _careful_lookup(self, key: Key, start: Peer) -> Found | None:
         """Asks hop by hop; who does not answer is passed over."""
         way = [start]
-        silent: set[Key] = set()
+        silent: dict[Key, None] = {}
         for hops in range(LOOKUP_HOPS_MAX):
             if not way:
                 return None
             peer = way[-1]
             try:
-                told = await self.host.call(peer.address, Ask(peer.key, key), CALL_TIMEOUT_S)
+                told = await self.host.call(peer.address, Ask(peer.key, key, tuple(silent)), CALL_TIMEOUT_S)
             except CallError:
                 told = None
             if not isinstance(told, Told) or not told.is_in:
-                silent.add(way.pop().key)
+                silent[way.pop().key] = None
                 continue
             if not told.nearer:
                 return Found(told.me, told.right, hops)
@@ -359,7 +428,6 @@ class Suzaku(Service):
     def _nearer(self, node: SuzakuNode, key: Key) -> list[Peer]:
         """The peers before the key that this host knows, nearest to it first; only those nearer than `node`."""
         now = self.host.now()
-        known = node.link.known
         found = {
             peer.key: peer
             for sibling in self.nodes.values()
@@ -368,7 +436,7 @@ class Suzaku(Service):
             if peer.key == key or strictly_between(node.me.key, peer.key, key)
         }
         living = [peer for peer in found.values() if peer.key not in self.nodes or self.nodes[peer.key].link.is_in]
-        living = [peer for peer in living if not known.is_suspected(peer.key, now)]
+        living = [peer for peer in living if not node.silent.is_suspected(peer.key, now)]
         return sorted(living, key=lambda peer: (peer.key <= key, peer.key), reverse=True)
 
     @handles(Find)
@@ -385,13 +453,21 @@ class Suzaku(Service):
     def _best(self, node: SuzakuNode, key: Key) -> Peer:
         """The peer that is nearest before the key: the next hop. There is always the right neighbour."""
         best = node.link.right
+        behind: Finger | None = None
         for sibling in self.nodes.values() if len(self.nodes) > 1 else (node,):
-            for peer in sibling.peers():
-                # A peer on the key itself owns it; one before it is better the nearer it is.
+            for finger in sibling.fingers():
+                peer = finger.peer
                 if peer.key == key:
                     return peer
                 if strictly_between(best.key, peer.key, key):
                     best = peer
+                elif behind is None or strictly_between(key, peer.key, behind.peer.key):
+                    behind = finger
+        # The finger just behind the key knows those on its left, and some of them may stand before the key.
+        for peer in behind.backups if behind is not None else ():
+            if peer.key == key or strictly_between(best.key, peer.key, key):
+                best = peer
+                break
         return best
 
     @handles(Ask)
@@ -402,12 +478,18 @@ class Suzaku(Service):
             return Told(False, nobody, nobody, ())
         if in_arc(node.me.key, asked.key, node.link.right.key):
             return Told(True, node.me, node.link.right, ())
-        return Told(True, node.me, node.link.right, tuple(self._nearer(node, asked.key)[:8]) or (node.link.right,))
+        nearer = [peer for peer in self._nearer(node, asked.key) if peer.key not in asked.avoid]
+        return Told(True, node.me, node.link.right, (*nearer[:NEARER_MAX], node.link.right))
 
     @handles(Update)
     def on_update(self, origin: Address, asked: Update) -> Reply:
         node = self.nodes.get(asked.to)
         return node.on_update(asked) if node else None
+
+    @handles(Sum)
+    def on_sum(self, origin: Address, asked: Sum) -> Reply:
+        node = self.nodes.get(asked.to)
+        return node.on_sum(asked) if node and node.link.is_in else None
 
     @handles(Leaving)
     def on_leaving(self, origin: Address, told: Leaving) -> Reply:

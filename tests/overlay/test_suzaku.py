@@ -1,0 +1,161 @@
+"""Suzaku: joins that build the tables, periods that mend them, lookups that halve the way."""
+
+from __future__ import annotations
+
+from statistics import mean
+
+import pytest
+
+from braidmq.host import Address
+from braidmq.overlay.aggregates import Aggregate, merged
+from braidmq.overlay.peers import Peer
+from braidmq.overlay.ring import CHECK_INTERVAL_S
+from braidmq.overlay.suzaku import PERIOD_S, Found, Suzaku, SuzakuNode
+from braidmq.sim.checkers import fingers_are_right, ring_is_closed_and_sorted
+from braidmq.sim.engine import Constant, Network, Simulator
+
+from .test_ring import Rough
+
+QUIET_S = 40 * CHECK_INTERVAL_S
+
+
+class Country:
+    """Hosts with one key each."""
+
+    def __init__(self, seed: int, network: Network | None = None) -> None:
+        self.sim = Simulator(seed, network or Constant(0.01))
+        self.overlays: dict[Address, Suzaku] = {}
+        self.leaving: set[Address] = set()
+        self.next = 0
+
+    def add(self, number: int | None = None) -> None:
+        if number is None:
+            number, self.next = self.next, self.next + 1
+        host = self.sim.hosts.get(number) or self.sim.host(number)
+        host.restart()
+        overlay = Suzaku(host, introducers=self.introducers)
+        me = Peer(b"%06d" % (number * 7919 % 1_000_000), number, host.life)
+        one: Aggregate = {"nodes:count": 1, "low:min": number}
+        first = not self.overlays
+        self.overlays[number] = overlay
+        if first:
+            overlay.found(me, lambda: one)
+        else:
+
+            async def join() -> None:
+                await overlay.join(me, lambda: one)
+
+            host.spawn(join())
+
+    def introducers(self) -> list[Peer]:
+        return [node.me for node in self.nodes if node.link.is_in]
+
+    @property
+    def nodes(self) -> list[SuzakuNode]:
+        return [node for overlay in self.overlays.values() for node in overlay.nodes.values()]
+
+    def leave(self, number: Address) -> None:
+        overlay = self.overlays[number]
+        self.leaving.add(number)
+
+        async def go() -> None:
+            for key in list(overlay.nodes):
+                await overlay.leave(key)
+            del self.overlays[number]
+            self.leaving.discard(number)
+
+        self.sim.hosts[number].spawn(go())
+
+    def crash(self, number: Address) -> None:
+        self.sim.hosts[number].crash()
+        self.overlays.pop(number, None)
+        self.leaving.discard(number)
+
+    def churn(self) -> None:
+        chance = self.sim.chance
+        inside = [
+            n
+            for n, overlay in self.overlays.items()
+            if n not in self.leaving and all(node.link.is_in for node in overlay.nodes.values())
+        ]
+        gone = [n for n in range(self.next) if n not in self.overlays]
+        what = chance.randrange(4)
+        if what == 0 or len(inside) < 8:
+            self.add()
+        elif what == 1 and gone:
+            self.add(chance.choice(gone))
+        elif what == 2:
+            self.leave(chance.choice(inside))
+        else:
+            self.crash(chance.choice(inside))
+
+    def wrong(self) -> list[str]:
+        return ring_is_closed_and_sorted([node.link for node in self.nodes]) + fingers_are_right(self.nodes)
+
+    def lookups(self) -> list[Found]:
+        """From every host for every node's key; all of them must end."""
+        found: list[Found] = []
+        asked = [(start, goal) for start in self.nodes for goal in self.nodes]
+
+        async def one(start: SuzakuNode, goal: SuzakuNode) -> None:
+            answer = await self.overlays[start.me.address].lookup(goal.me.key)
+            assert answer is not None
+            assert answer.owner == goal.me
+            found.append(answer)
+
+        for start, goal in asked:
+            self.sim.hosts[start.me.address].spawn(one(start, goal))
+        self.sim.run(self.sim.now + 60)
+        assert len(found) == len(asked)
+        return found
+
+
+def grown(count: int, seed: int = 1) -> Country:
+    country = Country(seed)
+    for number in range(count):
+        country.sim.at(number, country.add)
+    country.sim.run(count)
+    return country
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 21, 32])
+def test_tables_converge(count: int) -> None:
+    country = grown(count)
+    country.sim.run(count + 12 * PERIOD_S * max(1, count.bit_length()))
+    assert country.wrong() == []
+
+
+def test_a_lookup_takes_few_hops() -> None:
+    country = grown(64)
+    country.sim.run(100 * PERIOD_S)
+    assert country.wrong() == []
+    hops = [found.hops for found in country.lookups()]
+    assert mean(hops) <= 2.5
+    assert max(hops) <= 5
+
+
+def test_a_lookup_right_after_the_joins_ends() -> None:
+    assert max(found.hops for found in grown(64).lookups()) <= 12
+
+
+@pytest.mark.parametrize("count", [2, 7, 16, 20])
+def test_aggregates_count_every_node_once(count: int) -> None:
+    country = grown(count)
+    country.sim.run(count + 60 * PERIOD_S)
+    for node in country.nodes:
+        fingers = [node.finger(level, True) for level in range(len(node.forward) + 1)]
+        known = merged([node.value(), *(finger.aggregate for finger in fingers if finger and finger.aggregate)])
+        assert known == {"nodes:count": count, "low:min": 0}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_mends_itself(seed: int) -> None:
+    """Loss, repetition, overtaking, churn and a partition; then quiet: ring and fingers are right, lookups end."""
+    country = Country(seed, Rough(0.02, split=(40.0, 55.0), until=120.0))
+    for _ in range(24):
+        country.add()
+    for second in range(20, 120):
+        country.sim.at(second, country.churn)
+    country.sim.run(120 + QUIET_S + 60 * PERIOD_S)
+    assert country.wrong() == [], f"seed {seed}"
+    country.lookups()
