@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MB = 1024 * 1024
 
-WAIT_MAX_S = 5.0
+WAIT_MAX_S = 20.0
 """What the innocent client may have to wait for one message to go round; unharmed it is a millisecond."""
 
 

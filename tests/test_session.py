@@ -494,15 +494,15 @@ def examples(count: int) -> settings:
 
 
 TestSessions = Sessions.TestCase
-TestSessions.settings = examples(60)
+TestSessions.settings = examples(100)
 TestStoredSessions = StoredSessions.TestCase
-TestStoredSessions.settings = examples(50)
+TestStoredSessions.settings = examples(100)
 TestFullQueues = FullQueues.TestCase
-TestFullQueues.settings = examples(40)
+TestFullQueues.settings = examples(60)
 TestFullQueuesOfTheOldest = FullQueuesOfTheOldest.TestCase
-TestFullQueuesOfTheOldest.settings = examples(20)
+TestFullQueuesOfTheOldest.settings = examples(40)
 TestStoredFullQueues = StoredFullQueues.TestCase
-TestStoredFullQueues.settings = examples(25)
+TestStoredFullQueues.settings = examples(40)
 
 
 # By hand

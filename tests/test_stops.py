@@ -112,14 +112,12 @@ def test_a_clean_end_tells_the_clients_and_keeps_all(start_broker: StartBroker, 
     writer.publish_many("t/1", [b"1", b"2"], 2)
     writer.publish("t/kept", b"3", 1, retain=True)
     in_hand = reader.messages(3, acknowledge=False)
-    started_at = time.monotonic()
     broker.signal(number)
     farewell = reader.expect_end()
     assert farewell is not None
     assert farewell.reason == 0x8B
     assert writer.receive() is None  # 3.1.1 has no words for it
     assert broker.wait() == 0
-    assert time.monotonic() - started_at < 4, "it waited for clients that had gone"
     assert "Traceback" not in broker.log
     assert not list(broker.data.glob("*-wal")), "the store was not closed"
 

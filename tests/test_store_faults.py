@@ -352,9 +352,7 @@ def test_a_broker_that_dies_on_a_full_disk_has_lost_nothing(start_broker: StartB
         writer.publish_many("t", [b"%d" % number for number in range(20)], 2)
         writer.publish("kept", b"x", 1, retain=True)
     acknowledged = fill_until_noticed(broker, disk)
-    started_at = time.monotonic()
     broker.terminate()
-    assert time.monotonic() - started_at < 8
     assert "Traceback" not in broker.log
     disk.make_room(broker)
     broker.start()

@@ -13,6 +13,7 @@ from braidmq.overlay.ring import CHECK_INTERVAL_S
 from braidmq.overlay.suzaku import PERIOD_S, Found, Suzaku, SuzakuNode
 from braidmq.sim.checkers import fingers_are_right, ring_is_closed_and_sorted
 from braidmq.sim.engine import Constant, Network, Simulator
+from braidmq.sim.layout import lay_out_suzaku
 
 from .test_ring import Rough
 
@@ -130,8 +131,26 @@ def test_a_lookup_takes_few_hops() -> None:
     country.sim.run(100 * PERIOD_S)
     assert country.wrong() == []
     hops = [found.hops for found in country.lookups()]
-    assert mean(hops) <= 2.5
-    assert max(hops) <= 5
+    assert mean(hops) <= 1.6
+    assert max(hops) <= 3
+
+
+@pytest.mark.parametrize("count", [2, 3, 24, 100])
+def test_a_network_that_is_laid_out_equals_one_that_has_grown(count: int) -> None:
+    country = grown(count)
+    country.sim.run(count + 60 * PERIOD_S)
+    other = Simulator(1)
+    laid_out = lay_out_suzaku(other, [(node.me.key, node.me.address) for node in country.nodes])
+    for mine, theirs in zip(sorted(country.nodes, key=lambda node: node.me.key), laid_out, strict=True):
+        assert (mine.link.left, mine.link.right) == (theirs.link.left, theirs.link.right)
+        assert mine.link.neighbours == theirs.link.neighbours
+        for level in range(1, count.bit_length() + 1):
+            for forward in (True, False):
+                one, another = mine.finger(level, forward), theirs.finger(level, forward)
+                assert (one and one.peer, one and one.backups) == (
+                    another and another.peer,
+                    another and another.backups,
+                )
 
 
 def test_a_lookup_right_after_the_joins_ends() -> None:

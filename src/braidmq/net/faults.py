@@ -43,9 +43,12 @@ class Fault(StrEnum):
     """A spawned procedure that raised; no link is concerned."""
 
 
+TEXT_LENGTH_MAX = 300
+
+
 class LinkError(Exception):
-    """Why a link is closed."""
+    """Why a link is closed: one line, of which parts may be the peer's."""
 
     def __init__(self, fault: Fault, text: str) -> None:
-        super().__init__(text)
+        super().__init__("".join(sign if sign.isprintable() else "?" for sign in text[:TEXT_LENGTH_MAX]))
         self.fault = fault

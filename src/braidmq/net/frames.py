@@ -30,8 +30,8 @@ _HEADER = struct.Struct(">IBI")
 _ARRAY_HEADER = struct.Struct(">BI")
 
 Body = TypeVar("Body")
-Hops = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
-CallNumber = Annotated[int, msgspec.Meta(ge=0, lt=2**63)]
+Hops = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
+CallNumber = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class Tell(msgspec.Struct, Generic[Body], frozen=True, array_like=True, tag=0, gc=False):
@@ -51,9 +51,11 @@ class Reply(msgspec.Struct, Generic[Body], frozen=True, array_like=True, tag=2, 
     body: Body
 
 
-class Refused(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
+class Refused(Message, frozen=True, array_like=True, tag=3, gc=False):
+    """A message itself: traces show it as the reply that it is."""
+
     call: CallNumber
-    reason: str
+    reason: Annotated[str, msgspec.Meta(max_length=REASON_LENGTH_MAX)]
 
 
 Envelope = Tell[Message] | Request[Message] | Reply[Message] | Refused

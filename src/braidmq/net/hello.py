@@ -1,7 +1,7 @@
 """How two hosts begin: who I am, in which version, before anything else.
 
     preamble  "BRAIDMQ", then one byte: the version
-    hello     a frame with [address, nonce, name]
+    hello     a frame with [address, nonce, to, name]
 
 The one who dials speaks first; the other answers in kind once it agrees to the link, so an answer is an acceptance. The
 preamble never changes: hosts of any two versions can tell each other so. The nonce is drawn once in a host's life: the
@@ -35,6 +35,9 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     """Where the sender can be reached."""
 
     nonce: Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
+    to: str
+    """Under which name the sender knows whom it greets: not always the one that they give themselves."""
+
     name: Annotated[str, msgspec.Meta(max_length=NAME_LENGTH_MAX)] = ""
     """For people who read logs."""
 

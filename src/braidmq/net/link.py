@@ -1,13 +1,13 @@
 """One connection to a peer: preamble, hello, then frames, until it ends.
 
-    MADE ──preamble and hello──> OPEN ──┐
-      └────────────────────────────────┴──fault, loss, close──> CLOSED
+MADE ──preamble and hello──> OPEN ──┐
+  └────────────────────────────────┴──fault, loss, close──> CLOSED
 """
 
 from __future__ import annotations
 
 import asyncio
-import ssl
+import socket
 from typing import TYPE_CHECKING, cast
 
 from braidmq.net.faults import Fault, LinkError
@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
 
 class Link(asyncio.Protocol):
-    def __init__(self, links: Links, dialled: Peer | None) -> None:
+    def __init__(self, links: Links, dialled: Peer | None, where: str) -> None:
         self.links = links
         self.dialled = dialled
         """Whom this host dialled; None if the other side did."""
+        self.where = where
+        """The other end, for people, until it has said its address."""
         self.peer: Peer | None = None
         """Who is at the other end, while the link is open."""
         self.address = ""
@@ -33,44 +35,50 @@ class Link(asyncio.Protocol):
         self.deadline = float("inf")
         """When it is cut: it has not said hello, or not taken its last bytes."""
         self.used_at = 0.0
-        self.moved = True
-        """Whether anything passed since the last sweep."""
-        self.stuck_since: float | None = None
-        self.taken_bytes = 0
+        self.has_greeted = False
+        """Whether this host dialled and has said hello."""
         self.failure = ""
         self.settled = asyncio.Event()
         """Set once it is open or will never be."""
         self.is_closed = False
+        self._moved = True  # since the last look
         self._written_bytes = 0
+        self._taken_bytes = 0
+        self._stuck_since: float | None = None
         self._beginning = b""
         self._reader = FrameReader(HELLO_BYTES_MAX)
-        self._raw: asyncio.Transport | None = None
-        self._transport: asyncio.Transport | None = None  # none before TLS stands
-        self._early: list[bytes] = []
+        self._transport: asyncio.Transport | None = None
 
     @property
     def unsent_bytes(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
-    @property
-    def taken(self) -> int:
-        """Bytes that the other side's system took over."""
-        return self._written_bytes - self.unsent_bytes
+    def is_idle(self, now: float, idle_s_max: float) -> bool:
+        """Whether nothing passed for so long. To be asked now and then."""
+        if self._moved or self.unsent_bytes:
+            self._moved = False
+            self.used_at = now
+        return now - self.used_at > idle_s_max
+
+    def is_stuck(self, now: float, stall_s_max: float) -> bool:
+        """Whether the other side has taken nothing for so long of what waits for it. To be asked now and then."""
+        unsent = self.unsent_bytes
+        taken_before, self._taken_bytes = self._taken_bytes, self._written_bytes - unsent
+        if not unsent or self._taken_bytes != taken_before:
+            self._stuck_since = None
+        elif self._stuck_since is None:
+            self._stuck_since = now
+        return self._stuck_since is not None and now - self._stuck_since > stall_s_max
 
     def describe(self) -> str:
-        if self.address:
-            return self.address
-        if self.dialled is not None:
-            return self.dialled.address
-        where = self._raw.get_extra_info("peername") if self._raw is not None else None
-        return f"{where[0]} port {where[1]}" if isinstance(where, tuple) else "a stranger"
+        return self.address or self.where
 
     # Out
 
     def write(self, data: bytes) -> None:
         if self._transport is not None and not self.is_closed:
             self._written_bytes += len(data)
-            self.moved = True
+            self._moved = True
             self._transport.write(data)
 
     def open(self, frame_bytes_max: int) -> None:
@@ -84,42 +92,36 @@ class Link(asyncio.Protocol):
         self.deadline = deadline
         if self._transport is not None:
             self._transport.close()
-        else:
-            self.abort(why)
 
     def abort(self, why: str) -> None:
         """Ends it now."""
         self._end(why)
-        if self._raw is not None:
-            self._raw.abort()
+        if self._transport is not None:
+            self._transport.abort()
 
     def _end(self, why: str) -> None:
         self.is_closed = True
         self.failure = self.failure or why
         self.settled.set()
+        self.links.on_end(self)
 
     # In: what asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._raw = cast(asyncio.Transport, transport)
-        context = self.links.on_made(self)
+        self._transport = cast(asyncio.Transport, transport)
         if self.is_closed:
+            self._transport.abort()
             return
-        if context is None:
-            self._transport = self._raw
-            if self.dialled is not None:
-                self.write(self.links.greeting)
-        else:
-            self._raw.pause_reading()
-            self.links.keep(self._secure(context))
+        self._set_options(self._transport)
+        self.links.on_made(self)
+        if self.dialled is not None:
+            self.write(self.links.greeting(self.where))
+            self.has_greeted = True
 
     def data_received(self, data: bytes) -> None:
         if self.is_closed:
             return
-        if self._transport is None:
-            self._early.append(data)  # sent with the end of the TLS handshake; one read at most
-            return
-        self.moved = True
+        self._moved = True
         if self.peer is not None:
             self.peer.counters.bytes_in += len(data)
         try:
@@ -146,29 +148,11 @@ class Link(asyncio.Protocol):
         self._end(str(error) if error else "the other side closed the connection")
         self.links.on_lost(self)
 
-    async def _secure(self, context: ssl.SSLContext) -> None:
-        """TLS on an accepted connection. It begins here and not in asyncio's server so that a failure is seen."""
-        assert self._raw is not None
-        loop = asyncio.get_running_loop()
-        try:
-            transport = await loop.start_tls(
-                self._raw,
-                self,
-                context,
-                server_side=True,
-                ssl_handshake_timeout=self.links.bounds.connect_timeout_s,
-                ssl_shutdown_timeout=self.links.bounds.close_s_max,
-            )
-        except (OSError, TimeoutError) as error:
-            if not self.is_closed:
-                self.links.on_fault(self, LinkError(Fault.TLS, f"the TLS handshake failed: {error}"))
-            self.links.on_lost(self)
-            return
-        if transport is None or self.is_closed:
-            self._raw.abort()
-            self.links.on_lost(self)
-            return
-        self._transport = transport
-        early, self._early = self._early, []
-        for data in early:
-            self.data_received(data)
+    def _set_options(self, transport: asyncio.Transport) -> None:
+        """Frames go out at once, and a peer whose machine is gone is noticed by the system, too."""
+        connection = transport.get_extra_info("socket")
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            stall_ms = int(self.links.bounds.stall_s_max * 1000)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, stall_ms)

@@ -2,8 +2,8 @@
 
 Two hosts may dial each other at the same moment. Then the connection that the host with the smaller address dialled
 stays: it turns the other's hello away once it has said its own, and the host with the larger address gives up its dial
-when it hears that hello. A hello from a peer that is linked already comes from one that lost its end: the new link takes
-the place of the old.
+when it hears that hello. A hello from a peer that is linked already comes from one that lost its end: the new link
+takes the place of the old.
 """
 
 from __future__ import annotations
@@ -32,6 +32,12 @@ from braidmq.net.peer import Peer
 
 _log = logging.getLogger("braidmq.net")
 
+BACKLOG = 128
+"""Connections that the system holds until they are accepted."""
+
+ACCEPT_PAUSE_S = 0.1
+"""The wait after the system could not give a connection: out of file descriptors, say."""
+
 Receive = Callable[[str, list[Envelope]], None]
 """Given the sender and what it sent."""
 
@@ -51,7 +57,6 @@ class Links:
     ) -> None:
         self.bounds = bounds
         self.address = ""
-        self.greeting = b""
         self.past = Counters()
         """Of peers that are forgotten."""
         self.faults: Counter[Fault] = Counter()
@@ -66,8 +71,9 @@ class Links:
         self._strangers: dict[Link, None] = {}
         self._unflushed: list[Peer] = []
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
         self._is_stopping = False
+        self._complaint = ""
         self._all_lost = asyncio.Event()
 
     # Life
@@ -79,22 +85,31 @@ class Links:
         if advertise is not None:
             parse_address(advertise)
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Link(self, None), host, port, start_serving=False)
-        port = self._server.sockets[0].getsockname()[1]
-        self.address = advertise or format_address(host, port)
-        self.greeting = hello_bytes(Hello(self.address, self._nonce, self._name))
-        await self._server.start_serving()
+        family, kind, protocol, _, where = (
+            await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        )[0]
+        listener = self._listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setblocking(False)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(where)
+            listener.listen(BACKLOG)
+        except OSError as error:
+            listener.close()
+            raise OSError(error.errno, f"cannot listen on {listen}: {error.strerror}") from None
+        self.address = advertise or format_address(host, listener.getsockname()[1])
+        self.keep(self._accept(listener))
         self.keep(self._sweep())
         _log.info("%s listens for its peers%s", self.describe(), " with TLS" if self._tls else "")
 
     async def stop(self) -> None:
         self._is_stopping = True
-        if self._server is not None:
-            self._server.close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
         self._flush()
         for link in list(self._links):
             if link.peer is not None:
@@ -113,6 +128,9 @@ class Links:
     def describe(self) -> str:
         return f"{self._name} at {self.address}" if self._name else self.address
 
+    def greeting(self, to: str) -> bytes:
+        return hello_bytes(Hello(self.address, self._nonce, to, self._name))
+
     def keep(self, procedure: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Runs a procedure of the links; it ends with them at the latest."""
         task = asyncio.get_running_loop().create_task(procedure)
@@ -130,7 +148,9 @@ class Links:
                 peer = self._new_peer(to)
             except (ValueError, LinkError) as error:
                 self.past.dropped += 1
-                _log.warning("%s sends nothing to %.60r: %s", self.describe(), to, error)
+                if str(error) != self._complaint:
+                    self._complaint = str(error)
+                    _log.warning("%s sends nothing to %.60r: %s", self.describe(), to, error)
                 return str(error)
         was_empty = not peer.batched
         refusal = peer.queue(envelope)
@@ -166,22 +186,10 @@ class Links:
 
     # What links report
 
-    def on_made(self, link: Link) -> ssl.SSLContext | None:
-        """A connection stands; returns the context if TLS is still to be put on it."""
+    def on_made(self, link: Link) -> None:
+        """A connection stands, with TLS if that is wanted; the hello is to come."""
         self._links[link] = None
         link.deadline = self._now() + self.bounds.connect_timeout_s
-        link.set_options()
-        if self._is_stopping:
-            link.abort("this host stops")
-        elif link.dialled is not None:
-            link.dialled.greeting = link
-        elif len(self._strangers) >= self.bounds.strangers_max:
-            text = f"{len(self._strangers)} connections that have not said hello are enough (strangers_max)"
-            self.on_fault(link, LinkError(Fault.CROWD, text))
-        else:
-            self._strangers[link] = None
-            return self._tls.server if self._tls is not None else None
-        return None
 
     def on_hello(self, link: Link, hello: Hello) -> None:
         """Decides whether a link is opened. The place to ask for a proof, once there are any."""
@@ -196,9 +204,9 @@ class Links:
                 _log.debug("%s: %s dialled at the same time; its link is not needed", self.describe(), hello.address)
                 link.close("the other side dialled, too", self._now() + self.bounds.close_s_max)
                 return
-            link.write(self.greeting)
-        if peer.dial is not None and peer is not link.dialled:
-            peer.dial.cancel()
+            link.write(self.greeting(hello.address))
+        if peer is not link.dialled:
+            peer.give_up_dial()
         self._open(peer, link, hello)
 
     def on_frame(self, link: Link, frame: bytes) -> None:
@@ -216,17 +224,21 @@ class Links:
         else:
             link.close(str(error), self._now() + self.bounds.close_s_max)
 
-    def on_lost(self, link: Link) -> None:
-        self._links.pop(link, None)
+    def on_end(self, link: Link) -> None:
+        """Nothing passes on a link any more; its last bytes may still be on their way."""
         self._strangers.pop(link, None)
-        if not self._links:
-            self._all_lost.set()
         peer = link.peer
         if peer is not None and peer.link is link:
             now = self._now()
             peer.on_lost(now, now - link.opened_at, self._chance)
             _log.info("%s lost its link to %s: %s", self.describe(), peer.address, link.failure)
             self._dial_if_wanted(peer)
+
+    def on_lost(self, link: Link) -> None:
+        """A connection is gone."""
+        self._links.pop(link, None)
+        if not self._links:
+            self._all_lost.set()
 
     # Peers
 
@@ -267,11 +279,12 @@ class Links:
     def _dials_already(self, peer: Peer, hello: Hello) -> bool:
         """Whether a peer's hello is to be turned away because this host's own dial is the one that stays.
 
-        The last case: the peer has accepted our link, but its own hello, sent before that, came only now.
+        The last case: the peer has accepted our link, but its own hello, sent before that, came only now. One that
+        knows this host by another name did not know what it has, and is let in.
         """
-        if peer.address < self.address:
+        if peer.address < self.address or hello.to != self.address:
             return False
-        if peer.greeting is not None:
+        if peer.trying is not None and peer.trying.has_greeted:
             return True
         link = peer.link
         return (
@@ -296,6 +309,38 @@ class Links:
         peer.linked_before = True
         _log.info("%s is linked to %s%s", self.describe(), peer.address, f" ({hello.name!r})" if hello.name else "")
         peer.flush(now)
+
+    # Accepting: not by asyncio's server, so that strangers are bounded, and seen, from their first byte on
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, where = await loop.sock_accept(listener)
+            except OSError as error:
+                _log.error("%s cannot accept connections: %s", self.describe(), error)
+                await asyncio.sleep(ACCEPT_PAUSE_S)
+                continue
+            link = Link(self, None, f"{where[0]} port {where[1]}")
+            if len(self._strangers) < self.bounds.strangers_max:
+                self._strangers[link] = None
+                self.keep(self._take(link, connection))
+            else:
+                connection.close()
+                text = f"{len(self._strangers)} connections that have not said hello are enough (strangers_max)"
+                self.on_fault(link, LinkError(Fault.CROWD, text))
+
+    async def _take(self, link: Link, connection: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        context = self._tls.server if self._tls is not None else None
+        timeout_s = self.bounds.connect_timeout_s if context is not None else None
+        try:
+            await loop.connect_accepted_socket(lambda: link, connection, ssl=context, ssl_handshake_timeout=timeout_s)
+        except (ConnectionResetError, BrokenPipeError):
+            link.abort("the other side went away")  # no fault: it may have given up its dial for ours
+        except OSError as error:
+            if not link.is_closed:
+                self.on_fault(link, LinkError(Fault.TLS, f"the TLS handshake failed: {error}"))
 
     # Dialling
 
@@ -325,7 +370,7 @@ class Links:
     async def _try(self, peer: Peer) -> str | None:
         """Dials once; returns why there is no link, or None if there is."""
         host, port = parse_address(peer.names[0])
-        link = Link(self, peer)
+        link = peer.trying = Link(self, peer, peer.names[0])
         context = self._tls.client if self._tls is not None else None
         try:
             async with asyncio.timeout(self.bounds.connect_timeout_s):
@@ -338,10 +383,10 @@ class Links:
         except OSError as error:
             link.failure = link.failure or str(error)
         finally:
-            if peer.greeting is link:
-                peer.greeting = None
+            peer.trying = None
             if link.peer is None:
                 link.abort("given up")
+                self.on_lost(link)  # a loop whose connecting is cancelled may not say so
         return None if link.peer is not None else link.failure
 
     # Upkeep
@@ -353,6 +398,7 @@ class Links:
             for link in list(self._links):
                 self._look_at(link, now)
             for peer in list(dict.fromkeys(self._peers.values())):
+                self._dial_if_wanted(peer)
                 if peer.is_forgettable and now - peer.dial_at > self.bounds.idle_s_max:
                     self._forget(peer)
 

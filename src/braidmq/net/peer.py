@@ -1,7 +1,7 @@
 """What a host keeps for another: what waits to be sent, the link if there is one, and when to dial next.
 
-    send ──> batch ──(end of the tick)──> the link, in one write
-                                   └────> waiting, while there is no link: dropped after `wait_s_max`
+send ──> batch ──(end of the tick)──> the link, in one write
+                               └────> waiting, while there is no link: dropped after `wait_s_max`
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Peer:
         "counters",
         "dial",
         "dial_at",
-        "greeting",
         "link",
         "linked_before",
         "names",
+        "trying",
         "waiting",
     )
 
@@ -46,9 +46,9 @@ class Peer:
         """All that it is called here: its address, and other names under which it was reached."""
         self.counters = Counters()
         self.link: Link | None = None
-        self.greeting: Link | None = None
-        """A connection that this host dialled and said hello on; the answer is still to come."""
         self.dial: asyncio.Task[None] | None = None
+        self.trying: Link | None = None
+        """What `dial` is trying to open just now."""
         self.dial_at = 0.0
         """Not before this time."""
         self.linked_before = False
@@ -113,9 +113,18 @@ class Peer:
         self.waiting.extend(other.waiting)
         self.waiting = deque(sorted(self.waiting, key=lambda entry: entry[0]))
         self._waiting_bytes += other._waiting_bytes
+        other.waiting.clear()
+        other._waiting_bytes = 0
         self.counters.add(other.counters)
 
     # When to dial
+
+    def give_up_dial(self) -> None:
+        """The peer's own dial came first. Nothing more is said on ours, not even in this tick."""
+        if self.trying is not None:
+            self.trying.abort("the other side dialled, too")
+        if self.dial is not None:
+            self.dial.cancel()
 
     def postpone(self, now: float, chance: Chance) -> float:
         """After a failure: dials again after a wait that doubles each time; returns it."""

@@ -1,7 +1,7 @@
 """Membership vectors: the random digits that say which lists of a Skip Graph a broker's nodes belong to.
 
-Level 0 is one list of all nodes. Level i has 2^i lists: a node is in the one whose number begins with the first i digits
-of its vector. All virtual nodes of a broker have the broker's vector (Banno et al. 2015, §5.1–5.2).
+Level 0 is one list of all nodes. Level i has 2^i lists, one for all nodes whose vectors begin with the same i digits.
+All virtual nodes of a broker have the broker's vector (Banno et al. 2015, §5.1–5.2).
 
 A list is named by one number, counted level by level as in a heap: 0 is level 0, 1 and 2 are level 1, 3 to 6 level 2.
 So a message for one list can never be taken for one of another list of the same level, whatever became of its receiver.
@@ -9,8 +9,8 @@ So a message for one list can never be taken for one of another list of the same
 
 from __future__ import annotations
 
-DIGITS_MAX = 32
-"""Binary digits of a vector: the levels that a graph can have above level 0."""
+DIGITS_MAX = 56
+"""Binary digits of a vector: the levels that a graph can have above level 0. No two of a million brokers share them."""
 
 Vector = int
 """DIGITS_MAX binary digits, the first one highest."""

@@ -23,34 +23,37 @@ class Peer(Message, frozen=True, array_like=True, gc=False):
 
 
 class Acquaintances:
-    """Peers that were met, newest last, and those among them that are suspected to be gone."""
+    """Peers that were met, newest last, and those among them that are suspected to be gone; empty, it weighs little."""
 
     __slots__ = ("_known", "_suspected_at")
 
     def __init__(self) -> None:
-        self._known: dict[Key, Peer] = {}
-        self._suspected_at: dict[Key, float] = {}
+        self._known: dict[Key, Peer] | None = None
+        self._suspected_at: dict[Key, float] | None = None
 
     def meet(self, peers: Iterable[Peer]) -> None:
+        known = self._known = self._known or {}
         for peer in peers:
-            self._known.pop(peer.key, None)
-            self._known[peer.key] = peer
-        while len(self._known) > KNOWN_MAX:
-            self._known.pop(next(iter(self._known)))
+            known.pop(peer.key, None)
+            known[peer.key] = peer
+        while len(known) > KNOWN_MAX:
+            known.pop(next(iter(known)))
 
     def suspect(self, peer: Peer, now: float) -> None:
-        self._suspected_at.pop(peer.key, None)
-        self._suspected_at[peer.key] = now
-        while len(self._suspected_at) > KNOWN_MAX:
-            self._suspected_at.pop(next(iter(self._suspected_at)))
+        suspected_at = self._suspected_at = self._suspected_at or {}
+        suspected_at.pop(peer.key, None)
+        suspected_at[peer.key] = now
+        while len(suspected_at) > KNOWN_MAX:
+            suspected_at.pop(next(iter(suspected_at)))
 
     def trust(self, peer: Peer) -> None:
         """It has answered."""
-        self._suspected_at.pop(peer.key, None)
+        if self._suspected_at:
+            self._suspected_at.pop(peer.key, None)
 
     def is_suspected(self, key: Key, now: float) -> bool:
-        since = self._suspected_at.get(key)
+        since = self._suspected_at.get(key) if self._suspected_at else None
         return since is not None and now - since < SUSPICION_S
 
     def __iter__(self) -> Iterator[Peer]:
-        return iter(self._known.values())
+        return iter(self._known.values() if self._known else ())

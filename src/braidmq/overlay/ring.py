@@ -162,7 +162,7 @@ class RingNode:
         self.lseq = self.rseq = ZERO
         self.neighbours: tuple[Peer, ...] = ()
         self.known = Acquaintances()
-        self.on_change: Callable[[], None] = lambda: None
+        self.on_change: Callable[[], None] = _nothing
         """Called when a link has changed: for the layers above."""
         self._grants: dict[tuple[Key, int, int], Granted] = {}
         self._number = 0
@@ -474,6 +474,10 @@ class Ring(Service):
             return node.on_ask_left(origin, asked)
         nobody = Peer(asked.to, self.host.address)
         return TellLeft(False, 0, nobody, ZERO, ())
+
+
+def _nothing() -> None:
+    pass
 
 
 def owns(node: RingNode, key: Key) -> bool:

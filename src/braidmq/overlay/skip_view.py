@@ -87,10 +87,3 @@ class SkipView:
         """The own node nearest to the left of a key; None if there is none after the beginning of the keys."""
         place = bisect_left(self.own_keys, key)
         return self.own[self.own_keys[place - 1]] if place else None
-
-    def after(self, key: Key, now: float) -> Entry | None:
-        """The first entry from a key on, up to the end of the keys."""
-        for entry in self._entries[bisect_left(self._keys, key) :]:
-            if not entry.is_suspected(now):
-                return entry
-        return None

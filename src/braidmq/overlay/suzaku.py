@@ -161,20 +161,59 @@ class SuzakuNode:
         table = self.forward if forward else self.backward
         return table[level - 1] if level <= len(table) else None
 
-    def fingers(self) -> Iterator[Finger]:
-        """Everyone this node could pass a message to, with those on their left."""
-        yield Finger(self.link.right, (self.me, *self.link.neighbours))
-        yield Finger(self.link.left, self.link.neighbours[1:])
-        yield Finger(self.me, self.link.neighbours)
+    def peers(self) -> Iterator[Peer]:
+        """Everyone this node could pass a message to."""
+        yield from (self.link.right, self.link.left, *self.link.neighbours)
         for table in (self.forward, self.backward):
             for finger in table:
                 if finger is not None:
-                    yield finger
+                    yield finger.peer
+                    yield from finger.backups
 
-    def peers(self) -> Iterator[Peer]:
-        for finger in self.fingers():
-            yield finger.peer
-            yield from finger.backups
+    def nearest_before(self, key: Key) -> Peer:
+        """The peer nearest before a key that this node does not own, or on it.
+
+        Both tables are in the order of distance, so each is walked from the side of the key. The finger just behind the
+        key knows those on its left, and they may stand before it: fewer hops for nothing.
+        """
+        me = self.link.me.key
+        wraps = key <= me
+        best = self.link.right
+        behind: Finger | None = None
+        for finger in reversed(self.forward):
+            if finger is None:
+                continue
+            there = finger.peer.key
+            if me < there <= key if not wraps else (there > me or there <= key):
+                best = finger.peer
+                break
+            behind = finger
+        near: tuple[Peer, ...] = behind.backups if behind is not None else ()
+        following = (self.me, *self.link.neighbours)
+        left = self.link.left
+        if me < left.key <= key if not wraps else (left.key > me or left.key <= key):
+            return self._better(best, (left, *near, *following[1:]), key)
+        last = self.link.neighbours
+        for finger in self.backward:
+            if finger is None:
+                continue
+            there = finger.peer.key
+            if me < there <= key if not wraps else (there > me or there <= key):
+                return self._better(best, (*last, finger.peer, *near), key)
+            last = finger.backups
+        return self._better(best, (*last, *near), key)
+
+    def _better(self, best: Peer, others: tuple[Peer, ...], key: Key) -> Peer:
+        """The one that is nearest before the key, or on it."""
+        start = best.key
+        for peer in others:
+            there = peer.key
+            if start == key:
+                return best
+            if (start < there <= key) if start < key else (there > start or there <= key):
+                best = peer
+                start = there
+        return best
 
     # Asking
 
@@ -452,22 +491,13 @@ class Suzaku(Service):
 
     def _best(self, node: SuzakuNode, key: Key) -> Peer:
         """The peer that is nearest before the key: the next hop. There is always the right neighbour."""
-        best = node.link.right
-        behind: Finger | None = None
-        for sibling in self.nodes.values() if len(self.nodes) > 1 else (node,):
-            for finger in sibling.fingers():
-                peer = finger.peer
-                if peer.key == key:
-                    return peer
-                if strictly_between(best.key, peer.key, key):
-                    best = peer
-                elif behind is None or strictly_between(key, peer.key, behind.peer.key):
-                    behind = finger
-        # The finger just behind the key knows those on its left, and some of them may stand before the key.
-        for peer in behind.backups if behind is not None else ():
-            if peer.key == key or strictly_between(best.key, peer.key, key):
-                best = peer
-                break
+        best = node.nearest_before(key)
+        if len(self.nodes) > 1:
+            for sibling in self.nodes.values():
+                if sibling is not node and sibling.link.is_in:
+                    for peer in (sibling.me, sibling.nearest_before(key)):
+                        if best.key != key and (peer.key == key or strictly_between(best.key, peer.key, key)):
+                            best = peer
         return best
 
     @handles(Ask)

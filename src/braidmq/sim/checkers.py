@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from braidmq.overlay.ring import RingNode, Status
+from braidmq.overlay.suzaku import SuzakuNode
 
 
 def ring_is_closed_and_sorted(nodes: Sequence[RingNode]) -> list[str]:
@@ -24,3 +25,25 @@ def ring_is_closed_and_sorted(nodes: Sequence[RingNode]) -> list[str]:
 
 def _name(node: RingNode) -> str:
     return repr(node.me.key)
+
+
+def fingers_are_right(nodes: Sequence[SuzakuNode]) -> list[str]:
+    """Every finger leads 2^level places on, either way, and there is one for each level that there should be."""
+    ordered = sorted(nodes, key=lambda node: node.me.key)
+    count = len(ordered)
+    wrong = []
+    for place, node in enumerate(ordered):
+        for forward in (True, False):
+            level = 1
+            while 1 << level < count:
+                step = 1 << level if forward else -(1 << level)
+                should = ordered[(place + step) % count].me
+                finger = node.finger(level, forward)
+                if finger is None or finger.peer != should:
+                    side = "forward" if forward else "backward"
+                    found = "none" if finger is None else repr(finger.peer.key)
+                    wrong.append(f"{node.me.key!r} has {found} as its {side} finger {level}, not {should.key!r}")
+                level += 1
+            if node.finger(level, forward) is not None:
+                wrong.append(f"{node.me.key!r} has a finger {level}, though nobody stands so far off")
+    return wrong

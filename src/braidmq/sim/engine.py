@@ -1,38 +1,33 @@
 """Virtual time: hosts without sockets, driven by one line of events.
 
-Everything happens in the order of (time, number), and chance comes from one seed, so a run is a function of its seed:
+Everything happens in the order of time and then of its making, and chance comes from one seed, so a run is a function of its seed:
 the same trace in every process. Coroutines are driven by a trampoline of our own: a procedure yields what it waits for
 (`_Call`, `_Sleep`) and is sent the outcome.
 
 A wait knows its task, and is robbed of it when it is over: answered, timed out, cancelled, or lost in a crash. So a
 second reply, a reply that comes too late and one meant for an earlier life all find nobody, and need no rule of their own.
-
-Calls with the same time-out expire in the order in which they were made, and nearly all are answered: an ordered set
-for each time-out serves them, and nothing is looked at before the time at which the first of them may be due.
 """
 
 from __future__ import annotations
 
 import gc
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
-from itertools import count
 from math import inf
 from random import Random
 from typing import Any
 
 from braidmq.host import Address, CallRefused, CallTimeout, Forward, Message, Reply
 from braidmq.sim.network import Constant, Network
-from braidmq.sim.timeline import Event, Timeline
+from braidmq.sim.timeline import Deadlines, Event, Timeline
 
 __all__ = ["Cancelled", "Constant", "Network", "Refused", "SimHost", "SimTask", "SimulationError", "Simulator"]
 
 DELIVER, REPLY, WAKE, ACT = 0, 1, 2, 3
 """What an event does: a message arrives, a reply arrives, a sleeper wakes, or a plain function is called.
 
-(time, number, DELIVER, to, sender, message, call, hops) · (time, number, REPLY, call, sender, reply)
-(time, number, WAKE, sleep) · (time, number, ACT, action)
+(time, DELIVER, to, sender, message, call, hops) · (time, REPLY, call, sender, reply) · (time, WAKE, sleep) ·
+(time, ACT, action)
 """
 
 FORWARDS_WITHIN_MAX = 1000
@@ -51,8 +46,8 @@ Table = dict[type[Message], tuple[int, Callable[[Any, Address, Any], Reply]]]
 class SimulationError(Exception):
     """A handler, a procedure or an action failed. The message has the seed that makes it happen again."""
 
-    def __init__(self, seed: int, now: float, what: str, error: BaseException) -> None:
-        super().__init__(f"seed {seed}, at {now:.6f} s: {what} failed: {type(error).__name__}: {error}")
+    def __init__(self, text: str, seed: int) -> None:
+        super().__init__(text)
         self.seed = seed
 
 
@@ -188,7 +183,7 @@ class SimHost:
         """Runs a procedure beside the others. It begins once what runs now is through, as it does on a network."""
         task = SimTask(self, procedure)
         if self.alive:
-            self.sim.wake(task, 0.0)
+            self.sim.start(task)
         else:
             task.abandon()
         return task
@@ -230,11 +225,7 @@ class Simulator:
         """Called with sender, receiver, message and hops when one arrives; a reply comes with 0 hops."""
         self._events = Timeline()
         self._push = self._events.push
-        self._numbers = count()
-        self._calls: dict[float, OrderedDict[_Call, None]] = {}
-        """By time-out; in each, those made first come first."""
-        self._due_at = inf
-        """No call is due before."""
+        self._deadlines: Deadlines[_Call] = Deadlines()
         self._tables: dict[tuple[type, ...], Table] = {}
         self._running = False
 
@@ -249,7 +240,7 @@ class Simulator:
         """Calls a function at a time: for scenarios, not for protocols."""
         if not self.now <= when < inf:
             raise ValueError(f"nothing can happen at {when} s: it is {self.now} s")
-        self._push((when, next(self._numbers), ACT, action))
+        self._push((when, ACT, action))
 
     def run(self, until: float = inf, messages_max: int | None = None) -> None:
         """Lets time pass until then, until nothing is left to happen, or until so many messages have arrived."""
@@ -273,7 +264,7 @@ class Simulator:
         if self.on_send is not None:
             self.on_send(sender, to, message, hops, delays)
         for delay in delays:
-            self._push((self.now + delay, next(self._numbers), DELIVER, to, sender, message, call, hops))
+            self._push((self.now + delay, DELIVER, to, sender, message, call, hops))
 
     def step(self, task: SimTask, value: Any, error: BaseException | None) -> None:
         """Goes on with a procedure until it waits again."""
@@ -289,25 +280,23 @@ class Simulator:
         except (StopIteration, Cancelled):
             task.leave()
             return
-        except BaseException:
+        except Exception as failure:
             task.leave()
-            raise
+            raise self._failed(_name(task, coroutine), failure) from failure
         if task.host.life != life:
             task.abandon()
         elif type(wait) is _Call:
             self._begin_call(task, wait)
         elif type(wait) is _Sleep:
-            self.wake(task, wait.seconds, wait)
+            self._begin_sleep(task, wait)
         else:
-            task.leave()
-            raise TypeError(f"{coroutine.__qualname__} waits for {wait!r}; it can wait for its host's call and sleep alone")
+            task.abandon()
+            odd = TypeError(f"it waits for {wait!r}, and can wait for its host's call and sleep alone")
+            raise self._failed(_name(task, coroutine), odd)
 
-    def wake(self, task: SimTask, seconds: float, sleep: _Sleep | None = None) -> None:
-        """Goes on with a procedure after a while."""
-        sleep = sleep or _Sleep(seconds)
-        sleep.task = task
-        task.wait = sleep
-        self._push((self.now + seconds, next(self._numbers), WAKE, sleep))
+    def start(self, task: SimTask) -> None:
+        """Begins with a procedure, once what runs now is through."""
+        self._begin_sleep(task, _Sleep(0.0))
 
     def end_wait(self, wait: _Call | _Sleep) -> None:
         """The task waits no longer: whatever this was to bring comes in vain."""
@@ -315,7 +304,7 @@ class Simulator:
             wait.task.wait = None
             wait.task = None
             if type(wait) is _Call:
-                del self._calls[wait.timeout_s][wait]
+                self._deadlines.end(wait)
 
     def table_of(self, kinds: tuple[type, ...]) -> Table:
         """The handlers of a host with services of these kinds; of two for one message, the later's."""
@@ -330,36 +319,38 @@ class Simulator:
     # What happens
 
     def _pass_time(self, until: float, messages_end: float) -> None:
-        pop = self._events.pop
+        pop, deadlines = self._events.pop, self._deadlines
         event: Event | None = None
         try:
             while self.messages < messages_end:
-                event = pop(until if until < self._due_at else self._due_at)
+                due_at = deadlines.due_at
+                event = pop(until if until < due_at else due_at)
                 if event is None:
-                    if self._due_at > until or self._due_at == inf:
+                    if due_at > until or due_at == inf:
                         break
                     self._expire()
                     continue
                 self.now = event[0]
-                kind = event[2]
+                kind = event[1]
                 if kind == DELIVER:
-                    self._deliver(*event[3:])
+                    self._deliver(event)
                 elif kind == REPLY:
-                    self._reply(event[3], event[4], event[5])
+                    self._reply(event)
                 elif kind == WAKE:
-                    self._finish(event[3], None, None)
+                    self._awake(event[2])
                 else:
-                    event[3]()
+                    event[2]()
             else:
                 return
         except SimulationError:
             raise
         except Exception as error:
-            raise SimulationError(self.seed, self.now, self._describe(event), error) from error
+            raise self._failed(_describe(event), error) from error
         if until != inf:
             self.now = max(self.now, until)
 
-    def _deliver(self, to: Address, sender: Address, message: Message, call: _Call | None, hops: int) -> None:
+    def _deliver(self, event: Event) -> None:
+        _, _, to, sender, message, call, hops = event
         host = self.hosts.get(to)
         if host is None or not host.alive:
             return
@@ -367,22 +358,26 @@ class Simulator:
         if self.on_message is not None:
             self.on_message(sender, to, message, hops)
         origin = sender if call is None else call.host.address
-        for _ in range(FORWARDS_WITHIN_MAX):
-            found = host.table.get(type(message))
-            if found is None:
-                if call is not None:
-                    self._answer(host, call, Refused(f"{to} has no handler for {type(message).__name__}"))
-                return
-            reply = found[1](host.services[found[0]], origin, message)
-            if type(reply) is not Forward:
-                if call is not None and reply is not None:
-                    self._answer(host, call, reply)
-                return
-            message = message if reply.message is None else reply.message
+        reply = self._handle(host, origin, message)
+        forwards = 0
+        while type(reply) is Forward:
+            if reply.message is not None:
+                message = reply.message
             if reply.to != to:
                 self.transmit(host, reply.to, message, call, hops + 1)
                 return
-        raise RuntimeError(f"{to} forwards {message} to itself without end")
+            forwards += 1
+            if forwards > FORWARDS_WITHIN_MAX:
+                raise RuntimeError(f"{to!r} forwards {message!r} to itself without end")
+            reply = self._handle(host, origin, message)
+        if call is not None and reply is not None:
+            self._answer(host, call, reply)
+
+    def _handle(self, host: SimHost, origin: Address, message: Message) -> Reply:
+        found = host.table.get(type(message))
+        if found is None:
+            return Refused(f"{host.address} has no handler for {type(message).__name__}")
+        return found[1](host.services[found[0]], origin, message)
 
     def _answer(self, host: SimHost, call: _Call, reply: Message) -> None:
         """Sends a reply to the first caller, directly."""
@@ -393,67 +388,66 @@ class Simulator:
         if self.on_send is not None:
             self.on_send(sender, to, reply, 0, delays)
         for delay in delays:
-            self._push((self.now + delay, next(self._numbers), REPLY, call, sender, reply))
+            self._push((self.now + delay, REPLY, call, sender, reply))
 
-    def _reply(self, call: _Call, sender: Address, reply: Message) -> None:
-        host = call.host
-        if not host.alive:
+    def _reply(self, event: Event) -> None:
+        _, _, call, sender, reply = event
+        if not call.host.alive:
             return
         self.messages += 1
         if self.on_message is not None:
-            self.on_message(sender, host.address, reply, 0)
-        if type(reply) is Refused:
-            self._finish(call, None, CallRefused(reply.reason))
-        else:
-            self._finish(call, reply, None)
+            self.on_message(sender, call.host.address, reply, 0)
+        task = call.task
+        if task is not None:
+            self.end_wait(call)
+            if type(reply) is Refused:
+                self.step(task, None, CallRefused(reply.reason))
+            else:
+                self.step(task, reply, None)
 
     def _begin_call(self, task: SimTask, call: _Call) -> None:
         call.task = task
         task.wait = call
-        call.deadline = deadline = self.now + call.timeout_s
-        if deadline < self._due_at:
-            self._due_at = deadline
-        calls = self._calls.get(call.timeout_s)
-        if calls is None:
-            calls = self._calls[call.timeout_s] = OrderedDict()
-        calls[call] = None
+        call.deadline = self.now + call.timeout_s
+        self._deadlines.add(call)
         self.transmit(call.host, call.to, call.request, call, 1)
 
-    def _finish(self, wait: _Call | _Sleep, value: Any, error: Exception | None) -> None:
-        """What a procedure waited for has come, if it still waits."""
-        task = wait.task
+    def _begin_sleep(self, task: SimTask, sleep: _Sleep) -> None:
+        sleep.task = task
+        task.wait = sleep
+        self._push((self.now + sleep.seconds, WAKE, sleep))
+
+    def _awake(self, sleep: _Sleep) -> None:
+        task = sleep.task
         if task is not None:
-            self.end_wait(wait)
-            self.step(task, value, error)
+            self.end_wait(sleep)
+            self.step(task, None, None)
 
     def _expire(self) -> None:
-        """Times out the call that is due; or finds that it was answered, and when the next one is due."""
-        first: _Call | None = None
-        for timeout_s in list(self._calls):
-            calls = self._calls[timeout_s]
-            if not calls:
-                del self._calls[timeout_s]
-                continue
-            call = next(iter(calls))
-            if first is None or call.deadline < first.deadline:
-                first = call
-        if first is None or first.deadline > self._due_at:
-            self._due_at = inf if first is None else first.deadline
-            return
-        self.now = first.deadline
-        self._finish(first, None, CallTimeout(f"{first.to} did not answer {type(first.request).__name__}"))
+        call = self._deadlines.expired()
+        if call is not None and call.task is not None:
+            self.now = call.deadline
+            task = call.task
+            self.end_wait(call)
+            self.step(task, None, CallTimeout(f"{call.to} did not answer {type(call.request).__name__}"))
 
-    def _describe(self, event: Event | None) -> str:
-        """What was going on, for an error's message."""
-        if event is None:
-            return "a procedure whose call timed out"
-        if event[2] == DELIVER:
-            return f"the handler of host {event[3]!r} for {event[5]!r} from {event[4]!r}"
-        if event[2] == REPLY:
-            return f"a procedure of host {event[3].host.address!r}, answered {event[5]!r} by {event[4]!r},"
-        if event[2] == WAKE:
-            return "a procedure that began or woke"
-        return f"the action {event[3]!r}"
+    def _failed(self, what: str, error: Exception) -> SimulationError:
+        return SimulationError(
+            f"seed {self.seed}, at {self.now:.6f} s: {what}: {type(error).__name__}: {error}", self.seed
+        )
+
+
+def _name(task: SimTask, coroutine: Coroutine[Any, Any, None]) -> str:
+    return f"the procedure {getattr(coroutine, '__qualname__', coroutine)} of host {task.host.address!r} failed"
+
+
+def _describe(event: Event | None) -> str:
+    """What failed when this happened, other than a procedure."""
+    if event is not None and event[1] == DELIVER:
+        return f"the handler of host {event[2]!r} for {event[4]!r} from {event[3]!r} failed"
+    if event is not None and event[1] == ACT:
+        return f"the action {getattr(event[2], '__qualname__', event[2])} failed"
+    return "the simulation failed"
 
 
 @contextmanager

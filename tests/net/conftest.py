@@ -1,0 +1,120 @@
+"""Hosts on loopback, all in the test's own loop, once with asyncio's loop and once with uvloop's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Protocol
+
+import pytest
+import uvloop
+
+from braidmq.host import Address, Forward, Message, Service, handles
+from braidmq.net import NetHost
+
+
+class Ping(Message):
+    n: int
+
+
+class Pong(Message):
+    n: int
+
+
+class Note(Message):
+    text: str
+
+
+class Walk(Message):
+    """Passed on along the route; the last host answers."""
+
+    route: tuple[str, ...]
+
+
+class Arrived(Message):
+    at: str
+    origin: str
+
+
+class Fail(Message):
+    pass
+
+
+class Silence(Message):
+    pass
+
+
+class Unserved(Message):
+    pass
+
+
+class Large(Message):
+    data: bytes
+
+
+MESSAGES = (Ping, Pong, Note, Walk, Arrived, Fail, Silence, Unserved, Large)
+
+
+class Answerer(Service):
+    """What the hosts of these tests do with what they hear; `heard` has what they were told."""
+
+    def __init__(self, host: NetHost) -> None:
+        self.host = host
+        self.heard: list[tuple[Address, Message]] = []
+
+    @handles(Ping)
+    def on_ping(self, origin: Address, ping: Ping) -> Pong:
+        return Pong(ping.n + 1)
+
+    @handles(Note, Large)
+    def on_told(self, origin: Address, message: Message) -> None:
+        self.heard.append((origin, message))
+
+    @handles(Walk)
+    def on_walk(self, origin: Address, walk: Walk) -> Forward | Arrived:
+        if not walk.route:
+            return Arrived(self.host.address, str(origin))
+        return Forward(walk.route[0], Walk(walk.route[1:]))
+
+    @handles(Fail)
+    def on_fail(self, origin: Address, fail: Fail) -> None:
+        raise RuntimeError("on purpose")
+
+    @handles(Silence)
+    def on_silence(self, origin: Address, silence: Silence) -> None:
+        return None
+
+
+class StartHost(Protocol):
+    async def __call__(self, listen: str = "127.0.0.1:0", **options: Any) -> tuple[NetHost, Answerer]: ...
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture
+async def start_host() -> AsyncIterator[StartHost]:
+    started: list[NetHost] = []
+
+    async def start(listen: str = "127.0.0.1:0", **options: Any) -> tuple[NetHost, Answerer]:
+        host = NetHost(listen, options.pop("messages", MESSAGES), **options)
+        service = Answerer(host)
+        if Unserved in host._codec.known:
+            host.serve(service)
+        await host.start()
+        started.append(host)
+        return host, service
+
+    yield start
+    for host in started:
+        await host.stop()
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    """Returns once it holds; an assertion fails if it does not come to."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 - conditions of many kinds
+            await asyncio.sleep(0.005)
