@@ -148,6 +148,31 @@ def test_overlapping_subscriptions_are_one_target_with_all_that_they_ask_for() -
     assert (target.qos, target.retain_as_published, sorted(target.ids)) == (2, True, [1, 2])
 
 
+def test_who_comes_back_is_reached_by_the_plain_way_again(world: World) -> None:
+    world.client("s", **persistent(V5)).subscribe("t")
+    for _ in range(2):
+        peer = world.client("s", **persistent(V5))
+        assert world.broker.router.route("t").plain5 == [peer.connection]
+        peer.drop()
+        route = world.broker.router.route("t")
+        assert (route.plain5, [target.session for target in route.special]) == ([], [session_of(world, "s")])
+
+
+@pytest.mark.parametrize("version", [V3, V5])
+def test_what_is_queued_for_who_is_away_is_not_sent_into_its_old_connection(version: int) -> None:
+    world = World(limits=Limits(queue_qos0=True))
+    subscriber = world.client("s", version, **persistent(version))
+    subscriber.subscribe("t")
+    publisher = world.client("p", version)
+    for _ in range(3):
+        publisher.publish("t", b"live")
+    subscriber.expect_payloads(b"live", b"live", b"live")
+    subscriber.drop()
+    publisher.publish("t", b"away")
+    assert not subscriber.connection.out
+    world.client("s", version, **persistent(version)).expect_payloads(b"away")
+
+
 def test_statistics_are_never_remembered(world: World) -> None:
     client = world.client("c")
     client.subscribe("$SYS/#")

@@ -16,7 +16,7 @@ from braidmq.sim.engine import Constant, Network, Simulator
 from braidmq.sim.layout_skip import lay_out, vectors_of
 from tests.overlay.test_ring import Rough
 
-QUIET_S = 60 * CHECK_INTERVAL_S
+QUIET_S = 30 * CHECK_INTERVAL_S
 
 
 class City:
@@ -94,7 +94,7 @@ class City:
         return found + ranges_reach_each_once(self.sim, graphs, min(keys), max(keys))
 
 
-def rough_city(seed: int, brokers: int = 16) -> City:
+def rough_city(seed: int, brokers: int = 12) -> City:
     """Loss, repetition, overtaking, churn and a partition; then quiet."""
     city = City(seed, Rough(0.02, split=(60.0, 75.0), until=120.0))
     for address in range(brokers):

@@ -70,7 +70,7 @@ class Broker:
         self.retained = Retained(self.limits)
         self.wills = Wills(self)
         self.sessions: dict[str, Session] = {}
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}
         self.touched_connections: list[Connection] = []
         self.publisher: Connection | None = None
         """Whose publication is being delivered."""
@@ -102,13 +102,13 @@ class Broker:
     def connect(self, link: Link, origin: Origin) -> Connection:
         """A socket was accepted."""
         connection = Connection(self, link, origin)
-        self.connections.add(connection)
+        self.connections[connection] = None
         self.metrics.connections += 1
         return connection
 
     def disconnected(self, connection: Connection) -> None:
         if connection in self.connections:
-            self.connections.discard(connection)
+            del self.connections[connection]
             self.metrics.connections -= 1
 
     def ring(self) -> None:

@@ -1,15 +1,15 @@
 """Routing by numeric ID: the Skip Graph as a DHT, in about log2 N hops.
 
-Membership vectors are random, so they can serve as IDs. Who shares h first digits with the ID that is sought walks along
-its list of level h until it meets a node that shares more, and so on from there. Where the walk comes round without one,
-the list holds all nodes that share most digits, and the owner is the one among them whose vector is closest to the ID;
-of equals (siblings), the one with the smallest key.
+Membership vectors are random, so they can serve as IDs. Who shares h first digits with the ID that is sought walks
+along its list of level h until it meets a node that shares more, and so on from there. Where the walk comes round
+without one, the list holds all nodes that share most digits, and the owner is the one among them whose vector is
+closest to the ID; of equals (siblings), the one with the smallest key.
 """
 
 from __future__ import annotations
 
 from braidmq.host import Address, CallError, Forward, Message, Reply, Service, handles
-from braidmq.keys import Key, in_arc
+from braidmq.keys import Key, strictly_between
 from braidmq.overlay.membership import DIGITS_MAX, Vector, common_digits
 from braidmq.overlay.peers import Peer
 from braidmq.overlay.skip_graph import FIND_TIMEOUT_S, FIND_TRIES, SkipGraph
@@ -65,40 +65,34 @@ class NumericLookup(Service):
 
     @handles(FindId)
     def on_find_id(self, origin: Address, find: FindId) -> Reply:
-        graph = self.graph
-        own = graph.view.own_keys
-        key = own[0] if find.to is None and own else find.to
-        if key is None or find.hops > HOPS_MAX:
+        graph, own = self.graph, self.graph.view.own
+        key = min(own) if find.to is None and own else find.to
+        if key not in own or key is None or find.hops > HOPS_MAX:
             return LostId()
-        level = common_digits(graph.vector, find.id)
-        if level > find.level:  # a list of nodes that share more begins here
-            find = FindId(find.id, key, level, key, None, 0, find.hops)
+        level, start = find.level, find.start
+        best: tuple[Peer | None, Vector] = (find.best, find.best_vector)
+        shared = common_digits(graph.vector, find.id)
+        if shared > level:  # a list of nodes that share more begins here
+            level, start, best = shared, key, (None, 0)
+            if not graph.nodes[key].is_linked(level):
+                return FoundId(own[min(own)].me, find.hops)  # nobody else shares as much
         while True:
             node = graph.nodes.get(key)
-            if node is None or not node.is_linked(0):
+            if node is None or not node.is_linked(level):
                 return LostId()
-            best, best_vector = self._better(find, node.levels[0].me)
-            find = FindId(find.id, key, find.level, find.start, best, best_vector, find.hops)
-            if level == find.level and not node.is_linked(level):
-                return FoundId(self._first_sibling(best), find.hops)  # it shares this level with siblings alone
-            if not node.is_linked(find.level):
-                return LostId()
-            right = node.levels[find.level].right
-            if right.key == key or in_arc(key, find.start, right.key) and key != find.start or right.key == find.start:
-                return FoundId(best, find.hops)
+            closest = self._closer(find.id, *best, node.levels[0].me)
+            best = closest
+            right = node.levels[level].right
+            if right.key in (key, start) or strictly_between(key, start, right.key):
+                return FoundId(closest[0], find.hops)
             key = right.key
             if right.address != graph.host.address:
-                on = FindId(find.id, key, find.level, find.start, best, best_vector, find.hops + 1)
+                on = FindId(find.id, key, level, start, *closest, find.hops + 1)
                 return Forward(right.address, on)
 
-    def _better(self, find: FindId, mine: Peer) -> tuple[Peer, Vector]:
-        """The closer one to the ID of the best so far and a node of this broker."""
+    def _closer(self, sought: Vector, best: Peer | None, best_vector: Vector, mine: Peer) -> tuple[Peer, Vector]:
+        """Of the best so far and a node of this broker, the one closer to an ID."""
         vector = self.graph.vector
-        if find.best is None:
+        if best is None or (abs(vector - sought), mine.key) < (abs(best_vector - sought), best.key):
             return mine, vector
-        ours, best = (abs(vector - find.id), mine.key), (abs(find.best_vector - find.id), find.best.key)
-        return (mine, vector) if ours < best else (find.best, find.best_vector)
-
-    def _first_sibling(self, best: Peer) -> Peer:
-        own = self.graph.view.own
-        return own[min(own)].me if best.key in own else best
+        return best, best_vector

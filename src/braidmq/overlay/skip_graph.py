@@ -43,11 +43,16 @@ LIVES_BITS = 24
 
 
 class Find(Message, frozen=True, array_like=True, gc=False):
-    """Goes to the owner of `key`, who answers; `to` is the node that the sender took for the nearest, if any."""
+    """Goes to the owner of `key`, who answers; `to` is the node that the sender took for the nearest, if any.
+
+    `before`: a node that stands at the key itself does not count. So it can ask for its own place, and is not led to
+    itself by the links of higher levels when level 0 has lost it.
+    """
 
     key: Key
     to: Key | None
     hops: int
+    before: bool = False
 
 
 class Found(Message, frozen=True, array_like=True, gc=False):
@@ -204,25 +209,32 @@ class SkipGraph(Service):
         A broker that has no key in the graph asks one that has.
         """
         for _ in range(FIND_TRIES):
-            introducer = None if self.view.own else self.introduce()
-            if introducer is None:
-                answer = await self._outcome(self.on_find(self.host.address, Find(key, None, 0)))
-            else:
-                answer = await self._outcome(Forward(introducer, Find(key, None, 1)))
-            if isinstance(answer, Found):
+            answer = await self._find(key, before=False, introducer=None)
+            if answer is not None:
                 return answer
         return None
+
+    async def _find(self, key: Key, before: bool, introducer: Address | None) -> Found | None:
+        if introducer is None and not self.view.own:
+            introducer = self.introduce()
+        if introducer is None:
+            answer = await self._outcome(self.on_find(self.host.address, Find(key, None, 0, before)))
+        else:
+            answer = await self._outcome(Forward(introducer, Find(key, None, 1, before)))
+        return answer if isinstance(answer, Found) else None
 
     @handles(Find)
     def on_find(self, origin: Address, find: Find) -> Reply:
         view = self.view
-        own = view.own_up_to(find.key)
+        own = view.own_up_to(find.key, find.before)
         if own is None or find.hops > FIND_HOPS_MAX or (find.to is not None and find.to not in view.own):
             return Nowhere()
-        step = view.step_towards(find.key, self.host.now())
+        step = view.step_towards(find.key, self.host.now(), find.before)
         if step is not None:
-            return Forward(step.peer.address, Find(find.key, step.peer.key, find.hops + 1))
-        return Found(own.me, own.right, find.hops) if owns(own, find.key) else Nowhere()
+            return Forward(step.peer.address, Find(find.key, step.peer.key, find.hops + 1, find.before))
+        if owns(own, find.key) or (find.before and own.right.key == find.key):
+            return Found(own.me, own.right, find.hops)
+        return Nowhere()
 
     async def _outcome(self, reply: Reply) -> Message | None:
         """What comes of a request that was begun here: the answer, from here or from wherever it went."""
@@ -240,11 +252,8 @@ class SkipGraph(Service):
         if node.leaving and not base.is_in:
             raise Abandoned
         introducer = self.introduce() if base.is_in else None
-        if introducer is None:
-            found: Message | None = await self.lookup(key)
-        else:
-            found = await self._outcome(Forward(introducer, Find(key, None, 1)))
-        return Gap(found.left, found.right) if isinstance(found, Found) else None
+        found = await self._find(key, before=True, introducer=introducer)
+        return Gap(found.left, found.right) if found else None
 
     # Up the levels
 

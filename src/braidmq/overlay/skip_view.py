@@ -56,27 +56,30 @@ class SkipView:
     def own_inside(self, low: Key, high: Key) -> list[Key]:
         return self.own_keys[bisect_left(self.own_keys, low) : bisect_left(self.own_keys, high)]
 
-    def own_up_to(self, key: Key) -> RingNode | None:
-        """The own node nearest to the left of a key, or at it; the circle is closed."""
+    def own_up_to(self, key: Key, before: bool = False) -> RingNode | None:
+        """The own node nearest to the left of a key, or at it if not `before`; the circle is closed."""
         if not self.own_keys:
             return None
-        return self.own[self.own_keys[bisect_right(self.own_keys, key) - 1]]
+        bisect = bisect_left if before else bisect_right
+        return self.own[self.own_keys[bisect(self.own_keys, key) - 1]]
 
-    def up_to(self, key: Key, now: float) -> Entry | None:
-        """The entry nearest to the left of a key, or at it; the circle is closed."""
-        place = bisect_right(self._keys, key) - 1
+    def up_to(self, key: Key, now: float, before: bool = False) -> Entry | None:
+        """The entry nearest to the left of a key, or at it if not `before`; the circle is closed."""
+        bisect = bisect_left if before else bisect_right
+        place = bisect(self._keys, key) - 1
         for back in range(len(self._keys)):
             entry = self._entries[place - back]
             if not entry.is_suspected(now):
                 return entry
         return None
 
-    def step_towards(self, key: Key, now: float) -> Entry | None:
+    def step_towards(self, key: Key, now: float, before: bool = False) -> Entry | None:
         """The entry nearest to a key without passing it, if that is nearer than the nearest own node."""
-        own, entry = self.own_up_to(key), self.up_to(key, now)
-        if own is None or entry is None or own.me.key == key or not in_arc(own.me.key, entry.peer.key, key + b"\0"):
+        own, entry = self.own_up_to(key, before), self.up_to(key, now, before)
+        if own is None or entry is None or (own.me.key == key and not before):
             return None
-        return entry
+        end = key if before else key + b"\0"
+        return entry if in_arc(own.me.key, entry.peer.key, end) else None
 
     def own_from(self, key: Key) -> RingNode | None:
         """The own node nearest to the right of a key, or at it; None if there is none before the end of the keys."""

@@ -464,7 +464,7 @@ class Suzaku(Service):
             way.append(nearer)
         return None
 
-    def _nearer(self, node: SuzakuNode, key: Key) -> list[Peer]:
+    def nearest(self, node: SuzakuNode, key: Key) -> list[Peer]:
         """The peers before the key that this host knows, nearest to it first; only those nearer than `node`."""
         now = self.host.now()
         found = {
@@ -508,7 +508,7 @@ class Suzaku(Service):
             return Told(False, nobody, nobody, ())
         if in_arc(node.me.key, asked.key, node.link.right.key):
             return Told(True, node.me, node.link.right, ())
-        nearer = [peer for peer in self._nearer(node, asked.key) if peer.key not in asked.avoid]
+        nearer = [peer for peer in self.nearest(node, asked.key) if peer.key not in asked.avoid]
         return Told(True, node.me, node.link.right, (*nearer[:NEARER_MAX], node.link.right))
 
     @handles(Update)

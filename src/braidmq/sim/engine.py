@@ -1,17 +1,13 @@
 """Virtual time: hosts without sockets, driven by one line of events.
 
-Everything happens in the order of time and then of its making, and chance comes from one seed, so a run is a function of its seed:
-the same trace in every process. Coroutines are driven by a trampoline of our own: a procedure yields what it waits for
-(`_Call`, `_Sleep`) and is sent the outcome.
-
-A wait knows its task, and is robbed of it when it is over: answered, timed out, cancelled, or lost in a crash. So a
-second reply, a reply that comes too late and one meant for an earlier life all find nobody, and need no rule of their own.
+Everything happens in the order of time, and of the same time in the order of its making; chance comes from one seed. So
+a run is a function of its seed: the same trace in every process. What waits, and what becomes of it, is in `task`.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from math import inf
 from random import Random
@@ -19,9 +15,10 @@ from typing import Any
 
 from braidmq.host import Address, CallRefused, CallTimeout, Forward, Message, Reply
 from braidmq.sim.network import Constant, Network
+from braidmq.sim.task import Call, Cancelled, SimTask, Sleep, tasks_of
 from braidmq.sim.timeline import Deadlines, Event, Timeline
 
-__all__ = ["Cancelled", "Constant", "Network", "Refused", "SimHost", "SimTask", "SimulationError", "Simulator"]
+__all__ = ["Constant", "Network", "Refused", "SimHost", "SimTask", "SimulationError", "Simulator"]
 
 DELIVER, REPLY, WAKE, ACT = 0, 1, 2, 3
 """What an event does: a message arrives, a reply arrives, a sleeper wakes, or a plain function is called.
@@ -32,9 +29,6 @@ DELIVER, REPLY, WAKE, ACT = 0, 1, 2, 3
 
 FORWARDS_WITHIN_MAX = 1000
 """How often a host may forward one request to itself, before that counts as an endless loop."""
-
-CLEANUPS_MAX = 10
-"""How often a procedure that waits while it is being ended is ended again."""
 
 GC_THRESHOLD = 100_000
 """New objects between two looks for garbage during a run: there are millions of events and hardly a cycle."""
@@ -51,94 +45,10 @@ class SimulationError(Exception):
         self.seed = seed
 
 
-class Cancelled(BaseException):  # noqa: N818 - not an error
-    """Thrown into a procedure that was cancelled, at its wait; its clean-up runs, and may wait again."""
-
-
 class Refused(Message):
     """The reply of a host that has no handler."""
 
     reason: str
-
-
-class _Call:
-    """A request that waits for its reply."""
-
-    __slots__ = ("deadline", "host", "request", "task", "timeout_s", "to")
-
-    def __init__(self, host: SimHost, to: Address, request: Message, timeout_s: float) -> None:
-        self.host = host
-        self.to = to
-        self.request = request
-        self.timeout_s = timeout_s
-        self.deadline = 0.0
-        self.task: SimTask | None = None
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return (yield self)
-
-
-class _Sleep:
-    __slots__ = ("seconds", "task")
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.task: SimTask | None = None
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        yield self
-
-
-class SimTask:
-    """A procedure under way in the simulator; a link in the chain of its host's tasks, too."""
-
-    __slots__ = ("after", "before", "cancelled", "coroutine", "host", "wait")
-
-    def __init__(self, host: SimHost, coroutine: Coroutine[Any, Any, None]) -> None:
-        self.host = host
-        self.coroutine: Coroutine[Any, Any, None] | None = coroutine
-        self.wait: _Call | _Sleep | None = None
-        self.cancelled = False
-        self.before: SimTask | None = None
-        self.after = host.tasks
-        if self.after is not None:
-            self.after.before = self
-        host.tasks = self
-
-    def cancel(self) -> None:
-        """Ends it at its wait, now; one that is running (it cancels itself), when it waits next."""
-        if self.coroutine is None:
-            return
-        if self.wait is None:
-            self.cancelled = True
-        else:
-            self.host.sim.end_wait(self.wait)
-            self.host.sim.step(self, None, Cancelled())
-
-    def leave(self) -> None:
-        """It has ended: out of the chain."""
-        self.coroutine = None
-        if self.before is not None:
-            self.before.after = self.after
-        elif self.host.tasks is self:
-            self.host.tasks = self.after
-        if self.after is not None:
-            self.after.before = self.before
-        self.before = self.after = None
-
-    def abandon(self) -> None:
-        """Its host is dead, and so is it: no clean-up of its has any effect, whatever it does."""
-        coroutine = self.coroutine
-        if self.wait is not None:
-            self.host.sim.end_wait(self.wait)
-        self.leave()
-        for _ in range(CLEANUPS_MAX):
-            try:
-                if coroutine is not None:
-                    coroutine.close()
-                return
-            except Exception:  # noqa: S112 - raised while it died, or it waits in its clean-up: once more
-                continue
 
 
 class SimHost:
@@ -169,15 +79,15 @@ class SimHost:
     def send(self, to: Address, message: Message) -> None:
         self.sim.transmit(self, to, message, None, 1)
 
-    def call(self, to: Address, request: Message, timeout_s: float) -> _Call:
+    def call(self, to: Address, request: Message, timeout_s: float) -> Call:
         if not 0 <= timeout_s < inf:
             raise ValueError(f"a call needs a time-out of 0 s or more, not {timeout_s}")
-        return _Call(self, to, request, timeout_s)
+        return Call(self, to, request, timeout_s)
 
-    def sleep(self, seconds: float) -> _Sleep:
+    def sleep(self, seconds: float) -> Sleep:
         if not seconds < inf:
             raise ValueError(f"nobody can sleep for {seconds} s")
-        return _Sleep(seconds if seconds > 0 else 0.0)
+        return Sleep(seconds if seconds > 0 else 0.0)
 
     def spawn(self, procedure: Coroutine[Any, Any, None]) -> SimTask:
         """Runs a procedure beside the others. It begins once what runs now is through, as it does on a network."""
@@ -194,12 +104,9 @@ class SimHost:
         self.life += 1
         self.services = ()
         self.table = self.sim.table_of(())
-        task = self.tasks
-        while task is not None:
-            following = task.after
-            if task.wait is not None:
-                task.abandon()  # one that is running, and so brought this about, ends when it waits
-            task = following
+        for task in list(tasks_of(self)):
+            if task.wait is not None:  # the one that is running, and so brought this about, ends when it waits
+                task.abandon()
 
     def restart(self) -> None:
         """Lives again at its address, empty."""
@@ -225,7 +132,7 @@ class Simulator:
         """Called with sender, receiver, message and hops when one arrives; a reply comes with 0 hops."""
         self._events = Timeline()
         self._push = self._events.push
-        self._deadlines: Deadlines[_Call] = Deadlines()
+        self._deadlines: Deadlines[Call] = Deadlines()
         self._tables: dict[tuple[type, ...], Table] = {}
         self._running = False
 
@@ -255,7 +162,7 @@ class Simulator:
 
     # What hosts ask for
 
-    def transmit(self, source: SimHost, to: Address, message: Message, call: _Call | None, hops: int) -> None:
+    def transmit(self, source: SimHost, to: Address, message: Message, call: Call | None, hops: int) -> None:
         """Puts a message on its way, as often as the network lets it arrive. The dead say nothing."""
         if not source.alive:
             return
@@ -281,29 +188,30 @@ class Simulator:
             task.leave()
             return
         except Exception as failure:
+            name = str(task)
             task.leave()
-            raise self._failed(_name(task, coroutine), failure) from failure
+            raise self._failed(name, failure) from failure
         if task.host.life != life:
             task.abandon()
-        elif type(wait) is _Call:
+        elif type(wait) is Call:
             self._begin_call(task, wait)
-        elif type(wait) is _Sleep:
+        elif type(wait) is Sleep:
             self._begin_sleep(task, wait)
         else:
+            name = str(task)
             task.abandon()
-            odd = TypeError(f"it waits for {wait!r}, and can wait for its host's call and sleep alone")
-            raise self._failed(_name(task, coroutine), odd)
+            raise self._failed(name, TypeError(f"{wait!r} is nothing to wait for: only its host's call and sleep are"))
 
     def start(self, task: SimTask) -> None:
         """Begins with a procedure, once what runs now is through."""
-        self._begin_sleep(task, _Sleep(0.0))
+        self._begin_sleep(task, Sleep(0.0))
 
-    def end_wait(self, wait: _Call | _Sleep) -> None:
+    def end_wait(self, wait: Call | Sleep) -> None:
         """The task waits no longer: whatever this was to bring comes in vain."""
         if wait.task is not None:
             wait.task.wait = None
             wait.task = None
-            if type(wait) is _Call:
+            if type(wait) is Call:
                 self._deadlines.end(wait)
 
     def table_of(self, kinds: tuple[type, ...]) -> Table:
@@ -360,7 +268,7 @@ class Simulator:
         origin = sender if call is None else call.host.address
         reply = self._handle(host, origin, message)
         forwards = 0
-        while type(reply) is Forward:
+        while isinstance(reply, Forward):
             if reply.message is not None:
                 message = reply.message
             if reply.to != to:
@@ -379,7 +287,7 @@ class Simulator:
             return Refused(f"{host.address} has no handler for {type(message).__name__}")
         return found[1](host.services[found[0]], origin, message)
 
-    def _answer(self, host: SimHost, call: _Call, reply: Message) -> None:
+    def _answer(self, host: SimHost, call: Call, reply: Message) -> None:
         """Sends a reply to the first caller, directly."""
         if not host.alive:
             return
@@ -405,19 +313,19 @@ class Simulator:
             else:
                 self.step(task, reply, None)
 
-    def _begin_call(self, task: SimTask, call: _Call) -> None:
+    def _begin_call(self, task: SimTask, call: Call) -> None:
         call.task = task
         task.wait = call
         call.deadline = self.now + call.timeout_s
         self._deadlines.add(call)
         self.transmit(call.host, call.to, call.request, call, 1)
 
-    def _begin_sleep(self, task: SimTask, sleep: _Sleep) -> None:
+    def _begin_sleep(self, task: SimTask, sleep: Sleep) -> None:
         sleep.task = task
         task.wait = sleep
         self._push((self.now + sleep.seconds, WAKE, sleep))
 
-    def _awake(self, sleep: _Sleep) -> None:
+    def _awake(self, sleep: Sleep) -> None:
         task = sleep.task
         if task is not None:
             self.end_wait(sleep)
@@ -433,21 +341,17 @@ class Simulator:
 
     def _failed(self, what: str, error: Exception) -> SimulationError:
         return SimulationError(
-            f"seed {self.seed}, at {self.now:.6f} s: {what}: {type(error).__name__}: {error}", self.seed
+            f"seed {self.seed}, at {self.now:.6f} s: {what} failed: {type(error).__name__}: {error}", self.seed
         )
-
-
-def _name(task: SimTask, coroutine: Coroutine[Any, Any, None]) -> str:
-    return f"the procedure {getattr(coroutine, '__qualname__', coroutine)} of host {task.host.address!r} failed"
 
 
 def _describe(event: Event | None) -> str:
     """What failed when this happened, other than a procedure."""
     if event is not None and event[1] == DELIVER:
-        return f"the handler of host {event[2]!r} for {event[4]!r} from {event[3]!r} failed"
+        return f"the handler of host {event[2]!r} for {event[4]!r} from {event[3]!r}"
     if event is not None and event[1] == ACT:
-        return f"the action {getattr(event[2], '__qualname__', event[2])} failed"
-    return "the simulation failed"
+        return f"the action {getattr(event[2], '__qualname__', event[2])}"
+    return "the simulation"
 
 
 @contextmanager

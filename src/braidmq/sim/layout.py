@@ -12,13 +12,13 @@ from braidmq.overlay.suzaku import Finger, Suzaku, SuzakuNode
 from braidmq.sim.engine import Simulator
 
 
-def lay_out_suzaku(sim: Simulator, keys: Sequence[tuple[Key, Address]]) -> list[SuzakuNode]:
+def lay_out_suzaku(sim: Simulator, keys: Sequence[tuple[Key, Address]]) -> dict[Address, Suzaku]:
     """One node for each key, on its host, with all links and fingers as they are once nothing changes any more."""
     ordered = sorted(keys)
     peers = [Peer(key, address) for key, address in ordered]
     count = len(peers)
     overlays: dict[Address, Suzaku] = {}
-    nodes = []
+    nodes: list[SuzakuNode] = []
     for peer in peers:
         overlay = overlays.get(peer.address)
         if overlay is None:
@@ -36,4 +36,4 @@ def lay_out_suzaku(sim: Simulator, keys: Sequence[tuple[Key, Address]]) -> list[
         link.neighbours = neighbours[place]
         node.forward = [fingers[(place + (1 << level)) % count] for level in levels]
         node.backward = [fingers[place - (1 << level)] for level in levels]
-    return nodes
+    return overlays

@@ -1,13 +1,13 @@
 """What is still to happen, in order of time.
 
-One heap of all events grows slow with 100,000 of them. `Timeline` cuts time into slots: an event of a later slot is just
-appended to its slot, and a slot is sorted once, when its time comes. With constant delays events are appended in order
-already, and sorting what is sorted costs next to nothing. Only what is added to the open slot goes through a heap, a
-small one. Events of the same time happen in the order in which they were added.
+One heap of all events grows slow with 100,000 of them. `Timeline` cuts time into slots: an event of a later slot is
+just appended to its slot, and a slot is sorted once, when its time comes. With constant delays events are appended in
+order already, and sorting what is sorted costs next to nothing. Only what is added to the open slot goes through a
+heap, a small one. Events of the same time happen in the order in which they were added.
 
-`Deadlines` are events that hardly ever happen, for a call is nearly always answered. Calls with the same time-out expire
-in the order in which they were made: a queue for each time-out serves them, and is not looked at before the first of
-them may be due.
+`Deadlines` are events that hardly ever happen, for a call is nearly always answered. Calls with the same time-out
+expire in the order in which they were made: a queue for each time-out serves them, and is not looked at before the
+first of them may be due.
 """
 
 from __future__ import annotations

@@ -1,0 +1,120 @@
+"""Procedures in virtual time, and what they wait for.
+
+A coroutine yields what it waits for, a `Call` or a `Sleep`, and is sent the outcome: a trampoline, no event loop. A
+wait knows its task, and is robbed of it when it is over: answered, timed out, cancelled, or lost in a crash. So a
+second reply, one that comes too late and one that was meant for an earlier life find nobody, and need no rule of their
+own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+from braidmq.host import Address, Message
+
+if TYPE_CHECKING:
+    from braidmq.sim.engine import SimHost
+
+CLEANUPS_MAX = 10
+"""How often a procedure that waits while it is being ended is ended again."""
+
+
+class Cancelled(BaseException):
+    """Thrown into a procedure that was cancelled, at its wait; its clean-up runs, and may wait again."""
+
+
+class Call:
+    """A request that waits for its reply."""
+
+    __slots__ = ("deadline", "host", "request", "task", "timeout_s", "to")
+
+    def __init__(self, host: SimHost, to: Address, request: Message, timeout_s: float) -> None:
+        self.host = host
+        self.to = to
+        self.request = request
+        self.timeout_s = timeout_s
+        self.deadline = 0.0
+        self.task: SimTask | None = None
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return (yield self)
+
+
+class Sleep:
+    """A wait for time to pass."""
+
+    __slots__ = ("seconds", "task")
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.task: SimTask | None = None
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        yield self
+
+
+class SimTask:
+    """A procedure under way; it hangs in the chain of its host's tasks. It has no `wait` only while it is running."""
+
+    __slots__ = ("after", "before", "cancelled", "coroutine", "host", "wait")
+
+    def __init__(self, host: SimHost, coroutine: Coroutine[Any, Any, None]) -> None:
+        self.host = host
+        self.coroutine: Coroutine[Any, Any, None] | None = coroutine
+        self.wait: Call | Sleep | None = None
+        self.cancelled = False
+        self.before: SimTask | None = None
+        self.after = host.tasks
+        if self.after is not None:
+            self.after.before = self
+        host.tasks = self
+
+    def __str__(self) -> str:
+        return f"the procedure {getattr(self.coroutine, '__qualname__', 'of old')} of host {self.host.address!r}"
+
+    def cancel(self) -> None:
+        """Ends it at its wait, now; one that is running (it cancels itself), when it waits next."""
+        if self.coroutine is None:
+            return
+        if self.wait is None:
+            self.cancelled = True
+        elif not self.host.alive:
+            self.abandon()
+        else:
+            self.host.sim.end_wait(self.wait)
+            self.host.sim.step(self, None, Cancelled())
+
+    def leave(self) -> None:
+        """It has ended: out of the chain."""
+        self.coroutine = None
+        if self.before is not None:
+            self.before.after = self.after
+        elif self.host.tasks is self:
+            self.host.tasks = self.after
+        if self.after is not None:
+            self.after.before = self.before
+        self.before = self.after = None
+
+    def abandon(self) -> None:
+        """Ends it as a crash does: whatever its clean-up does or wants is in vain."""
+        coroutine = self.coroutine
+        if coroutine is None:
+            return
+        if self.wait is not None:
+            self.host.sim.end_wait(self.wait)
+        self.leave()
+        for _ in range(CLEANUPS_MAX):
+            try:
+                coroutine.close()
+                return
+            except Exception:  # noqa: S112 - it failed as it died, or it waits in its clean-up: once more
+                continue
+
+
+def tasks_of(host: SimHost) -> Iterator[SimTask]:
+    """The procedures of a host, the youngest first."""
+    task = host.tasks
+    while task is not None:
+        yield task
+        task = task.after
