@@ -25,6 +25,9 @@ from braidmq.sim.picture import draw
 JOURNEYS_MAX = 100_000
 """How many a trace keeps where nothing else is said; the oldest leave first."""
 
+UNDER_WAY_SLACK = 1000
+"""How many journeys that nobody heard are remembered, beyond as many as are under way."""
+
 MESSAGE_CHARACTERS_MAX = 72
 """How much of a message a line shows."""
 
@@ -51,6 +54,7 @@ class Trace:
         """How many there were, kept or not."""
         self._sim = sim
         self._under_way: dict[tuple[float, Address, Address, int], list[Journey]] = {}
+        self._sweep_at = UNDER_WAY_SLACK
         self._digest = blake2b(digest_size=16)
         self._encode = msgspec.msgpack.Encoder(enc_hook=repr, order="deterministic").encode
         self._before = (sim.on_send, sim.on_message)
@@ -95,11 +99,17 @@ class Trace:
             return "under way" if journey.arrives_s > self._sim.now else "nobody there"
         return f"{journey.arrives_s:.6f}"
 
+    def _note(self, happening: tuple[object, ...]) -> None:
+        try:
+            self._digest.update(self._encode(happening))
+        except OverflowError:  # a number beyond 64 bits
+            self._digest.update(repr(happening).encode())
+
     def _sent(
         self, sender: Address, receiver: Address, message: Message, hops: int, delays: tuple[float, ...]
     ) -> None:
         now = self._sim.now
-        self._digest.update(self._encode((now, sender, receiver, message, hops, delays)))
+        self._note((now, sender, receiver, message, hops, delays))
         for delay in delays or (None,):
             arrives_s = None if delay is None else now + delay
             journey = Journey(now, arrives_s, sender, receiver, message, hops)
@@ -107,12 +117,15 @@ class Trace:
             self.count += 1
             if arrives_s is not None:
                 self._under_way.setdefault((arrives_s, sender, receiver, id(message)), []).append(journey)
+        if len(self._under_way) > self._sweep_at:
+            self._under_way = {key: journeys for key, journeys in self._under_way.items() if key[0] >= now}
+            self._sweep_at = 2 * len(self._under_way) + UNDER_WAY_SLACK
         if self._before[0] is not None:
             self._before[0](sender, receiver, message, hops, delays)
 
     def _arrived(self, sender: Address, receiver: Address, message: Message, hops: int) -> None:
         now = self._sim.now
-        self._digest.update(self._encode((now, sender, receiver, message, hops)))
+        self._note((now, sender, receiver, message, hops))
         key = (now, sender, receiver, id(message))
         journeys = self._under_way.get(key)
         if journeys:  # none, if it was sent before the trace began
