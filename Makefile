@@ -1,6 +1,7 @@
 # make run    the broker on loopback, with its store in ./data
 # make test   all tests            make check  ruff and mypy --strict
-# make bench  the benchmarks       make docs   writes the generated tables in docs/
+# make bench  the benchmarks       make soak   many seeds of overlays under faults
+# make docs   writes the generated tables in docs/
 # make clean  removes what make made
 PYTHON ?= python3
 VENV := .venv
@@ -10,7 +11,7 @@ JOBS ?= 2
 PORT ?= 1883
 DATA ?= data
 
-.PHONY: run test check bench docs clean
+.PHONY: run test check bench soak docs clean
 .DEFAULT_GOAL := run
 
 $(READY): pyproject.toml
@@ -32,6 +33,9 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m bench
+
+soak: $(READY)
+	$(BIN)/python -m tests.soak
 
 docs: $(READY)
 	$(BIN)/python -m braidmq.broker.config.docs docs/configuration.md

@@ -71,7 +71,8 @@ class City:
         what = chance.randrange(5)
         busy = [address for address, keys in self.wanted.items() if len(keys) > 1]
         gone = [int(address) for address in self.sim.hosts if address not in self.graphs]
-        if what == 0 or len(self.graphs) < 8:
+        inside = [address for address, graph in self.graphs.items() if graph.view.own]
+        if what == 0 or len(inside) < 8:  # if all were lost who are in, nobody could ever come back in
             self.start(len(self.sim.hosts), [self.new_key() for _ in range(1 + chance.randrange(2))])
         elif what == 1 and gone:
             self.start(chance.choice(gone), [self.new_key()])

@@ -38,10 +38,10 @@ text { font: 12px system-ui, "DejaVu Sans", sans-serif; fill: #343a40 }
 .title { font-size: 16px; font-weight: 600; fill: #212529 }
 .tick { font-size: 11px; fill: #868e96; text-anchor: end }
 .grid { stroke: #e9ecef }
-.life { stroke: #adb5bd; stroke-width: 1.5 }
+.life { stroke: #ced4da; stroke-width: 1.4 }
 .pill { fill: #f1f3f5; stroke: #ced4da }
 .host { font-weight: 600; text-anchor: middle }
-.label { font-size: 10.5px; text-anchor: middle; stroke: #fff; stroke-width: 3px; paint-order: stroke; stroke-linejoin: round }
+.label { font-size: 10.5px; text-anchor: middle; stroke: #fff; stroke-width: 3px; paint-order: stroke }
 .way { stroke-width: 1.8; fill: none }
 .reply { stroke-width: 1 }
 .lost { stroke-dasharray: 5 4 }
@@ -54,10 +54,11 @@ def draw(journeys: Sequence[Journey], hosts: Sequence[Address] | None = None, ti
         raise ValueError("there is nothing to draw: no message was sent, or `only` leaves none")
     if len(journeys) > JOURNEYS_MAX:
         raise ValueError(f"{len(journeys)} messages cannot be told apart: choose {JOURNEYS_MAX} at most with `only`")
-    shown = list(dict.fromkeys(hosts or _in_order(journeys)))
+    shown: list[Address] = list(dict.fromkeys(hosts or _in_order(journeys)))
     if len(shown) > HOSTS_MAX:
-        raise ValueError(f"{len(shown)} hosts do not fit side by side: choose {HOSTS_MAX} at most with `only` or `hosts`")
-    return _Picture([j for j in journeys if j.sender in shown and j.receiver in shown], shown, title, now).svg()
+        raise ValueError(f"{len(shown)} hosts do not fit side by side: choose {HOSTS_MAX} at most with `hosts`")
+    between = [journey for journey in journeys if journey.sender in shown and journey.receiver in shown]
+    return _Picture(between, shown, title, now).svg()
 
 
 def _in_order(journeys: Sequence[Journey]) -> list[Address]:
@@ -103,7 +104,7 @@ class _Picture:
             *self._axis(),
             *self._lives(),
             *(part for journey in self.journeys for part in self._way(journey)),
-            *(part for part in self._labels()),
+            *self._labels(),
             *legend,
             "</svg>",
         ]
@@ -128,7 +129,8 @@ class _Picture:
             wide = 8 * len(str(host)) + 16
             parts += [
                 f'<line class="life" x1="{x:.1f}" y1="{self.top}" x2="{x:.1f}" y2="{self.bottom:.1f}"/>',
-                f'<rect class="pill" x="{x - wide / 2:.1f}" y="{self.top - PILL}" width="{wide}" height="{PILL}" rx="13"/>',
+                f'<rect class="pill" x="{x - wide / 2:.1f}" y="{self.top - PILL}" rx="13" '
+                f'width="{wide}" height="{PILL}"/>',
                 f'<text class="host" x="{x:.1f}" y="{self.top - 9}">{escape(str(host))}</text>',
             ]
         return parts
@@ -136,12 +138,8 @@ class _Picture:
     def _ends(self, journey: Journey) -> tuple[float, float, float, float]:
         """From where to where an arrow goes; one that was lost shows the way it would have taken."""
         took_s = self.span_s / 12 if journey.arrives_s is None else journey.arrives_s - journey.sent_s
-        x1, y1, x2, y2 = (
-            self.xs[journey.sender],
-            self.y(journey.sent_s),
-            self.xs[journey.receiver],
-            self.y(journey.sent_s + took_s),
-        )
+        x1, x2 = self.xs[journey.sender], self.xs[journey.receiver]
+        y1, y2 = self.y(journey.sent_s), self.y(journey.sent_s + took_s)
         if journey.arrives_s is None:
             return x1, y1, x1 + (x2 - x1) * LOST_WAY, y1 + (y2 - y1) * LOST_WAY
         return x1, y1, x2, y2
@@ -161,20 +159,20 @@ class _Picture:
         else:
             bow = f"M{x1:.1f} {y1:.1f} L{x2:.1f} {y2:.1f}"
             angle = atan2(y2 - y1, x2 - x1)
-        parts = [
+        return [
             f"<g><title>{escape(_told(journey))}</title>",
             f'<path class="{classes}" d="{bow}" stroke="{colour}"/>',
             f'<circle cx="{x1:.1f}" cy="{y1:.1f}" r="{DOT}" fill="{colour}"/>',
             _cross(x2, y2, colour) if lost else _head(x2, y2, angle, colour),
             "</g>",
         ]
-        return parts
 
     def _labels(self) -> list[str]:
-        """The kind of each message along its arrow, where there is room for all."""
+        """The kind of each message along its arrow, where there is room for it."""
         if len(self.journeys) > LABELS_MAX:
             return []
-        parts = []
+        parts: list[str] = []
+        placed: list[tuple[float, float]] = []
         for journey in self.journeys:
             kind = type(journey.message).__name__
             x1, y1, x2, y2 = self._ends(journey)
@@ -182,6 +180,9 @@ class _Picture:
                 continue
             share = 0.5 if len(self.xs) < 4 else max(0.5, 1 - 0.5 * self.column / abs(x2 - x1))
             x, y = x1 + (x2 - x1) * share, y1 + (y2 - y1) * share
+            if any(abs(x - other_x) < 6 * len(kind) and abs(y - other_y) < 11 for other_x, other_y in placed):
+                continue
+            placed.append((x, y))
             slope = atan2(y2 - y1, x2 - x1) * 57.29578
             slope = slope if abs(slope) <= 90 else slope - 180 * (1 if slope > 0 else -1)
             parts.append(

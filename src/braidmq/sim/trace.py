@@ -105,9 +105,7 @@ class Trace:
         except OverflowError:  # a number beyond 64 bits
             self._digest.update(repr(happening).encode())
 
-    def _sent(
-        self, sender: Address, receiver: Address, message: Message, hops: int, delays: tuple[float, ...]
-    ) -> None:
+    def _sent(self, sender: Address, receiver: Address, message: Message, hops: int, delays: tuple[float, ...]) -> None:
         now = self._sim.now
         self._note((now, sender, receiver, message, hops, delays))
         for delay in delays or (None,):

@@ -1,0 +1,83 @@
+"""`make soak`: many seeds of networks under faults. A failing one is printed; `--first SEED --seeds 1` runs it again.
+
+Each run is a network of 64 nodes under 2 % loss, repetition and overtaking, one join, leave, return or crash a second,
+and a partition that heals. Once it is quiet no checker may complain.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing import Pool
+
+from braidmq.overlay.suzaku import PERIOD_S
+from tests.overlay.test_ring import QUIET_S, Rough, Town
+from tests.overlay.test_ring import wrong as wrong_ring
+from tests.overlay.test_suzaku import Country
+
+NODES = 64
+CHURN_FROM_S, CHURN_UNTIL_S = 80, 180
+
+
+def _network() -> Rough:
+    return Rough(0.02, split=(110.0, 125.0), until=float(CHURN_UNTIL_S))
+
+
+def ring(seed: int) -> list[str]:
+    town = Town(seed, _network())
+    for _ in range(NODES):
+        town.add()
+    for second in range(CHURN_FROM_S, CHURN_UNTIL_S):
+        town.sim.at(second, town.churn)
+    town.sim.run(CHURN_UNTIL_S + QUIET_S)
+    return wrong_ring(town)
+
+
+def suzaku(seed: int) -> list[str]:
+    country = Country(seed, _network())
+    for _ in range(NODES):
+        country.add()
+    for second in range(CHURN_FROM_S, CHURN_UNTIL_S):
+        country.sim.at(second, country.churn)
+    country.sim.run(CHURN_UNTIL_S + QUIET_S + 60 * PERIOD_S)
+    return country.wrong()
+
+
+OVERLAYS: dict[str, Callable[[int], list[str]]] = {"ring": ring, "suzaku": suzaku}
+
+
+def _run(task: tuple[str, int]) -> tuple[str, int, list[str]]:
+    overlay, seed = task
+    try:
+        return overlay, seed, OVERLAYS[overlay](seed)
+    except Exception as error:
+        return overlay, seed, [f"{type(error).__name__}: {error}"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--overlay", choices=[*OVERLAYS, "all"], default="all")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--seeds", type=int, default=1000, help="how many seeds, for each overlay")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    options = parser.parse_args()
+    overlays = list(OVERLAYS) if options.overlay == "all" else [options.overlay]
+    tasks = [(name, seed) for name in overlays for seed in range(options.first, options.first + options.seeds)]
+    failed = done = 0
+    began_at = time.monotonic()
+    with Pool(options.jobs) as pool:
+        for overlay, seed, wrong in pool.imap_unordered(_run, tasks):
+            done += 1
+            if wrong:
+                failed += 1
+                print(f"\n{overlay}, seed {seed}: {len(wrong)} complaints, the first: {wrong[0]}", flush=True)
+            if sys.stdout.isatty():
+                print(f"\r{done} of {len(tasks)}, {failed} failed", end="", flush=True)
+    print(f"\n{done - failed} passed, {failed} failed in {time.monotonic() - began_at:.0f} s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
