@@ -26,6 +26,8 @@ class City:
         self.sim = Simulator(seed, network)
         self.graphs: dict[Address, SkipGraph] = {}
         self.wanted: dict[Address, list[Key]] = {}
+        self.lost: dict[int, list[Key]] = {}
+        """The keys of those who crashed, with which they may return."""
         self.next_key = 0
 
     def new_key(self) -> Key:
@@ -63,19 +65,19 @@ class City:
     def crash(self, address: Address) -> None:
         self.sim.hosts[address].crash()
         del self.graphs[address]
-        del self.wanted[address]
+        self.lost[int(address)] = self.wanted.pop(address)
 
     def churn(self) -> None:
         """Somebody starts, crashes, returns, or has one key more or less."""
         chance = self.sim.chance
         what = chance.randrange(5)
         busy = [address for address, keys in self.wanted.items() if len(keys) > 1]
-        gone = [int(address) for address in self.sim.hosts if address not in self.graphs]
         inside = [address for address, graph in self.graphs.items() if graph.view.own]
         if what == 0 or len(inside) < 8:  # if all were lost who are in, nobody could ever come back in
             self.start(len(self.sim.hosts), [self.new_key() for _ in range(1 + chance.randrange(2))])
-        elif what == 1 and gone:
-            self.start(chance.choice(gone), [self.new_key()])
+        elif what == 1 and self.lost:
+            address = chance.choice(list(self.lost))
+            self.start(address, self.lost.pop(address))
         elif what == 2 and busy:
             self.unsubscribe(chance.choice(busy))
         elif what == 3:

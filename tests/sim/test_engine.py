@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from braidmq.host import Address, CallRefused, CallTimeout, Forward, Message, Reply, Service, handles
-from braidmq.sim.engine import Constant, Network, SimHost, SimulationError, Simulator
+from braidmq.sim.engine import Constant, Network, SimHost, SimTask, SimulationError, Simulator
 from braidmq.sim.network import Faults, Partition, Uniform
 from braidmq.sim.trace import Trace
 
@@ -131,7 +131,8 @@ def test_time_stops_where_it_is_told_to() -> None:
     sim.run(messages_max=1)
     assert sim.now == pytest.approx(2.01)
     sim.run()
-    assert nodes[1].heard[-1] == (pytest.approx(5.01), 0, "b")
+    assert nodes[1].heard[-1][0] == pytest.approx(5.01)
+    assert nodes[1].heard[-1][1:] == (0, "b")
     assert sim.messages == 3
 
 
@@ -294,7 +295,7 @@ def test_a_clean_up_that_cancels_others_does_not_save_the_rest_from_a_crash() ->
     sim, nodes = world()
     host = nodes[0].host
     woke: list[int] = []
-    tasks = []
+    tasks: list[SimTask] = []
 
     async def sleeper(number: int) -> None:
         try:
@@ -495,11 +496,11 @@ def scenario(seed: int) -> str:
 
     for name in names:
         Gossip(sim.host(name))
-    for tenth in range(1, 20):
+    for tenth in range(1, 60):
         sim.at(tenth / 10, churn)
     trace = Trace(sim)
-    sim.run(until=2.0)
-    assert trace.count > 1000
+    sim.run(until=6.0)
+    assert trace.count > 500
     return trace.digest()
 
 

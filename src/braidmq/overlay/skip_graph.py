@@ -26,6 +26,7 @@ from braidmq.keys import Key, in_arc
 from braidmq.overlay.membership import DIGITS_MAX, Vector, is_member, level_of, list_of
 from braidmq.overlay.peers import Peer
 from braidmq.overlay.ring import NEIGHBOURS_MAX, FindGap, Gap, Ring, RingNode, Status, owns
+from braidmq.overlay.skip_messages import Find, Found, Nobody, Nowhere, Seek
 from braidmq.overlay.skip_view import SkipView
 
 FIND_TIMEOUT_S = 3.0
@@ -40,48 +41,6 @@ MEND_INTERVAL_S = 10.0
 
 LIVES_BITS = 24
 """How many memberships of lists one life of a broker can count apart."""
-
-
-class Find(Message, frozen=True, array_like=True, gc=False):
-    """Goes to the owner of `key`, who answers; `to` is the node that the sender took for the nearest, if any.
-
-    `before`: a node that stands at the key itself does not count. So it can ask for its own place, and is not led to
-    itself by the links of higher levels when level 0 has lost it.
-    """
-
-    key: Key
-    to: Key | None
-    hops: int
-    before: bool = False
-
-
-class Found(Message, frozen=True, array_like=True, gc=False):
-    """The owner of a key, its right neighbour, and how many hops it was away."""
-
-    left: Peer
-    right: Peer
-    hops: int
-
-
-class Seek(Message, frozen=True, array_like=True, gc=False):
-    """Walks to the left, below the list `ring`, to the next node that belongs into it; answered with a Gap there.
-
-    `foreign`: nodes of the seeker's own broker do not count.
-    """
-
-    ring: int
-    to: Key
-    me: Peer
-    foreign: bool
-    hops: int
-
-
-class Nobody(Message, frozen=True, array_like=True, gc=False):
-    """The walk came round and met none."""
-
-
-class Nowhere(Message, frozen=True, array_like=True, gc=False):
-    """The message met a node that is not there, or went on for too long: try again later."""
 
 
 class Abandoned(Exception):
@@ -131,6 +90,8 @@ class SkipGraph(Service):
         self._lives = life << LIVES_BITS
         self._view: SkipView | None = None
         self._is_mending = False
+        self._on_link = self._changed
+        """One for all links: there are millions of them in a large simulation."""
         host.serve(self)
 
     @property
@@ -182,7 +143,7 @@ class SkipGraph(Service):
     def place(self, node: VirtualNode, me: Peer) -> RingNode:
         """A virtual node's part of the next list above, not linked yet."""
         ring_node = self.ring.node(list_of(self.vector, len(node.levels)), me)
-        ring_node.on_change = self._changed
+        ring_node.on_change = self._on_link
         node.levels.append(ring_node)
         return ring_node
 

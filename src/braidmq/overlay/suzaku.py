@@ -139,9 +139,9 @@ class SuzakuNode:
         self.link = link
         self.period_s = period_s
         self.value = value
-        self.forward: list[Finger | None] = []
-        """Levels 1 and up; level 0 is the ring's right link."""
-        self.backward: list[Finger | None] = []
+        self.forward: list[Finger] = []
+        """Levels 1 and up, without holes; level 0 is the ring's right link."""
+        self.backward: list[Finger] = []
         self.pointers: dict[Key, Peer] = {}
         self.silent = Acquaintances()
         """Fingers that did not answer. The ring has its own: a finger may be passed over lightly, a neighbour not."""
@@ -166,42 +166,44 @@ class SuzakuNode:
         yield from (self.link.right, self.link.left, *self.link.neighbours)
         for table in (self.forward, self.backward):
             for finger in table:
-                if finger is not None:
-                    yield finger.peer
-                    yield from finger.backups
+                yield finger.peer
+                yield from finger.backups
 
     def nearest_before(self, key: Key) -> Peer:
         """The peer nearest before a key that this node does not own, or on it.
 
-        Both tables are in the order of distance, so each is walked from the side of the key. The finger just behind the
-        key knows those on its left, and they may stand before it: fewer hops for nothing.
+        Both tables are in the order of distance, so each is halved until the key's place in it is found. The finger
+        just behind the key knows those on its left, and they may stand before it: fewer hops for nothing.
         """
-        me = self.link.me.key
+        link = self.link
+        me = link.me.key
         wraps = key <= me
-        best = self.link.right
-        behind: Finger | None = None
-        for finger in reversed(self.forward):
-            if finger is None:
-                continue
-            there = finger.peer.key
-            if me < there <= key if not wraps else (there > me or there <= key):
-                best = finger.peer
-                break
-            behind = finger
-        near: tuple[Peer, ...] = behind.backups if behind is not None else ()
-        following = (self.me, *self.link.neighbours)
-        left = self.link.left
-        if me < left.key <= key if not wraps else (left.key > me or left.key <= key):
-            return self._better(best, (left, *near, *following[1:]), key)
-        last = self.link.neighbours
-        for finger in self.backward:
-            if finger is None:
-                continue
-            there = finger.peer.key
-            if me < there <= key if not wraps else (there > me or there <= key):
-                return self._better(best, (*last, finger.peer, *near), key)
-            last = finger.backups
-        return self._better(best, (*last, *near), key)
+        forward, backward = self.forward, self.backward
+        low, high = 0, len(forward)
+        while low < high:  # the first forward finger that is behind the key
+            middle = (low + high) >> 1
+            there = forward[middle].peer.key
+            if (me < there <= key) if not wraps else (there > me or there <= key):
+                low = middle + 1
+            else:
+                high = middle
+        best = forward[low - 1].peer if low else link.right
+        near = forward[low].backups if low < len(forward) else ()
+        left = link.left.key
+        if (me < left <= key) if not wraps else (left > me or left <= key):
+            return self._better(best, (link.left, *near), key)
+        low, high = 0, len(backward)
+        while low < high:  # the first backward finger that is before the key
+            middle = (low + high) >> 1
+            there = backward[middle].peer.key
+            if (me < there <= key) if not wraps else (there > me or there <= key):
+                high = middle
+            else:
+                low = middle + 1
+        others = backward[low - 1].backups if low else link.neighbours
+        if low < len(backward):
+            others = (*others, backward[low].peer)
+        return self._better(best, (*others, *near), key)
 
     def _better(self, best: Peer, others: tuple[Peer, ...], key: Key) -> Peer:
         """The one that is nearest before the key, or on it."""
@@ -319,10 +321,9 @@ class SuzakuNode:
         return strictly_between(self.me.key, far.key, near.key)
 
     def _put(self, level: int, forward: bool, finger: Finger) -> None:
+        """Notes a finger; one above a level that is still missing is learnt later."""
         table = self.forward if forward else self.backward
-        while len(table) < level:
-            table.append(None)
-        table[level - 1] = finger
+        table[level - 1 : level] = [finger] if level <= len(table) + 1 else []
 
     def _trim(self, level: int) -> None:
         """No node stands further off than this level."""
@@ -368,8 +369,9 @@ class SuzakuNode:
     def on_leaving(self, told: Leaving) -> None:
         for table in (self.forward, self.backward):
             for place, finger in enumerate(table):
-                if finger is not None and finger.peer == told.gone:
-                    table[place] = Finger(told.instead) if told.instead.key != self.me.key else None
+                if finger.peer == told.gone:
+                    table[place:] = [Finger(told.instead), *table[place + 1 :]] if told.instead != self.me else []
+                    break
 
 
 class Suzaku(Service):

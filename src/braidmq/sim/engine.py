@@ -143,7 +143,7 @@ class Simulator:
         host = self.hosts[address] = SimHost(self, address)
         return host
 
-    def at(self, when: float, action: Callable[[], None]) -> None:
+    def at(self, when: float, action: Callable[[], object]) -> None:
         """Calls a function at a time: for scenarios, not for protocols."""
         if not self.now <= when < inf:
             raise ValueError(f"nothing can happen at {when} s: it is {self.now} s")
