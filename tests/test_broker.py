@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from braidmq.broker.broker import STORE_RETRY_S
 from braidmq.broker.limits import Limits
 from braidmq.broker.observing.sys_topics import SysTopics
 from braidmq.broker.security.identity import Credentials, Identity, Refusal, Verdict
 from braidmq.broker.session import Session
 from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.broker.state import State
+from braidmq.broker.tick import STORE_RETRY_S
 from braidmq.mqtt.reasons import Reason
 
 from .conformance import wire

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from braidmq.broker import connection as connection_module
 from braidmq.broker import fast_path
-from braidmq.broker.connection import STALL_S
+from braidmq.broker.flow import STALL_S
 from braidmq.broker.limits import Limits
 from braidmq.broker.security.identity import Identity
 

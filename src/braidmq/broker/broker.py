@@ -1,35 +1,30 @@
-"""The broker itself, without a socket or a clock: sessions, subscriptions, retained messages, wills, and the tick.
+"""The broker itself, without a socket or a clock: sessions, subscriptions, retained messages, wills.
 
-Everything that a connection wants to send is collected; `flush`, called once a loop tick, first commits the store and
-then writes, so that no acknowledgement leaves before what it acknowledges is kept. The world outside gives the time,
-calls `flush` when `wants_flush` was rung, and `run_timers` when `timers.next_at` has come.
+The world outside gives the time, calls `flush` when `wants_flush` was rung (see `tick`), and `run_timers` when
+`timers.next_at` has come.
 """
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from braidmq.broker.connection import Connection, Link
+from braidmq.broker.connection import Connection
+from braidmq.broker.flow import Link
 from braidmq.broker.limits import Limits
 from braidmq.broker.message import Delivery, Message
-from braidmq.broker.observing.metrics import Metrics
 from braidmq.broker.retained import Retained
 from braidmq.broker.router import Router, Target, filter_cost
 from braidmq.broker.security.identity import Access, Authenticator, Identity, Method, OpenAccess, Origin
 from braidmq.broker.session import Session
 from braidmq.broker.shares import ShareGroup, Subscribed
-from braidmq.broker.store import MemoryStore, Snapshot, Store, StoreError
-from braidmq.broker.timers import Timers
+from braidmq.broker.store import MemoryStore, Snapshot, Store
+from braidmq.broker.tick import Tick
 from braidmq.broker.wills import Wills
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.reasons import Reason
-
-STORE_RETRY_S = 1.0
-"""How often a store that could not be written is tried again."""
 
 RETAINED_SWEEP_S = 60.0
 """How often expired retained messages are thrown away; they are not delivered in the meantime."""
@@ -40,7 +35,7 @@ def _no_spawn(coroutine: Coroutine[Any, Any, None]) -> None:
     raise RuntimeError("this broker was given no way to wait for an authenticator")
 
 
-class Broker:
+class Broker(Tick):
     def __init__(
         self,
         *,
@@ -54,44 +49,22 @@ class Broker:
         spawn: Callable[[Coroutine[Any, Any, None]], None] = _no_spawn,
         wants_flush: Callable[[], None] = lambda: None,
     ) -> None:
-        self.clock = clock
-        self._epoch = wall() - clock()
+        super().__init__(clock, wall, store or MemoryStore(), wants_flush)
         self.limits = limits or Limits()
-        self.store: Store = store or MemoryStore()
         self.authenticator = authenticator
         self.methods: Mapping[str, Method] = methods or {}
         self.access: Access = access or OpenAccess()
         self.spawn = spawn
-        self.wants_flush = wants_flush
-        self.log = logging.getLogger("braidmq.broker")
-        self.metrics = Metrics()
-        self.timers = Timers()
         self.router = Router(self.limits.route_cache_max)
         self.retained = Retained(self.limits)
         self.wills = Wills(self)
         self.sessions: dict[str, Session] = {}
-        self.connections: dict[Connection, None] = {}
-        self.touched_connections: list[Connection] = []
-        self.publisher: Connection | None = None
-        """Whose publication is being delivered."""
         self.expires_all = self.limits.message_expiry_max_s > 0
-        self.degraded = False
-        """True while the store cannot be written: then nothing is acknowledged that would need it."""
         self.started_at = self.now()
-        self.tick = 0
-        self.tick_bytes = 0
-        self.flush_wanted = False
-        self._to_close: list[Connection] = []
-        self._to_pump: dict[Session, None] = {}
-        self._to_go_on: list[Connection] = []
         self._restore(self.store.load())
         if self.store.dirty:
-            self._commit()
+            self.commit()
         self.timers.at(self.now() + RETAINED_SWEEP_S, self._sweep_retained)
-
-    def now(self) -> float:
-        """Unix time that never goes back while the broker runs."""
-        return self.clock() + self._epoch
 
     # Connections
 
@@ -111,123 +84,17 @@ class Broker:
             del self.connections[connection]
             self.metrics.connections -= 1
 
-    def ring(self) -> None:
-        """Asks for a flush at the end of this tick."""
-        if not self.flush_wanted:
-            self.flush_wanted = True
-            self.wants_flush()
-
-    def settle(self) -> None:
-        """The first read of a tick is done: if it left something to do, the tick's end will do it."""
-        if self.touched_connections or self.store.dirty or self._to_close or self._to_pump or self._to_go_on:
-            self.wants_flush()
-        else:
-            self.flush_wanted = False
-
-    def touched(self, connection: Connection) -> None:
-        """The connection has something to send; called before it is put there."""
-        self.touched_connections.append(connection)
-        if not self.flush_wanted:
-            self.ring()
-
-    def closing(self, connection: Connection) -> None:
-        """The connection's socket is to be closed behind what it still has to send."""
-        self._to_close.append(connection)
-        self.ring()
-
-    def flush(self) -> None:
-        """The end of a tick: one commit, then everything that was waiting for it is written."""
-        metrics = self.metrics
-        self.publisher = None
-        self.flush_wanted = False
-        self.tick += 1
-        metrics.bytes_received += self.tick_bytes
-        self.tick_bytes = 0
-        committed = not self.store.dirty or self._commit()
-        touched = self.touched_connections
-        self.touched_connections = []
-        sent = 0
-        for connection in touched:
-            if connection.awaits_commit:
-                connection.awaits_commit = False
-                if not committed:
-                    self._cut(connection)
-            out = connection.out
-            if out:
-                data = out[0] if len(out) == 1 else b"".join(out)
-                out.clear()
-                sent += len(data)
-                connection.link.write(data)
-        metrics.bytes_sent += sent
-        if self._to_close:
-            closing, self._to_close = self._to_close, []
-            for connection in closing:
-                connection.link.close()
-        if self._to_pump or self._to_go_on:
-            self._continue()
-
-    def _continue(self) -> None:
-        """What was too much for one tick goes on, now that its first part is written."""
-        self.ring()  # what comes of it is the next tick's
-        sessions, self._to_pump = self._to_pump, {}
-        for session in sessions:
-            session.pump()
-        connections, self._to_go_on = self._to_go_on, []
-        for connection in connections:
-            connection.go_on()
-
-    def go_on_later(self, connection: Connection) -> None:
-        """The connection has more packets than are handled in one tick."""
-        self._to_go_on.append(connection)
-        self.ring()
-
-    def _cut(self, connection: Connection) -> None:
-        """What this connection was about to be told is not true: it is told nothing, and will ask again."""
-        connection.out.clear()
-        connection.end(will=True)
-        connection.link.abort()
-
     def order_changed(self, session: Session) -> None:
         """QoS 0 waits for this session, or no longer does: routes must lead through it, or may lead past it."""
         if session.in_order != session.was_in_order:
             session.was_in_order = session.in_order
             self._forget_routes(session)
 
-    def pump_later(self, session: Session) -> None:
-        """The session has more to send than fits one tick."""
-        self._to_pump[session] = None
-        self.ring()
-
     def run_timers(self) -> None:
         """Does what is due; what comes of it is flushed at the end of the tick."""
         self.timers.run(self.now())
         if self.store.dirty:
             self.ring()
-
-    # The store
-
-    def _commit(self) -> bool:
-        try:
-            self.store.commit()
-        except StoreError as error:
-            self.metrics.store_failures += 1
-            if not self.degraded:
-                self.degraded = True
-                self.log.critical("%s; QoS 1 and 2 are refused until it can be written again", error)
-                self.timers.at(self.now() + STORE_RETRY_S, self._retry_store)
-            return False
-        self.metrics.store_commits += 1
-        if self.degraded:
-            self.degraded = False
-            self.log.warning("the store can be written again")
-            for connection in self.connections:
-                if connection.session is not None and connection.session.backlog is not None:
-                    self.pump_later(connection.session)
-        return True
-
-    def _retry_store(self) -> None:
-        if self.degraded and not self._commit():
-            self.timers.at(self.now() + STORE_RETRY_S, self._retry_store)
 
     def _restore(self, snapshot: Snapshot) -> None:
         """Takes up what an earlier process left. Clients that it had are gone now: their time begins to run."""

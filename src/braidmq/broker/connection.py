@@ -6,10 +6,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from braidmq.broker import publishing, subscribing
 from braidmq.broker.fast_path import Repeat, forward_and_acknowledge, forward_run, send_repeat
+from braidmq.broker.flow import Flow, Link
 from braidmq.broker.handshake import Handshake
 from braidmq.broker.message import Message, publish_bytes
 from braidmq.broker.security.identity import ANONYMOUS, Identity, Origin
@@ -33,12 +34,6 @@ TICK_BYTES_MAX = 4 * 1024 * 1024
 
 _PLAIN_ACKS = frozenset((0x50, 0x62, 0x70))
 
-STALL_S = 0.2
-"""How long a reader that has fallen behind may hold up the publishers of what it is sent at QoS 0."""
-
-KEPT_UP_S = 10.0
-"""How long a reader that was too slow must keep up before it may hold up anybody again."""
-
 PACKETS_MAX = 500
 """Packets of one client that are handled one by one before it is the others' turn."""
 
@@ -52,20 +47,8 @@ CLOSE_GRACE_S = 5.0
 """How long the last bytes may take to reach a client before its socket is cut."""
 
 
-class Link(Protocol):
-    """What a connection needs of its transport; an asyncio transport has it."""
-
-    def write(self, data: bytes) -> None: ...
-    def close(self) -> None: ...
-    def abort(self) -> None: ...
-    def pause_reading(self) -> None: ...
-    def resume_reading(self) -> None: ...
-    def get_write_buffer_size(self) -> int: ...
-
-
-class Connection:
+class Connection(Flow):
     __slots__ = (
-        "_stall_timer",
         "_tail",
         "_tail_size",
         "_timer",
@@ -75,13 +58,10 @@ class Connection:
         "aliases_out_max",
         "allowed_topics",
         "awaits_commit",
-        "broker",
         "handshake",
-        "held_by",
         "identity",
         "identity_timer",
         "keep_alive_s",
-        "link",
         "origin",
         "out",
         "packet_max",
@@ -90,36 +70,21 @@ class Connection:
         "repeat",
         "seen_at",
         "session",
-        "stalled",
-        "state",
         "takes_plain",
-        "too_slow",
         "unacknowledged",
         "unacknowledged_tick",
-        "unread_bytes",
         "version",
-        "writable",
-        "writable_since",
     )
 
     def __init__(self, broker: Broker, link: Link, origin: Origin) -> None:
-        self.broker = broker
-        self.link = link
+        super().__init__(broker, link)
         self.origin = origin
         self.identity: Identity = ANONYMOUS
         self.identity_timer: Timer | None = None
-        self.state = State.CONNECTING
         self.version = 0
         self.session: Session | None = None
         self.handshake: Handshake | None = None
         self.out: list[bytes] = []
-        self.writable = True
-        self.stalled: list[Connection] | None = None
-        self.too_slow = False
-        self.writable_since = 0.0
-        self.unread_bytes = 0
-        self.held_by = 0
-        self._stall_timer: Timer | None = None
         self.awaits_commit = False
         self.packet_max = broker.limits.connect_packet_bytes_max
         self.packet_max_out = 0
@@ -387,67 +352,6 @@ class Connection:
             self.aliases_out[message.name] = alias  # set only once the client has been told
         return data
 
-    # A reader that falls behind: QoS 1 and 2 wait in its session. With QoS 0 its publishers are held up for a moment,
-    # so that a reader that is merely slower than a burst loses nothing. One that needs longer than that is too slow:
-    # QoS 0 for it is dropped, and it holds nobody up again until it has kept up for a while.
-
-    def pause_writing(self) -> None:
-        self.writable = False
-        if self.too_slow and self.broker.clock() - self.writable_since < KEPT_UP_S:
-            return
-        self.too_slow = False
-        self.stalled = []
-        self._stall_timer = self.broker.timers.at(self.broker.now() + STALL_S, self._too_slow)
-
-    def stalls(self, publisher: Connection | None) -> bool:
-        """Whether one more read of this publisher may still wait for the client; then it is the last for a while."""
-        if self.stalled is None or publisher is None:
-            return False
-        if publisher is not self and publisher not in self.stalled:
-            self.stalled.append(publisher)
-            publisher.hold_reading()
-        return True
-
-    def _too_slow(self) -> None:
-        self.too_slow = True
-        self._end_stall()
-
-    def _end_stall(self) -> None:
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
-        held, self.stalled = self.stalled, None
-        for publisher in held or ():
-            publisher.release_reading()
-
-    def resume_writing(self) -> None:
-        self.writable = True
-        self.writable_since = self.broker.clock()
-        self._end_stall()
-        if self.unread_bytes > self.broker.limits.outbound_bytes_max:
-            self.release_reading()
-        self.unread_bytes = 0
-        if self.session is not None:
-            self.session.pump()
-
-    def count_unread(self, size: int) -> None:
-        """A client that does not take its answers is not asked for more: TCP makes it wait."""
-        bound = self.broker.limits.outbound_bytes_max
-        if self.unread_bytes <= bound < self.unread_bytes + size:
-            self.hold_reading()
-        self.unread_bytes += size
-
-    def hold_reading(self) -> None:
-        """Reads no further until it is released as often as it was held."""
-        self.held_by += 1
-        if self.held_by == 1 and self.state is not State.CLOSED:
-            self.link.pause_reading()
-
-    def release_reading(self) -> None:
-        self.held_by -= 1
-        if not self.held_by and self.state is not State.CLOSED:
-            self.link.resume_reading()
-
     # The end
 
     def fail(self, error: PacketError) -> None:
@@ -466,6 +370,11 @@ class Connection:
         elif error.reason is Reason.UNSUPPORTED_PROTOCOL_VERSION:
             self.send(b"\x20\x02\x00\x01")  # 3.1.1 [MQTT-3.1.2-2]
         self.end(will=True)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.session is not None:
+            self.session.pump()
 
     def explained(self, text: str) -> str | None:
         """A reason string, if the client wants any (MQTT 5 §3.1.2.11.7)."""
@@ -502,7 +411,7 @@ class Connection:
 
     def _part(self, will: bool) -> None:
         self.state = State.CLOSED
-        self._end_stall()
+        self.end_stall()
         self._tail.clear()
         self.handshake = self.repeat = None
         for timer in (self._timer, self.identity_timer):

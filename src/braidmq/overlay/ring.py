@@ -269,6 +269,8 @@ class RingNode:
         else:
             self._tell_left(wish.new, self.me, wish.seq, self._neighbours_of_right())
         self.right, self.rseq = wish.new, wish.seq
+        if wish.joining:
+            self.known.trust(wish.new)
         if wish.new.key == self.me.key:  # the last but one has left
             self.left, self.lseq = self.me, wish.seq
         self._remember(asker, answer)
@@ -298,6 +300,7 @@ class RingNode:
         if self.status is Status.OUT or told.seq <= self.lseq:
             return
         self.left, self.lseq = told.left, told.seq
+        self.known.trust(told.left)  # it may have crashed before, and is back
         self._learn(told.neighbours)
         self.on_change()
 
@@ -402,6 +405,7 @@ class RingNode:
             if strictly_between(self.me.key, peer.key, asked.me.key) and not self.known.is_suspected(peer.key, now)
         )
         self.known.meet((asked.me,))
+        self.known.trust(asked.me)
         return TellLeft(self.status is Status.IN, self.me.life, self.right, self.rseq, nearer[: 2 * NEIGHBOURS_MAX])
 
     def _best_left(self) -> Peer | None:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from braidmq.broker.broker import Broker
     from braidmq.broker.config.settings import Config, Listener
-    from braidmq.broker.connection import Connection, Link
+    from braidmq.broker.connection import Connection
+    from braidmq.broker.flow import Link
     from braidmq.broker.limits import Limits
 
 __all__ = ["Door", "ListenError", "Listeners", "StreamProtocol", "TlsError"]
