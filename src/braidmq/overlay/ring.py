@@ -165,7 +165,7 @@ class RingNode:
         self.on_change: Callable[[], None] = _nothing
         """Called when a link has changed: for the layers above."""
         self._grants: dict[tuple[Key, int, int], Granted] = {}
-        self._number = 0
+        self._number = host.chance.getrandbits(31)  # so that a node made anew does not repeat an earlier one's wishes
         self._check: object = None
         self._locate: Locate | None = None
 
@@ -251,7 +251,8 @@ class RingNode:
 
     def on_set_right(self, origin: Address, wish: SetRight) -> Granted | Refused:
         """The compare-and-swap of the right link."""
-        asker = (wish.new.key if wish.joining else wish.expected.key, wish.new.life, wish.number)
+        who = wish.new if wish.joining else wish.expected
+        asker = (who.key, who.life, wish.number)
         granted = self._grants.get(asker)
         if granted is not None:
             return granted
