@@ -13,6 +13,7 @@ What a finger covers reaches up to the next finger, and carries an aggregate of 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
@@ -124,6 +125,7 @@ class SuzakuNode:
     __slots__ = (
         "_level",
         "_right_aggregate",
+        "_view",
         "backward",
         "forward",
         "host",
@@ -147,6 +149,7 @@ class SuzakuNode:
         """Fingers that did not answer. The ring has its own: a finger may be passed over lightly, a neighbour not."""
         self._level = 0
         self._right_aggregate: Aggregate | None = None
+        self._view: tuple[list[Key], list[Finger], int] | None = None
 
     @property
     def me(self) -> Peer:
@@ -172,38 +175,23 @@ class SuzakuNode:
     def nearest_before(self, key: Key) -> Peer:
         """The peer nearest before a key that this node does not own, or on it.
 
-        Both tables are in the order of distance, so each is halved until the key's place in it is found. The finger
-        just behind the key knows those on its left, and they may stand before it: fewer hops for nothing.
+        The finger just behind the key knows those on its left, and they may stand before it: fewer hops for nothing.
         """
         link = self.link
-        me = link.me.key
-        wraps = key <= me
-        forward, backward = self.forward, self.backward
-        low, high = 0, len(forward)
-        while low < high:  # the first forward finger that is behind the key
-            middle = (low + high) >> 1
-            there = forward[middle].peer.key
-            if (me < there <= key) if not wraps else (there > me or there <= key):
-                low = middle + 1
-            else:
-                high = middle
-        best = forward[low - 1].peer if low else link.right
-        near = forward[low].backups if low < len(forward) else ()
-        left = link.left.key
-        if (me < left <= key) if not wraps else (left > me or left <= key):
-            return self._better(best, (link.left, *near), key)
-        low, high = 0, len(backward)
-        while low < high:  # the first backward finger that is before the key
-            middle = (low + high) >> 1
-            there = backward[middle].peer.key
-            if (me < there <= key) if not wraps else (there > me or there <= key):
-                high = middle
-            else:
-                low = middle + 1
-        others = backward[low - 1].backups if low else link.neighbours
-        if low < len(backward):
-            others = (*others, backward[low].peer)
-        return self._better(best, (*others, *near), key)
+        keys, fingers, split = self._view or self._make_view()
+        place = bisect_right(keys, key, 0, split) if key > link.me.key else bisect_right(keys, key, split)
+        best = fingers[place - 1].peer if place else link.right
+        others = fingers[place].backups if place < len(fingers) else (link.left, *link.neighbours)
+        return self._better(best, others, key)
+
+    def _make_view(self) -> tuple[list[Key], list[Finger], int]:
+        """All fingers in the order in which one meets them going to the right, and where that order wraps."""
+        me = self.me.key
+        by_key = {finger.peer.key: finger for finger in (*self.backward, *self.forward)}
+        keys = sorted(by_key, key=lambda key: (key <= me, key))
+        split = sum(key > me for key in keys)
+        self._view = (keys, [by_key[key] for key in keys], split)
+        return self._view
 
     def _better(self, best: Peer, others: tuple[Peer, ...], key: Key) -> Peer:
         """The one that is nearest before the key, or on it."""
@@ -322,11 +310,13 @@ class SuzakuNode:
 
     def _put(self, level: int, forward: bool, finger: Finger) -> None:
         """Notes a finger; one above a level that is still missing is learnt later."""
+        self._view = None
         table = self.forward if forward else self.backward
         table[level - 1 : level] = [finger] if level <= len(table) + 1 else []
 
     def _trim(self, level: int) -> None:
         """No node stands further off than this level."""
+        self._view = None
         del self.forward[level:]
         del self.backward[level:]
 
@@ -367,6 +357,7 @@ class SuzakuNode:
                 self.host.send(peer.address, Leaving(peer.key, self.me, self.link.left))
 
     def on_leaving(self, told: Leaving) -> None:
+        self._view = None
         for table in (self.forward, self.backward):
             for place, finger in enumerate(table):
                 if finger.peer == told.gone:
