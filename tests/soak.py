@@ -15,6 +15,7 @@ from multiprocessing import Pool
 from braidmq.overlay.suzaku import PERIOD_S
 from tests.overlay.test_ring import QUIET_S, Rough, Town
 from tests.overlay.test_ring import wrong as wrong_ring
+from tests.overlay.test_skip_graph import rough_city
 from tests.overlay.test_suzaku import Country
 
 NODES = 64
@@ -45,7 +46,11 @@ def suzaku(seed: int) -> list[str]:
     return country.wrong()
 
 
-OVERLAYS: dict[str, Callable[[int], list[str]]] = {"ring": ring, "suzaku": suzaku}
+def skip_graph(seed: int) -> list[str]:
+    return rough_city(seed, NODES).wrong()
+
+
+OVERLAYS: dict[str, Callable[[int], list[str]]] = {"ring": ring, "suzaku": suzaku, "skip_graph": skip_graph}
 
 
 def _run(task: tuple[str, int]) -> tuple[str, int, list[str]]:

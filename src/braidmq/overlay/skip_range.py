@@ -5,10 +5,11 @@ exactly one message. Two ways to cut a piece (ALGORITHMS §4):
 
 MRF, multi-range forwarding (Banno et al. 2015, §5.2): the whole piece goes to one broker, the neighbour of the highest
 level inside it. What goes to the same broker goes as one message. Where each broker has one key in the range, it
-receives the message once and forwards it at most twice: to the left and to the right of its key.
+receives the message once and forwards it at most twice: to the left and to the right of its key. With several keys in
+the range a broker can receive it more often, but each of its keys only once.
 
 SFB, split-forward (Banno et al. 2018, §3.5.1): the piece is cut at every neighbour inside it, and each gets what lies
-beyond it, seen from here. More messages at once, about half the hops.
+beyond it, seen from here. More messages at once, and 62 to 75 % of MRF's mean hops at 4,096 brokers.
 
 A broker that has no key in the range passes it on: to neighbours inside if it has any, else to the one nearest to it.
 A range that was handled once is not handled again (`SEEN_MAX`), so a message that the network repeats is harmless.
