@@ -68,10 +68,6 @@ class Broker(Tick):
 
     # Connections
 
-    @property
-    def connection_count(self) -> int:
-        return len(self.connections)
-
     def connect(self, link: Link, origin: Origin) -> Connection:
         """A socket was accepted."""
         connection = Connection(self, link, origin)

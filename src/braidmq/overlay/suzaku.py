@@ -63,7 +63,6 @@ class Updated(Message, frozen=True, array_like=True, gc=False):
     backups: tuple[Peer, ...]
     aggregate: Aggregate | None
     beyond: Peer | None
-    beyond_backups: tuple[Peer, ...]
 
 
 class Sum(Message, frozen=True, array_like=True, gc=False):
@@ -334,7 +333,6 @@ class SuzakuNode:
             self.link.neighbours,
             self.aggregate_below(asked.level + 1) if asked.forward else None,
             beyond.peer if beyond else None,
-            beyond.backups if beyond else (),
         )
 
     def _remember_pointer(self, peer: Peer) -> None:

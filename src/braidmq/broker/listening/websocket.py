@@ -187,9 +187,6 @@ class WebSocketProtocol(asyncio.Protocol):
         if not self._rest:
             self._transport.resume_reading()
 
-    def get_write_buffer_size(self) -> int:
-        return self._transport.get_write_buffer_size()
-
     # The handshake.
 
     def _upgrade(self, request: Request) -> None:
