@@ -96,7 +96,7 @@ class Host(Protocol):
 
     def sleep(self, seconds: float) -> Awaitable[None]: ...
 
-    def spawn(self, procedure: Coroutine[Any, Any, None]) -> Task:
+    def spawn(self, procedure: Coroutine[Any, Any, object]) -> Task:
         """Runs a procedure beside the others."""
         ...
 

@@ -54,17 +54,17 @@ class City:
             if first and place == 0:
                 graph.found(key)
             else:
-                host.spawn(graph.insert(key))
+                host.spawn(graph.join(key))
 
     def subscribe(self, address: Address) -> None:
         key = self.new_key()
         self.wanted[address].append(key)
-        self.sim.hosts[address].spawn(self.graphs[address].insert(key))
+        self.sim.hosts[address].spawn(self.graphs[address].join(key))
 
     def unsubscribe(self, address: Address) -> None:
         key = self.sim.chance.choice(self.wanted[address])
         self.wanted[address].remove(key)
-        self.sim.hosts[address].spawn(self.graphs[address].delete(key))
+        self.sim.hosts[address].spawn(self.graphs[address].leave(key))
 
     def crash(self, address: Address) -> None:
         self.sim.hosts[address].crash()

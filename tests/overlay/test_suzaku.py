@@ -8,9 +8,9 @@ import pytest
 
 from braidmq.host import Address
 from braidmq.overlay.aggregates import Aggregate, merged
-from braidmq.overlay.peers import Peer
+from braidmq.overlay.overlay import Found
 from braidmq.overlay.ring import CHECK_INTERVAL_S
-from braidmq.overlay.suzaku import PERIOD_S, Found, Suzaku, SuzakuNode
+from braidmq.overlay.suzaku import PERIOD_S, Suzaku, SuzakuNode
 from braidmq.sim.checkers import fingers_are_right, ring_is_closed_and_sorted
 from braidmq.sim.engine import Constant, Network, Simulator
 from braidmq.sim.layout import lay_out_suzaku
@@ -34,22 +34,20 @@ class Country:
             number, self.next = self.next, self.next + 1
         host = self.sim.hosts.get(number) or self.sim.host(number)
         host.restart()
-        overlay = Suzaku(host, introducers=self.introducers)
-        me = Peer(b"%06d" % (number * 7919 % 1_000_000), number, host.life)
+        overlay = Suzaku(host, lambda: self.introduce(host.address), host.life)
         one: Aggregate = {"nodes:count": 1, "low:min": number}
+        overlay.value = lambda _key: one
+        key = b"%06d" % (number * 7919 % 1_000_000)
         first = not self.overlays
         self.overlays[number] = overlay
         if first:
-            overlay.found(me, lambda: one)
+            overlay.found(key)
         else:
+            host.spawn(overlay.join(key))
 
-            async def join() -> None:
-                await overlay.join(me, lambda: one)
-
-            host.spawn(join())
-
-    def introducers(self) -> list[Peer]:
-        return [node.me for node in self.nodes if node.link.is_in]
+    def introduce(self, mine: Address) -> Address | None:
+        others = [node.me.address for node in self.nodes if node.link.is_in and node.me.address != mine]
+        return self.sim.chance.choice(others) if others else None
 
     @property
     def nodes(self) -> list[SuzakuNode]:
@@ -140,7 +138,7 @@ def test_a_network_that_is_laid_out_equals_one_that_has_grown(count: int) -> Non
     country = grown(count)
     country.sim.run(count + 60 * PERIOD_S)
     other = Simulator(1)
-    overlays = lay_out_suzaku(other, [(node.me.key, node.me.address) for node in country.nodes])
+    overlays = lay_out_suzaku(other, {node.me.address: [node.me.key] for node in country.nodes})
     laid_out = sorted((node for one in overlays.values() for node in one.nodes.values()), key=lambda node: node.me.key)
     for mine, theirs in zip(sorted(country.nodes, key=lambda node: node.me.key), laid_out, strict=True):
         assert (mine.link.left, mine.link.right) == (theirs.link.left, theirs.link.right)
@@ -164,7 +162,9 @@ def test_aggregates_count_every_node_once(count: int) -> None:
     country.sim.run(count + 60 * PERIOD_S)
     for node in country.nodes:
         fingers = [node.finger(level, True) for level in range(len(node.forward) + 1)]
-        known = merged([node.value(), *(finger.aggregate for finger in fingers if finger and finger.aggregate)])
+        totals = [finger.total for finger in fingers if finger]
+        assert all(totals)
+        known = merged([node.value(), *(total.aggregate for total in totals if total)])
         assert known == {"nodes:count": count, "low:min": 0}
 
 

@@ -140,7 +140,7 @@ class NetHost:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    def spawn(self, procedure: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def spawn(self, procedure: Coroutine[Any, Any, object]) -> asyncio.Task[None]:
         """Runs a procedure until it ends, is cancelled, or the host stops. One that raises is logged and counted."""
         task = asyncio.get_running_loop().create_task(procedure)
         self._procedures[task] = None

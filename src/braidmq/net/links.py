@@ -131,7 +131,7 @@ class Links:
     def greeting(self, to: str) -> bytes:
         return hello_bytes(Hello(self.address, self._nonce, to, self._name))
 
-    def keep(self, procedure: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def keep(self, procedure: Coroutine[Any, Any, object]) -> asyncio.Task[None]:
         """Runs a procedure of the links; it ends with them at the latest."""
         task = asyncio.get_running_loop().create_task(procedure)
         self._tasks[task] = None

@@ -31,3 +31,10 @@ def merged(parts: Iterable[Aggregate]) -> Aggregate:
             else:
                 whole[label] = value
     return whole
+
+
+def cut_to(labels: tuple[str, ...] | None, aggregate: Aggregate) -> Aggregate:
+    """Only these labels of an aggregate; all of them if None."""
+    if labels is None:
+        return aggregate
+    return {label: aggregate[label] for label in labels if label in aggregate}

@@ -1,48 +1,88 @@
-"""Range delivery: one message to every node whose key lies in a range, with a proof that it was all of them.
+"""Range delivery: one message to every node whose key lies in a range, along a tree, over any ordered overlay.
 
-A range is split among the peers that a host knows in it: each gets the part from its own key up to the next one's, and
-splits that again. Whoever owns keys of the range answers for exactly those, nodes or not: `Covered` names the part. The
-sender subtracts it from its gaps and is done when none is left; what it sends again after a failure is just the gaps.
-(ALGORITHMS §4: reply direct to the sender, retry fast at each hop and slow at the root.)
+Who has a message for some ranges takes out its own keys and hands the rest on (`splitting`), so every key is in exactly
+one message. `send` only tells. `deliver` also proves: whoever owns keys of the range answers for exactly those, whether
+nodes stand there or not (`Covered`). The sender subtracts what is answered for from its gaps and is done when none is
+left; what it sends again after a failure is just the gaps (ALGORITHMS §4).
+
+A delivery can ask for answers: they come directly to the sender, or are put together up the tree. It can be repeated
+fast (a hop that is not acknowledged is split again without the silent one), slowly (the sender re-issues the gaps), or
+both. And it can be for those only for whom a condition holds: ranges whose aggregate rules it out are left out, and
+what is not known counts as a match.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from itertools import pairwise
-from typing import Any
+from collections.abc import Callable
+from enum import IntEnum, IntFlag
 
 import msgspec
 
 from braidmq.host import Address, CallError, Host, Message, Reply, Service, handles
-from braidmq.keys import Key, in_arc
+from braidmq.keys import Key
+from braidmq.overlay.aggregates import Aggregate
+from braidmq.overlay.conditions import Condition
+from braidmq.overlay.overlay import Overlay
 from braidmq.overlay.peers import Peer
 from braidmq.overlay.ring import CALL_TIMEOUT_S
-from braidmq.overlay.suzaku import Suzaku
+from braidmq.overlay.segments import KeyRange, without
+from braidmq.overlay.splitting import Cut, split
 
-HOPS_MAX = 64
+HOPS_MAX = 128
 SEEN_MAX = 4096
 """Deliveries that a host remembers, so that none is made twice."""
+
+OPEN_MAX = 65536
+"""Deliveries of its own that a host waits for at a time."""
 
 REISSUE_S = 5.0
 """How long the sender waits for answers before it sends to the gaps again."""
 
-POLL_S = 0.05
+SWEEP_S = 1.0
+"""How often the sender looks for deliveries that are due."""
+
+BRANCH_S = 3.0
+"""How long a host waits for those below it, when answers are put together up the tree."""
+
+AVOID_MAX = 8
+"""How many silent peers a hop goes round before it leaves the rest to the sender."""
 
 
-class Range(Message, frozen=True, array_like=True, gc=False):
-    """Half open, from `start` up to but not including `end`; it does not wrap."""
+class Answering(IntEnum):
+    DIRECT = 1
+    UP_THE_TREE = 2
 
-    start: Key
-    end: Key
+
+class Retrying(IntFlag):
+    NONE = 0
+    FAST = 1
+    SLOW = 2
+    BOTH = 3
+
+
+class Plan(Message, frozen=True, array_like=True, gc=False):
+    """How a message is to travel. Without `answering` nobody answers, and nothing is proven."""
+
+    cut: Cut = Cut.SFB
+    answering: Answering | None = None
+    retrying: Retrying = Retrying.NONE
+    condition: Condition | None = None
+
+
+PROVEN = Plan(Cut.RIGHT, Answering.DIRECT, Retrying.BOTH)
+"""What `deliver` does if it is told nothing else."""
 
 
 class Deliver(Message, frozen=True, array_like=True, gc=False):
+    """(root, number) names the delivery, `attempt` counts its repetitions by the root."""
+
     root: Address
     number: int
-    ranges: tuple[Range, ...]
-    body: bytes
+    attempt: int
+    ranges: tuple[KeyRange, ...]
     hops: int
+    body: bytes
+    plan: Plan
 
 
 class Accepted(Message, frozen=True, array_like=True, gc=False):
@@ -50,135 +90,203 @@ class Accepted(Message, frozen=True, array_like=True, gc=False):
 
 
 class Covered(Message, frozen=True, array_like=True, gc=False):
+    """Ranges of which every node has the message, and its answers by key.
+
+    `ruled_out` are those of the ranges where aggregates, the oldest of this age, say that nobody matches.
+    """
+
+    root: Address
     number: int
-    ranges: tuple[Range, ...]
+    attempt: int
+    ranges: tuple[KeyRange, ...]
+    ruled_out: tuple[KeyRange, ...]
+    age_s: float
+    answers: tuple[tuple[Key, bytes], ...]
+
+
+class Delivery(msgspec.Struct, frozen=True, gc=False):
+    """What the application gets: the own keys that the message is for, and how far it came."""
+
+    root: Address
+    number: int
+    keys: tuple[Key, ...]
+    hops: int
+    body: bytes
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """`gaps` is what nobody has answered for: empty if, and only if, every node of the range has the message."""
+    """`gaps` is what nobody has answered for; `ruled_out` was left out, as aggregates said that nobody matches there.
 
-    gaps: tuple[Range, ...]
+    An aggregate is of the past: who has joined or changed since may be missing from it. So without gaps, all have the
+    message who have matched for longer than `age_s`; and all who match now only if nothing was ruled out.
+    """
+
+    gaps: tuple[KeyRange, ...]
+    ruled_out: tuple[KeyRange, ...]
+    age_s: float
+    answers: dict[Key, bytes]
 
     @property
     def complete(self) -> bool:
-        return not self.gaps
+        """Every node that the message is for has it."""
+        return not self.gaps and not self.ruled_out
 
 
-def without(gaps: Iterable[Range], covered: Range) -> list[Range]:
-    """What is left of some ranges when another is taken off."""
-    left = []
-    for gap in gaps:
-        if covered.end <= gap.start or gap.end <= covered.start:
-            left.append(gap)
-            continue
-        if gap.start < covered.start:
-            left.append(Range(gap.start, covered.start))
-        if covered.end < gap.end:
-            left.append(Range(covered.end, gap.end))
-    return left
+OnDelivery = Callable[[Delivery], bytes | None]
+"""Called once for each own key's message; what it returns goes to a sender who wants answers."""
+
+OnOutcome = Callable[[Outcome], None]
+
+
+class _Open(msgspec.Struct):
+    """A delivery of this host's own that is not proven yet."""
+
+    message: Deliver
+    gaps: tuple[KeyRange, ...]
+    on_outcome: OnOutcome
+    again_at: float
+    ends_at: float
+    answers: dict[Key, bytes] = msgspec.field(default_factory=dict)
+    ruled_out: tuple[KeyRange, ...] = ()
+    age_s: float = 0.0
+
+
+class _Branch(msgspec.Struct):
+    """Somebody else's delivery, of which this host collects the answers from below."""
+
+    parent: Address
+    missing: tuple[KeyRange, ...]
+    ranges: list[KeyRange] = msgspec.field(default_factory=list)
+    ruled_out: list[KeyRange] = msgspec.field(default_factory=list)
+    age_s: float = 0.0
+    answers: list[tuple[Key, bytes]] = msgspec.field(default_factory=list)
 
 
 class RangeDelivery(Service):
-    """Sends to ranges of keys over the overlay of one host, and hands what arrives to its nodes."""
+    """Sends to ranges of keys over the overlay of one host, and hands what arrives to the application."""
 
-    def __init__(self, overlay: Suzaku, on_delivery: Callable[[Key, bytes, int], None]) -> None:
+    def __init__(self, overlay: Overlay, on_delivery: OnDelivery) -> None:
         self.overlay = overlay
         self.host: Host = overlay.host
-        self.on_delivery = on_delivery
-        """Called once for each own node in the range, with its key, the message and the hops it took."""
-        self._number = 0
-        self._gaps: dict[int, list[Range]] = {}
-        self._seen: dict[tuple[Address, int, Key], None] = {}
+        self._on_delivery = on_delivery
+        self._number = self.host.chance.getrandbits(40)  # so that a host made anew does not repeat earlier ones
+        self._open: dict[int, _Open] = {}
+        self._branches: dict[tuple[Address, int, int], _Branch] = {}
+        self._seen: dict[tuple[Address, int, int], tuple[KeyRange, ...]] = {}
+        self._done: dict[tuple[Address, int], dict[Key, bytes | None]] = {}
+        self._is_sweeping = False
+        self.values: Callable[[Key], Aggregate] | None = None
+        """The own values of a node, for conditions; without it every node is a match."""
         self.host.serve(self)
 
-    async def deliver(self, start: Key, end: Key, body: bytes, timeout_s: float) -> Outcome:
-        """Sends to all nodes in [start, end) and waits until that is proven, or the time is over."""
+    # Sending
+
+    def send(self, low: Key, high: Key, body: bytes, cut: Cut = Cut.SFB) -> int:
+        """Tells all nodes in [low, high), own ones included; the number of the message."""
         self._number += 1
-        number = self._number
-        whole = (Range(start, end),)
-        self._gaps[number] = list(whole)
-        ends_at = self.host.now() + timeout_s
-        self._spread(Deliver(self.host.address, number, whole, body, 0), ())
-        again_at = self.host.now() + REISSUE_S
-        while self._gaps[number] and self.host.now() < ends_at:
-            await self.host.sleep(POLL_S)
-            if self._gaps[number] and self.host.now() >= again_at:
-                self._spread(Deliver(self.host.address, number, tuple(self._gaps[number]), body, 0), ())
-                again_at = self.host.now() + REISSUE_S
-        return Outcome(tuple(self._gaps.pop(number)))
+        self._begin(Deliver(self.host.address, self._number, 0, ((low, high),), 0, body, _PLANS[cut]))
+        return self._number
+
+    def deliver(
+        self, low: Key, high: Key, body: bytes, timeout_s: float, on_outcome: OnOutcome, plan: Plan = PROVEN
+    ) -> int:
+        """Sends to all nodes in [low, high), and says when that is proven, or what is missing when time is over."""
+        if plan.answering is None or plan.cut is not Cut.RIGHT:
+            raise ValueError("only answers by right links are proof: the plan needs `answering` and Cut.RIGHT")
+        if len(self._open) >= OPEN_MAX:
+            raise RuntimeError(f"{OPEN_MAX} deliveries are under way: wait for their outcomes before beginning more")
+        self._number += 1
+        message = Deliver(self.host.address, self._number, 0, ((low, high),), 0, body, plan)
+        now = self.host.now()
+        self._open[self._number] = _Open(message, ((low, high),), on_outcome, now + REISSUE_S, now + timeout_s)
+        self._begin(message)
+        if self._number in self._open and not self._is_sweeping:
+            self._is_sweeping = True
+            self.host.spawn(self._sweep())
+        return self._number
+
+    def cancel(self, number: int) -> None:
+        """Waits for a delivery no longer: nobody will hear of its outcome."""
+        self._open.pop(number, None)
+
+    def _begin(self, message: Deliver) -> None:
+        introducer = None if self.overlay.view.own else self.overlay.introduce()
+        if introducer is None:
+            self._spread(message, self.host.address, ())
+        else:  # a broker that has no key in the overlay hands it to one that has
+            self.host.send(introducer, _onward(message, message.ranges))
+
+    async def _sweep(self) -> None:
+        """Re-issues gaps, and ends what takes too long."""
+        while self._open:
+            await self.host.sleep(SWEEP_S)
+            now = self.host.now()
+            for number, mine in list(self._open.items()):
+                if now >= mine.ends_at:
+                    self._conclude(number, mine)
+                elif now >= mine.again_at:
+                    mine.again_at = now + REISSUE_S
+                    if mine.message.plan.retrying & Retrying.SLOW:
+                        attempt = mine.message.attempt + 1
+                        mine.message = msgspec.structs.replace(mine.message, attempt=attempt, ranges=mine.gaps)
+                        self._begin(mine.message)
+        self._is_sweeping = False
+
+    def _conclude(self, number: int, mine: _Open) -> None:
+        del self._open[number]
+        mine.on_outcome(Outcome(mine.gaps, mine.ruled_out, mine.age_s, mine.answers))
+
+    # Passing on
 
     @handles(Deliver)
-    def on_deliver(self, _origin: Address, message: Deliver) -> Reply:
-        if message.hops > HOPS_MAX or not any(node.link.is_in for node in self.overlay.nodes.values()):
+    def on_deliver(self, origin: Address, message: Deliver) -> Reply:
+        fast = message.plan.retrying & Retrying.FAST
+        if message.hops > HOPS_MAX or not self.overlay.view.own:
             return None
-        self._spread(message, ())
-        return Accepted()
+        self._spread(message, origin, ())
+        return Accepted() if fast else None
 
-    @handles(Covered)
-    def on_covered(self, _origin: Address, answer: Covered) -> Reply:
-        gaps = self._gaps.get(answer.number)
-        if gaps is not None:
-            for covered in answer.ranges:
-                gaps = without(gaps, covered)
-            self._gaps[answer.number] = gaps
-        return None
-
-    # Splitting
-
-    def _spread(self, message: Deliver, avoid: tuple[Key, ...]) -> None:
+    def _spread(self, message: Deliver, parent: Address, avoid: tuple[Key, ...]) -> None:
         """Does what is for this host's own nodes, and hands the rest to those that are nearer to it."""
-        mine: list[Range] = []
-        theirs: dict[Address, tuple[Peer, list[Range]]] = {}
-        for whole in message.ranges:
-            for piece, peer in self._assign(whole, avoid):
-                if peer is None:
-                    mine.append(piece)
-                elif piece.start < piece.end:
-                    theirs.setdefault(peer.address, (peer, []))[1].append(piece)
-        for peer, pieces in theirs.values():
-            onward = msgspec.structs.replace(message, ranges=tuple(pieces), hops=message.hops + 1)
-            self.host.spawn(self._hand_over(peer, onward, avoid))
-        if mine:
-            self._take(message, mine)
-
-    def _assign(self, whole: Range, avoid: tuple[Key, ...]) -> list[tuple[Range, Peer | None]]:
-        """The parts of a range and who takes each; None for what this host answers for itself."""
-        own = {node.me.key: node for node in self.overlay.nodes.values() if node.link.is_in}
-        inside = {
-            peer.key: peer
-            for node in own.values()
-            for peer in node.peers()
-            if whole.start <= peer.key < whole.end and peer.key not in avoid and peer.key not in own
-        }
-        places = sorted({*inside, *(key for key in own if whole.start <= key < whole.end)})
-        parts: list[tuple[Range, Peer | None]] = []
-        for place, end in pairwise([*places, whole.end]):
-            if place in own:
-                parts += self._owned(own[place].me.key, Range(place, end), own)
+        new = message.ranges if avoid else self._unseen(message)
+        if not new:
+            return
+        view, now, plan = self.overlay.view, self.host.now(), message.plan
+        keys: list[Key] = []
+        covered: list[KeyRange] = []
+        ruled_out: list[KeyRange] = []
+        age_s = 0.0
+        parcels: dict[Address, list[KeyRange]] = {}
+        peers: dict[Address, Peer] = {}
+        for low, high in new:
+            parts = split(view, low, high, plan.cut, now, avoid)
+            keys += parts.keys
+            covered += parts.covered
+            for peer, piece in parts.pieces:
+                if plan.condition is not None:
+                    known = view.aggregate_over(*piece)
+                    if known is not None and known.aggregate is not None and not plan.condition.holds(known.aggregate):
+                        ruled_out.append(piece)
+                        age_s = max(age_s, now - known.as_of)
+                        continue
+                parcels.setdefault(peer.address, []).append(piece)
+                peers[peer.address] = peer
+        answers = self._take(message, keys) if keys else ()
+        up = plan.answering is Answering.UP_THE_TREE
+        if up and parcels and message.root != self.host.address and not avoid:
+            self._branch(message, parent, new)
+        if plan.answering is not None and (covered or ruled_out):
+            done = (*covered, *ruled_out)
+            answer = Covered(message.root, message.number, message.attempt, done, tuple(ruled_out), age_s, answers)
+            self._answer(answer, parent if up else message.root)
+        for address, pieces in parcels.items():
+            onward = _onward(message, tuple(pieces))
+            if plan.retrying & Retrying.FAST:
+                self.host.spawn(self._hand_over(peers[address], onward, parent, avoid))
             else:
-                parts.append((Range(place, end), inside[place]))
-        head = Range(whole.start, places[0] if places else whole.end)
-        if head.start < head.end:
-            parts += self._head(head, own, avoid)
-        return parts
+                self.host.send(address, onward)
 
-    def _owned(self, key: Key, piece: Range, own: dict[Key, Any]) -> list[tuple[Range, Peer | None]]:
-        """A part that begins at an own node: what the node owns of it, and what its right neighbour must see to."""
-        right: Peer = own[key].link.right
-        if right.key <= key or right.key >= piece.end:
-            return [(piece, None)]
-        return [(Range(piece.start, right.key), None), (Range(right.key, piece.end), right)]
-
-    def _head(self, head: Range, own: dict[Key, Any], avoid: tuple[Key, ...]) -> list[tuple[Range, Peer | None]]:
-        """The part before the first node that is known in the range: its owner, or who is nearest before it."""
-        for key, node in own.items():
-            if in_arc(key, head.start, node.link.right.key):
-                return self._owned(key, head, own)
-        node = next(iter(own.values()))
-        before = [peer for peer in self.overlay.nearest(node, head.start) if peer.key not in avoid]
-        return [(head, before[0] if before else node.link.right)]
-
-    async def _hand_over(self, peer: Peer, message: Deliver, avoid: tuple[Key, ...]) -> None:
+    async def _hand_over(self, peer: Peer, message: Deliver, parent: Address, avoid: tuple[Key, ...]) -> None:
         """Gives ranges to a peer; if it does not take them on, they are split again without it."""
         for _ in range(2):
             try:
@@ -187,27 +295,101 @@ class RangeDelivery(Service):
                 continue
             if isinstance(answer, Accepted):
                 return
-        if len(avoid) < HOPS_MAX:
-            self._spread(message, (*avoid, peer.key))
+        if len(avoid) < AVOID_MAX:
+            again = msgspec.structs.replace(message, hops=message.hops - 1)
+            self._spread(again, parent, (*avoid, peer.key))
+
+    def _unseen(self, message: Deliver) -> tuple[KeyRange, ...]:
+        """The parts of the message's ranges that come here for the first time in this attempt."""
+        name = (message.root, message.number, message.attempt)
+        seen = self._seen.get(name)
+        if seen is None:
+            self._seen[name] = message.ranges
+            if len(self._seen) > SEEN_MAX:
+                self._seen.pop(next(iter(self._seen)))
+            return message.ranges
+        new = without(message.ranges, seen)
+        self._seen[name] = seen + new
+        return new
 
     # Arriving
 
-    def _take(self, message: Deliver, mine: list[Range]) -> None:
-        for piece in mine:
-            for key in list(self.overlay.nodes):
-                if piece.start <= key < piece.end and self._is_new(message, key):
-                    self.on_delivery(key, message.body, message.hops)
-        answer = Covered(message.number, tuple(mine))
-        if message.root == self.host.address:
-            self.on_covered(message.root, answer)
-        else:
-            self.host.send(message.root, answer)
+    def _take(self, message: Deliver, keys: list[Key]) -> tuple[tuple[Key, bytes], ...]:
+        """Hands a message to the application, once for each key; the answers, those of earlier attempts too."""
+        if message.plan.answering is None:
+            self._on_delivery(Delivery(message.root, message.number, tuple(keys), message.hops, message.body))
+            return ()
+        done = self._done.setdefault((message.root, message.number), {})
+        if len(self._done) > SEEN_MAX:
+            self._done.pop(next(iter(self._done)))
+        condition = message.plan.condition
+        for key in keys:
+            if key in done or (condition and not self._holds(condition, key)):
+                continue
+            done[key] = self._on_delivery(Delivery(message.root, message.number, (key,), message.hops, message.body))
+        return tuple([(key, answer) for key in keys if (answer := done.get(key)) is not None])
 
-    def _is_new(self, message: Deliver, key: Key) -> bool:
-        mark = (message.root, message.number, key)
-        if mark in self._seen:
-            return False
-        self._seen[mark] = None
-        if len(self._seen) > SEEN_MAX:
-            self._seen.pop(next(iter(self._seen)))
-        return True
+    def _holds(self, condition: Condition, key: Key) -> bool:
+        return self.values is None or condition.holds(self.values(key))
+
+    # Answering
+
+    def _branch(self, message: Deliver, parent: Address, ranges: tuple[KeyRange, ...]) -> None:
+        name = (message.root, message.number, message.attempt)
+        if name in self._branches:
+            return
+        self._branches[name] = _Branch(parent, ranges)
+        if len(self._branches) > SEEN_MAX:
+            self._branches.pop(next(iter(self._branches)))
+        self.host.spawn(self._end_branch(name))
+
+    async def _end_branch(self, name: tuple[Address, int, int]) -> None:
+        """Passes on what has come, when the rest takes too long; what comes later goes to the root directly."""
+        await self.host.sleep(BRANCH_S)
+        branch = self._branches.pop(name, None)
+        if branch is not None and branch.ranges:
+            self.host.send(branch.parent, _collected(name, branch))
+
+    def _answer(self, answer: Covered, to: Address) -> None:
+        name = (answer.root, answer.number, answer.attempt)
+        branch = self._branches.get(name)
+        if branch is not None:
+            branch.missing = without(branch.missing, answer.ranges)
+            branch.ranges += answer.ranges
+            branch.ruled_out += answer.ruled_out
+            branch.age_s = max(branch.age_s, answer.age_s)
+            branch.answers += answer.answers
+            if not branch.missing:
+                del self._branches[name]
+                self.host.send(branch.parent, _collected(name, branch))
+        elif answer.root == self.host.address:
+            self._account(answer)
+        else:
+            self.host.send(to, answer)
+
+    @handles(Covered)
+    def on_covered(self, _origin: Address, answer: Covered) -> Reply:
+        self._answer(answer, answer.root)
+        return None
+
+    def _account(self, answer: Covered) -> None:
+        mine = self._open.get(answer.number)
+        if mine is None:
+            return
+        mine.answers.update(answer.answers)
+        mine.ruled_out += answer.ruled_out
+        mine.age_s = max(mine.age_s, answer.age_s)
+        mine.gaps = without(mine.gaps, answer.ranges)
+        if not mine.gaps:
+            self._conclude(answer.number, mine)
+
+
+def _onward(message: Deliver, ranges: tuple[KeyRange, ...]) -> Deliver:
+    return Deliver(message.root, message.number, message.attempt, ranges, message.hops + 1, message.body, message.plan)
+
+
+def _collected(name: tuple[Address, int, int], branch: _Branch) -> Covered:
+    return Covered(*name, tuple(branch.ranges), tuple(branch.ruled_out), branch.age_s, tuple(branch.answers))
+
+
+_PLANS = {cut: Plan(cut) for cut in Cut}

@@ -77,8 +77,11 @@ class SetRight(Message, frozen=True, array_like=True, gc=False):
 
 
 class Granted(Message, frozen=True, array_like=True, gc=False):
+    """`note` is what the layer above has to say to a new right neighbour."""
+
     seq: Sequence
     neighbours: tuple[Peer, ...]
+    note: bytes = b""
 
 
 class Refused(Message, frozen=True, array_like=True, gc=False):
@@ -140,6 +143,7 @@ class RingNode:
         "_grants",
         "_locate",
         "_number",
+        "heard",
         "host",
         "known",
         "left",
@@ -162,8 +166,10 @@ class RingNode:
         self.lseq = self.rseq = ZERO
         self.neighbours: tuple[Peer, ...] = ()
         self.known = Acquaintances()
-        self.on_change: Callable[[], None] = _nothing
+        self.on_change: Callable[[], None] = nothing
         """Called when a link has changed: for the layers above."""
+        self.heard = b""
+        """The note of the left neighbour when this node was inserted."""
         self._grants: dict[tuple[Key, int, int], Granted] = {}
         self._number = host.chance.getrandbits(31)  # so that a node made anew does not repeat an earlier one's wishes
         self._check: object = None
@@ -197,6 +203,11 @@ class RingNode:
     def is_in(self) -> bool:
         return self.status is Status.IN
 
+    @property
+    def is_linked(self) -> bool:
+        """It has neighbours, though it may be about to leave them."""
+        return self.status is Status.IN or self.status is Status.DELETING
+
     async def _insert(self, gap: Gap) -> Gap | None:
         """Tries one place; if it was taken, returns the one next to it, if that is known."""
         self.status = Status.INSERTING
@@ -205,6 +216,7 @@ class RingNode:
         answer = await self._swap(gap.left, self.me, gap.right, ZERO, joining=True)
         if isinstance(answer, Granted):
             self.rseq = answer.seq
+            self.heard = answer.note
             self.status = Status.IN
             self._learn(answer.neighbours)
             self.on_change()
@@ -435,6 +447,8 @@ class Ring(Service):
     def __init__(self, host: Host) -> None:
         self.host = host
         self.nodes: dict[tuple[int, Key], RingNode] = {}
+        self.note: Callable[[Key], bytes] | None = None
+        """What a node, named by its key, has to say to a new right neighbour: for the layers above."""
         host.serve(self)
 
     def node(self, ring: int, me: Peer) -> RingNode:
@@ -447,7 +461,12 @@ class Ring(Service):
     @handles(SetRight)
     def on_set_right(self, origin: Address, wish: SetRight) -> Reply:
         node = self.nodes.get((wish.ring, wish.to))
-        return node.on_set_right(origin, wish) if node else Refused(None)
+        if node is None:
+            return Refused(None)
+        answer = node.on_set_right(origin, wish)
+        if self.note is not None and wish.joining and isinstance(answer, Granted):
+            return Granted(answer.seq, answer.neighbours, self.note(wish.to))
+        return answer
 
     @handles(SetLeft)
     def on_set_left(self, origin: Address, told: SetLeft) -> Reply:
@@ -481,8 +500,8 @@ class Ring(Service):
         return TellLeft(False, 0, nobody, ZERO, ())
 
 
-def _nothing() -> None:
-    pass
+def nothing() -> None:
+    """What is done about a change that concerns nobody."""
 
 
 def owns(node: RingNode, key: Key) -> bool:

@@ -24,10 +24,11 @@ from functools import partial
 from braidmq.host import Address, CallError, Forward, Host, Message, Reply, Service, handles
 from braidmq.keys import Key, in_arc
 from braidmq.overlay.membership import DIGITS_MAX, Vector, is_member, level_of, list_of
+from braidmq.overlay.overlay import Found, Introduce
 from braidmq.overlay.peers import Peer
-from braidmq.overlay.ring import NEIGHBOURS_MAX, FindGap, Gap, Ring, RingNode, Status, owns
-from braidmq.overlay.skip_messages import Find, Found, Nobody, Nowhere, Seek
-from braidmq.overlay.skip_view import SkipView
+from braidmq.overlay.ring import NEIGHBOURS_MAX, FindGap, Gap, Ring, RingNode, Status, nothing, owns
+from braidmq.overlay.skip_messages import Find, Nobody, Nowhere, Seek
+from braidmq.overlay.view import Entry, View
 
 FIND_TIMEOUT_S = 3.0
 FIND_TRIES = 3
@@ -62,15 +63,11 @@ class VirtualNode:
 
     def is_linked(self, level: int) -> bool:
         """It has neighbours on this level, though it may be about to leave them."""
-        return level < len(self.levels) and self.levels[level].status in (Status.IN, Status.DELETING)
+        return level < len(self.levels) and self.levels[level].is_linked
 
     @property
     def is_idle(self) -> bool:
         return not self.leaving and not self.climbing and bool(self.levels) and self.levels[-1].is_in
-
-
-Introduce = Callable[[], Address | None]
-"""Names some other broker of the graph, a different one each time if possible; None if none is known."""
 
 
 class SkipGraph(Service):
@@ -84,20 +81,29 @@ class SkipGraph(Service):
         self.vector = vector
         self.nodes: dict[Key, VirtualNode] = {}
         self.ring = Ring(host)
-        self.on_change: Callable[[], None] = lambda: None
-        """Called when a link has changed: for the layers above."""
+        self.on_change: Callable[[], None] = nothing
+        """Called when a link has changed: for the one layer above."""
         self.introduce = introduce
         self._lives = life << LIVES_BITS
-        self._view: SkipView | None = None
+        self._view: View | None = None
         self._is_mending = False
         self._on_link = self._changed
         """One for all links: there are millions of them in a large simulation."""
         host.serve(self)
 
     @property
-    def view(self) -> SkipView:
+    def view(self) -> View:
         if self._view is None:
-            self._view = SkipView(self.host.address, [node.levels for node in self.nodes.values()])
+            nodes = self.nodes.values()
+            linked = [node.levels[0] for node in nodes if node.is_linked(0)]
+            entries = [
+                Entry(peer, level, at.known)
+                for node in nodes
+                for level, at in enumerate(node.levels)
+                if node.is_linked(level)
+                for peer in (at.left, at.right)
+            ]
+            self._view = View(self.host.address, linked, entries)
         return self._view
 
     # Keys that come and go
@@ -110,10 +116,10 @@ class SkipGraph(Service):
         self._changed()
         self._keep_mending()
 
-    async def insert(self, key: Key) -> None:
-        """Stands for a key in the graph; returns when it does, on all levels that it found, or when it is deleted."""
+    async def join(self, key: Key) -> bytes:
+        """Stands for a key in the graph; returns when it does, on all levels that it found, or when it leaves."""
         if key in self.nodes:
-            return
+            return b""
         node = self.nodes[key] = VirtualNode(key)
         base = self.place(node, self.new_peer(key))
         self._keep_mending()
@@ -122,10 +128,11 @@ class SkipGraph(Service):
         except Abandoned:
             self._forget_top(node)
             self.nodes.pop(key, None)
-            return
+            return b""
         await self._climb(node)
+        return base.heard
 
-    async def delete(self, key: Key) -> None:
+    async def leave(self, key: Key) -> None:
         """Stands for a key no longer; returns when its last link is gone."""
         node = self.nodes.get(key)
         if node is None or node.leaving:
@@ -214,7 +221,7 @@ class SkipGraph(Service):
             raise Abandoned
         introducer = self.introduce() if base.is_in else None
         found = await self._find(key, before=True, introducer=introducer)
-        return Gap(found.left, found.right) if found else None
+        return Gap(found.owner, found.right) if found else None
 
     # Up the levels
 

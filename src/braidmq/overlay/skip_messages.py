@@ -20,14 +20,6 @@ class Find(Message, frozen=True, array_like=True, gc=False):
     before: bool = False
 
 
-class Found(Message, frozen=True, array_like=True, gc=False):
-    """The owner of a key, its right neighbour, and how many hops it was away."""
-
-    left: Peer
-    right: Peer
-    hops: int
-
-
 class Seek(Message, frozen=True, array_like=True, gc=False):
     """Walks to the left, below the list `ring`, to the next node that belongs into it; answered with a Gap there.
 

@@ -8,21 +8,25 @@ that is asked can note it in its opposite table (passive update), and half of th
 A node that joins asks all levels at once, to and fro (zigzag): FFT 0, BFT 0, FFT 1, BFT 1, … After that one level of
 the forward table is asked each `period_s`, round and round. With `both_ways` off this is Chord#.
 
-What a finger covers reaches up to the next finger, and carries an aggregate of the values of all nodes in between.
+What a finger covers reaches up to the next finger, and carries an aggregate of the values of all nodes in between. The
+aggregate says itself how far it reaches; one that does not meet the next, or has an unknown part, is unknown. Only the
+labels that a node wants of a range are told to it (`labels`): of most ranges none (seed 000 §4.7, §6).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
 from braidmq.host import Address, CallError, Forward, Host, Message, Reply, Service, handles
 from braidmq.keys import Key, in_arc, strictly_between
-from braidmq.overlay.aggregates import Aggregate, merged
+from braidmq.overlay.aggregates import Aggregate, cut_to, merged
+from braidmq.overlay.overlay import Found, Introduce
 from braidmq.overlay.peers import Acquaintances, Peer
-from braidmq.overlay.ring import CALL_TIMEOUT_S, Gap, Ring, RingNode, Status
+from braidmq.overlay.ring import CALL_TIMEOUT_S, Gap, Ring, RingNode, Status, nothing
+from braidmq.overlay.view import Entry, View
 
 PERIOD_S = 60.0
 """How long until the next level of the forward table is asked."""
@@ -36,24 +40,44 @@ NEARER_MAX = 4
 POINTERS_MAX = 64
 """Nodes known to point at this one; they are told when it leaves."""
 
+LIVES_BITS = 24
+"""How many stays in the ring one life of a broker can count apart."""
+
+
+class Total(Message, frozen=True, array_like=True, gc=False):
+    """What the nodes from somewhere up to, not including, `until` add up to; the oldest part of it is so old."""
+
+    aggregate: Aggregate
+    until: Key
+    age_s: float
+
 
 class Finger(msgspec.Struct, frozen=True, gc=False):
-    """A node some way off, those to its left in case it is gone, and what it and the nodes behind it add up to."""
+    """A node some way off, those to its left in case it is gone, and what the nodes from it on add up to."""
 
     peer: Peer
     backups: tuple[Peer, ...] = ()
-    aggregate: Aggregate | None = None
+    total: Total | None = None
+    learnt_at: float = 0.0
+
+    def age_s(self, now: float) -> float:
+        """How old the oldest part of the total is by now."""
+        return now - self.learnt_at + (self.total.age_s if self.total else 0.0)
 
 
 class Update(Message, frozen=True, array_like=True, gc=False):
-    """What is your finger at this level? I stand that far on your other side."""
+    """What is your finger at this level? I stand that far on your other side.
+
+    `labels` are those of the answer's total that are wanted: None is all, () is no total.
+    """
 
     to: Key
     asker: Peer
     backups: tuple[Peer, ...]
     level: int
     forward: bool
-    aggregate: Aggregate | None
+    total: Total | None
+    labels: tuple[str, ...] | None
 
 
 class Updated(Message, frozen=True, array_like=True, gc=False):
@@ -61,7 +85,7 @@ class Updated(Message, frozen=True, array_like=True, gc=False):
 
     me: Peer
     backups: tuple[Peer, ...]
-    aggregate: Aggregate | None
+    total: Total | None
     beyond: Peer | None
 
 
@@ -70,12 +94,14 @@ class Sum(Message, frozen=True, array_like=True, gc=False):
 
     to: Key
     until: Key
+    labels: tuple[str, ...] | None
 
 
 class Summed(Message, frozen=True, array_like=True, gc=False):
     """As far as whole fingers reach; from `rest` on somebody else must be asked."""
 
     aggregate: Aggregate
+    age_s: float
     rest: Peer | None
 
 
@@ -87,16 +113,13 @@ class Find(Message, frozen=True, array_like=True, gc=False):
     hops: int = 0
 
 
-class Found(Message, frozen=True, array_like=True, gc=False):
-    owner: Peer
-    right: Peer
-    hops: int
-
-
 class Ask(Message, frozen=True, array_like=True, gc=False):
-    """Where would you go for this key? The careful lookup asks hop by hop, and so learns who does not answer."""
+    """Where would you go for this key? The careful lookup asks hop by hop, and so learns who does not answer.
 
-    to: Key
+    `to` is None when only the host is known: any of its nodes will do.
+    """
+
+    to: Key | None
     key: Key
     avoid: tuple[Key, ...] = ()
 
@@ -123,7 +146,8 @@ class SuzakuNode:
 
     __slots__ = (
         "_level",
-        "_right_aggregate",
+        "_overlay",
+        "_right",
         "_view",
         "backward",
         "forward",
@@ -132,14 +156,12 @@ class SuzakuNode:
         "period_s",
         "pointers",
         "silent",
-        "value",
     )
 
-    def __init__(self, host: Host, link: RingNode, period_s: float, value: Callable[[], Aggregate]) -> None:
-        self.host = host
+    def __init__(self, overlay: Suzaku, link: RingNode) -> None:
+        self._overlay = overlay
+        self.host = overlay.host
         self.link = link
-        self.period_s = period_s
-        self.value = value
         self.forward: list[Finger] = []
         """Levels 1 and up, without holes; level 0 is the ring's right link."""
         self.backward: list[Finger] = []
@@ -147,19 +169,26 @@ class SuzakuNode:
         self.silent = Acquaintances()
         """Fingers that did not answer. The ring has its own: a finger may be passed over lightly, a neighbour not."""
         self._level = 0
-        self._right_aggregate: Aggregate | None = None
+        self._right: Finger | None = None
+        """What the right neighbour has told of itself."""
         self._view: tuple[list[Key], list[Finger], int] | None = None
 
     @property
     def me(self) -> Peer:
         return self.link.me
 
+    def value(self) -> Aggregate:
+        """What this node adds to the aggregates."""
+        return self._overlay.value(self.me.key)
+
     def finger(self, level: int, forward: bool) -> Finger | None:
         if level == 0:
             peer = self.link.right if forward else self.link.left
             if peer.key == self.me.key:
                 return None
-            return Finger(peer, (), self._right_aggregate if forward else None)
+            if forward and self._right is not None and self._right.peer == peer:
+                return self._right
+            return Finger(peer)
         table = self.forward if forward else self.backward
         return table[level - 1] if level <= len(table) else None
 
@@ -170,6 +199,27 @@ class SuzakuNode:
             for finger in table:
                 yield finger.peer
                 yield from finger.backups
+
+    def entries(self) -> Iterator[Entry]:
+        """The same, as what they are for routing: a forward finger has the aggregate of those up to the next."""
+        link = self.link
+        for peer in (link.left, *link.neighbours):
+            yield Entry(peer, 0, link.known)
+        for level in range(len(self.forward) + 1):
+            finger = self.finger(level, True)
+            if finger is not None:
+                total = finger.total
+                known = self.silent if level else link.known
+                if total is None:
+                    yield Entry(finger.peer, level + 1, known)
+                else:
+                    as_of = finger.learnt_at - total.age_s
+                    yield Entry(finger.peer, level + 1, known, total.until, total.aggregate, as_of)
+        for table in (self.forward, self.backward):
+            for place, finger in enumerate(table):
+                yield Entry(finger.peer, place + 1, self.silent)
+                for peer in finger.backups:
+                    yield Entry(peer, 0, self.silent)
 
     def nearest_before(self, key: Key) -> Peer:
         """The peer nearest before a key that this node does not own, or on it.
@@ -220,7 +270,7 @@ class SuzakuNode:
         """One level of the forward table each period, round and round."""
         beyond: Peer | None = None
         while self.link.status is not Status.OUT:
-            await self.host.sleep(self.host.chance.uniform(0.9, 1.1) * self.period_s)
+            await self.host.sleep(self.host.chance.uniform(0.9, 1.1) * self._overlay.period_s)
             if not self.link.is_in:
                 continue
             if beyond is None:
@@ -244,16 +294,17 @@ class SuzakuNode:
                 continue
             beyond = answer.beyond
             is_last = beyond is None or not self._is_between(answer.me, beyond, forward)
-            aggregate = await self._sum_from(answer.me) if is_last and forward else answer.aggregate
-            self._note(level, forward, Finger(answer.me, answer.backups, aggregate))
+            total = await self._sum_from(answer.me) if is_last and forward else answer.total
+            self._note(level, forward, Finger(answer.me, answer.backups, total, self.host.now()))
             if is_last:
                 self._trim(level)
             return None if is_last else beyond
         return None
 
     async def _ask(self, peer: Peer, level: int, forward: bool) -> Updated | None:
-        told = self.aggregate_below(level) if forward else None
-        request = Update(peer.key, self.me, self.link.neighbours, level, forward, told)
+        labels = self._labels(peer) if forward else ()
+        told = self.total_below(level, labels) if forward else None
+        request = Update(peer.key, self.me, self.link.neighbours, level, forward, told, labels)
         for _ in range(UPDATE_TRIES):
             try:
                 answer = await self.host.call(peer.address, request, CALL_TIMEOUT_S)
@@ -266,40 +317,58 @@ class SuzakuNode:
         if level:
             self._put(level, forward, finger)
         elif forward:
-            self._right_aggregate = finger.aggregate
+            self._right = finger
+            self._overlay.changed()
 
-    async def _sum_from(self, start: Peer) -> Aggregate | None:
+    def _labels(self, peer: Peer) -> tuple[str, ...] | None:
+        return self._overlay.labels(self.me.key, peer.key)
+
+    async def _sum_from(self, start: Peer) -> Total | None:
         """What the nodes from the last finger up to this node add up to: its own table would reach past us."""
+        labels = self._labels(start)
+        if labels == ():
+            return None
         parts: list[Aggregate] = []
+        age_s = 0.0
+        began_at = self.host.now()
         rest: Peer | None = start
         for _ in range(LEVELS_MAX):
             if rest is None:
-                return merged(parts)
+                return Total(merged(parts), self.me.key, age_s + self.host.now() - began_at)
             try:
-                answer = await self.host.call(rest.address, Sum(rest.key, self.me.key), CALL_TIMEOUT_S)
+                answer = await self.host.call(rest.address, Sum(rest.key, self.me.key, labels), CALL_TIMEOUT_S)
             except CallError:
                 return None
             if not isinstance(answer, Summed):
                 return None
             parts.append(answer.aggregate)
+            age_s = max(age_s, answer.age_s)
             rest = answer.rest
         return None
 
     def on_sum(self, asked: Sum) -> Summed:
+        """Adds up whole fingers, each of which must reach exactly to the next, and not past the end."""
         parts = [self.value()]
-        finger = self.finger(0, True)
+        age_s = 0.0
+        now = self.host.now()
+        rest: Peer | None = None
         level = 0
-        while finger is not None and strictly_between(self.me.key, finger.peer.key, asked.until):
-            following = self.finger(level + 1, True)
-            reaches = following is not None and (
-                following.peer.key == asked.until or strictly_between(self.me.key, following.peer.key, asked.until)
-            )
-            if not reaches or finger.aggregate is None:
-                return Summed(merged(parts), finger.peer)
-            parts.append(finger.aggregate)
-            finger = following
+        while (finger := self.finger(level, True)) is not None:
+            if not strictly_between(self.me.key, finger.peer.key, asked.until):
+                break
+            total, following = finger.total, self.finger(level + 1, True)
+            is_whole = total is not None and following is not None and total.until == following.peer.key
+            if total is None or not is_whole or not self._reaches(total.until, asked.until):
+                rest = finger.peer
+                break
+            parts.append(total.aggregate)
+            age_s = max(age_s, finger.age_s(now))
             level += 1
-        return Summed(merged(parts), None)
+        return Summed(cut_to(asked.labels, merged(parts)), age_s, rest)
+
+    def _reaches(self, key: Key, end: Key) -> bool:
+        """Whether a key lies up to an end, seen from here."""
+        return key == end or strictly_between(self.me.key, key, end)
 
     def _is_between(self, near: Peer, far: Peer, forward: bool) -> bool:
         """Whether `far` lies behind `near`, seen from here, and not once around."""
@@ -309,15 +378,19 @@ class SuzakuNode:
 
     def _put(self, level: int, forward: bool, finger: Finger) -> None:
         """Notes a finger; one above a level that is still missing is learnt later."""
-        self._view = None
+        self._changed()
         table = self.forward if forward else self.backward
         table[level - 1 : level] = [finger] if level <= len(table) + 1 else []
 
     def _trim(self, level: int) -> None:
         """No node stands further off than this level."""
-        self._view = None
+        self._changed()
         del self.forward[level:]
         del self.backward[level:]
+
+    def _changed(self) -> None:
+        self._view = None
+        self._overlay.changed()
 
     # Being asked
 
@@ -326,12 +399,12 @@ class SuzakuNode:
             return None
         self._remember_pointer(asked.asker)
         if asked.level and asked.level <= LEVELS_MAX:
-            self._put(asked.level, not asked.forward, Finger(asked.asker, asked.backups, asked.aggregate))
+            self._put(asked.level, not asked.forward, Finger(asked.asker, asked.backups, asked.total, self.host.now()))
         beyond = self.finger(asked.level, asked.forward)
         return Updated(
             self.me,
             self.link.neighbours,
-            self.aggregate_below(asked.level + 1) if asked.forward else None,
+            self.total_below(asked.level + 1, asked.labels) if asked.forward else None,
             beyond.peer if beyond else None,
         )
 
@@ -341,10 +414,25 @@ class SuzakuNode:
         if len(self.pointers) > POINTERS_MAX:
             self.pointers.pop(next(iter(self.pointers)))
 
-    def aggregate_below(self, level: int) -> Aggregate:
-        """What this node and the fingers below a level add up to: 2^(level − 1) nodes, this one alone at 0."""
-        fingers = [self.finger(place, True) for place in range(level - 1)]
-        return merged([self.value(), *(one.aggregate for one in fingers if one is not None and one.aggregate)])
+    def total_below(self, level: int, labels: tuple[str, ...] | None = None) -> Total | None:
+        """What this node and the fingers below a level add up to: 2^(level − 1) nodes, this one alone at 0.
+
+        None if a part is not known, or if two parts do not meet: who goes by the sum must not be told a smaller one.
+        """
+        if labels == ():
+            return None
+        parts = [self.value()]
+        until = self.link.right.key
+        age_s = 0.0
+        now = self.host.now()
+        for place in range(level - 1):
+            finger = self.finger(place, True)
+            if finger is None or finger.total is None or finger.peer.key != until:
+                return None
+            parts.append(finger.total.aggregate)
+            until = finger.total.until
+            age_s = max(age_s, finger.age_s(now))
+        return Total(cut_to(labels, merged(parts)), until, age_s)
 
     # Leaving
 
@@ -355,7 +443,7 @@ class SuzakuNode:
                 self.host.send(peer.address, Leaving(peer.key, self.me, self.link.left))
 
     def on_leaving(self, told: Leaving) -> None:
-        self._view = None
+        self._changed()
         for table in (self.forward, self.backward):
             for place, finger in enumerate(table):
                 if finger.peer == told.gone:
@@ -369,54 +457,89 @@ class Suzaku(Service):
     def __init__(
         self,
         host: Host,
-        ring: Ring | None = None,
+        introduce: Introduce,
+        life: int = 0,
         *,
         period_s: float = PERIOD_S,
         both_ways: bool = True,
-        introducers: Callable[[], Iterable[Peer]] = tuple,
     ) -> None:
         self.host = host
-        self.ring = ring or Ring(host)
+        self.ring = Ring(host)
+        self.introduce = introduce
         self.period_s = period_s
         self.both_ways = both_ways
-        self.introducers = introducers
-        """Peers that are there for strangers: where a join, or the search for another ring, begins."""
+        self.on_change: Callable[[], None] = nothing
+        """Called when a link or a finger has changed: for the one layer above."""
+        self.value: Callable[[Key], Aggregate] = _no_value
+        """What a node, named by its key, adds to the aggregates."""
+        self.labels: Callable[[Key, Key], tuple[str, ...] | None] = _all_labels
+        """Which labels the node at one key wants of a range that begins at another; None is all, () is none."""
         self.nodes: dict[Key, SuzakuNode] = {}
+        self._lives = life << LIVES_BITS
+        self._view: View | None = None
+        self._on_link = self.changed
+        """One for all links: there are many of them in a large simulation."""
         host.serve(self)
+
+    @property
+    def view(self) -> View:
+        if self._view is None:
+            inside = [node for node in self.nodes.values() if node.link.is_linked]
+            entries = (entry for node in inside for entry in node.entries())
+            self._view = View(self.host.address, [node.link for node in inside], entries)
+        return self._view
+
+    def changed(self) -> None:
+        self._view = None
+        self.on_change()
 
     # Joining and leaving
 
-    def node(self, me: Peer, value: Callable[[], Aggregate] = dict) -> SuzakuNode:
-        node = self.nodes[me.key] = SuzakuNode(self.host, self.ring.node(0, me), self.period_s, value)
+    def node(self, me: Peer) -> SuzakuNode:
+        """A node that is not linked yet."""
+        link = self.ring.node(0, me)
+        link.on_change = self._on_link
+        node = self.nodes[me.key] = SuzakuNode(self, link)
         return node
 
-    def found(self, me: Peer, value: Callable[[], Aggregate] = dict) -> SuzakuNode:
+    def found(self, key: Key) -> None:
         """The first node of a network."""
-        node = self.node(me, value)
+        node = self.node(self.new_peer(key))
         node.link.found(self._locate)
+        self.changed()
         self.host.spawn(node.keep_learning())
-        return node
 
-    async def join(self, me: Peer, value: Callable[[], Aggregate] = dict) -> SuzakuNode:
-        node = self.node(me, value)
+    async def join(self, key: Key) -> bytes:
+        """Stands for a key; returns when all its fingers have been asked for."""
+        if key in self.nodes:
+            return b""
+        node = self.node(self.new_peer(key))
         await node.link.join(self._locate)
         await node.learn_all(self.both_ways)
         self.host.spawn(node.keep_learning())
-        return node
+        return node.link.heard
 
     async def leave(self, key: Key) -> None:
-        node = self.nodes[key]
+        node = self.nodes.get(key)
+        if node is None:
+            return
         await node.link.leave()
         node.say_goodbye()
         self.ring.forget(node.link)
         self.nodes.pop(key, None)
+        self.changed()
+
+    def new_peer(self, key: Key) -> Peer:
+        """Another life for each stay in the ring, so that what was said in an earlier one is not heard."""
+        self._lives += 1
+        return Peer(key, self.host.address, self._lives)
 
     async def _locate(self, key: Key) -> Gap | None:
         """The place of a key, asked as a stranger asks: of somebody else."""
-        starts = [peer for peer in self.introducers() if peer.address != self.host.address]
-        if not starts:
+        introducer = self.introduce()
+        if introducer is None:
             return None
-        found = await self._careful_lookup(key, self.host.chance.choice(starts))
+        found = await self._careful_lookup(key, None, introducer)
         return Gap(found.owner, found.right) if found else None
 
     # Looking up
@@ -429,30 +552,32 @@ class Suzaku(Service):
         try:
             answer = await self.host.call(self.host.address, Find(start.me.key, key), LOOKUP_TIMEOUT_S)
         except CallError:
-            return await self._careful_lookup(key, start.me)
+            return await self._careful_lookup(key, start.me.key, start.me.address)
         return answer if isinstance(answer, Found) else None
 
-    async def _careful_lookup(self, key: Key, start: Peer) -> Found | None:
+    async def _careful_lookup(self, key: Key, at: Key | None, address: Address) -> Found | None:
         """Asks hop by hop; who does not answer is passed over."""
-        way = [start]
+        way: list[tuple[Key | None, Address]] = [(at, address)]
         silent: dict[Key, None] = {}
         for hops in range(LOOKUP_HOPS_MAX):
             if not way:
                 return None
-            peer = way[-1]
+            to, where = way[-1]
             try:
-                told = await self.host.call(peer.address, Ask(peer.key, key, tuple(silent)), CALL_TIMEOUT_S)
+                told = await self.host.call(where, Ask(to, key, tuple(silent)), CALL_TIMEOUT_S)
             except CallError:
                 told = None
             if not isinstance(told, Told) or not told.is_in:
-                silent[way.pop().key] = None
+                way.pop()
+                if to is not None:
+                    silent[to] = None
                 continue
             if not told.nearer:
                 return Found(told.me, told.right, hops)
             nearer = next((one for one in told.nearer if one.key not in silent), None)
             if nearer is None:
                 return None  # the ring is broken here; it will be mended
-            way.append(nearer)
+            way.append((nearer.key, nearer.address))
         return None
 
     def nearest(self, node: SuzakuNode, key: Key) -> list[Peer]:
@@ -493,9 +618,12 @@ class Suzaku(Service):
 
     @handles(Ask)
     def on_ask(self, origin: Address, asked: Ask) -> Reply:
-        node = self.nodes.get(asked.to)
+        if asked.to is None:
+            node = next((one for one in self.nodes.values() if one.link.is_in), None)
+        else:
+            node = self.nodes.get(asked.to)
         if node is None or not node.link.is_in:
-            nobody = Peer(asked.to, self.host.address)
+            nobody = Peer(asked.key, self.host.address)
             return Told(False, nobody, nobody, ())
         if in_arc(node.me.key, asked.key, node.link.right.key):
             return Told(True, node.me, node.link.right, ())
@@ -518,3 +646,11 @@ class Suzaku(Service):
         if node:
             node.on_leaving(told)
         return None
+
+
+def _no_value(_key: Key) -> Aggregate:
+    return {}
+
+
+def _all_labels(_mine: Key, _theirs: Key) -> tuple[str, ...] | None:
+    return None

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from braidmq.keys import Key
 from braidmq.overlay.membership import common_digits, list_of
 from braidmq.overlay.ring import RingNode
+from braidmq.overlay.ranges import Delivery, RangeDelivery
 from braidmq.overlay.skip_graph import SkipGraph
-from braidmq.overlay.skip_range import Cut, Delivery, RangeDelivery
+from braidmq.overlay.splitting import Cut
 from braidmq.sim.checkers import ring_is_closed_and_sorted
 from braidmq.sim.engine import Simulator
 
@@ -47,8 +48,8 @@ def lookups_end_at_owners(sim: Simulator, graphs: Sequence[SkipGraph], keys: Ite
         nonlocal left
         found = await graph.lookup(key)
         left -= 1
-        if found is None or found.left.key != owner:
-            ended = "nowhere" if found is None else f"at {found.left.key!r}"
+        if found is None or found.owner.key != owner:
+            ended = "nowhere" if found is None else f"at {found.owner.key!r}"
             wrong.append(f"{graph.host.address} looked for {key!r} and ended {ended}, not at {owner!r}")
 
     for key in keys:
@@ -65,7 +66,7 @@ def ranges_reach_each_once(sim: Simulator, graphs: Sequence[SkipGraph], low: Key
     reached: dict[int, list[Key]] = {}
 
     def note(delivery: Delivery) -> None:
-        reached[int(delivery.payload)] += delivery.keys
+        reached[int(delivery.body)] += delivery.keys
 
     expected = sorted(key for graph in graphs for key in graph.nodes if low <= key < high)
     senders = [RangeDelivery(graph, note) for graph in graphs]

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from braidmq.host import Address
 from braidmq.keys import Key
-from braidmq.overlay.peers import Peer
 from braidmq.overlay.ring import NEIGHBOURS_MAX, Status
 from braidmq.overlay.suzaku import Finger, Suzaku, SuzakuNode
 from braidmq.sim.engine import Simulator
 
 
-def lay_out_suzaku(sim: Simulator, keys: Sequence[tuple[Key, Address]]) -> dict[Address, Suzaku]:
+def lay_out_suzaku(sim: Simulator, keys_by_broker: Mapping[Address, Sequence[Key]]) -> dict[Address, Suzaku]:
     """One node for each key, on its host, with all links and fingers as they are once nothing changes any more."""
-    ordered = sorted(keys)
-    peers = [Peer(key, address) for key, address in ordered]
-    count = len(peers)
-    overlays: dict[Address, Suzaku] = {}
+    overlays = {address: Suzaku(sim.host(address), lambda: None) for address in keys_by_broker}
     nodes: list[SuzakuNode] = []
-    for peer in peers:
-        overlay = overlays.get(peer.address)
-        if overlay is None:
-            overlay = overlays[peer.address] = Suzaku(sim.hosts.get(peer.address) or sim.host(peer.address))
-        nodes.append(overlay.node(peer))
+    for key, address in sorted((key, address) for address, keys in keys_by_broker.items() for key in keys):
+        overlay = overlays[address]
+        nodes.append(overlay.node(overlay.new_peer(key)))
+    peers = [node.me for node in nodes]
+    count = len(peers)
     neighbours = [
-        tuple(peers[place - step] for step in range(1, min(NEIGHBOURS_MAX, count - 1) + 1)) for place in range(count)
+        tuple([peers[place - step] for step in range(1, min(NEIGHBOURS_MAX, count - 1) + 1)]) for place in range(count)
     ]
     fingers = [Finger(peer, near) for peer, near in zip(peers, neighbours, strict=True)]
     levels = [level for level in range(1, count.bit_length() + 1) if 1 << level < count]

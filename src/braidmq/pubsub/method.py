@@ -1,0 +1,54 @@
+"""What every publish/subscribe method offers to a broker.
+
+A broker says which topics its clients want and which they will publish. The method brings each publication to every
+broker that subscribes, once, and tells the publishing broker when demand for what it has advertised begins and ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from braidmq.host import Address
+
+
+class Publication(NamedTuple):
+    """A message as it arrives at a subscribing broker. (origin, number) names it."""
+
+    topic: str
+    body: bytes
+    origin: Address
+    number: int
+    hops: int
+
+
+OnMessage = Callable[[Publication], None]
+"""Called once for each publication on a topic that this broker subscribes to, its own included."""
+
+OnDemand = Callable[[str, bool], None]
+"""Called with a topic that this broker advertises, when somebody begins to want it, or nobody does any more.
+
+A topic that has just been advertised counts as unwanted until this is called.
+"""
+
+
+class Method(Protocol):
+    """One broker's part. Subscribing and advertising return when they have taken effect."""
+
+    on_message: OnMessage
+    on_demand: OnDemand
+
+    async def subscribe(self, topic: str) -> None: ...
+
+    async def unsubscribe(self, topic: str) -> None: ...
+
+    async def advertise(self, topic: str) -> None: ...
+
+    async def withdraw(self, topic: str) -> None: ...
+
+    def publish(self, topic: str, body: bytes) -> bool:
+        """Sends to all subscribers of an advertised topic; False if it is known that there are none: nothing is sent.
+
+        Methods that cannot know send anyway, and say True.
+        """
+        ...
