@@ -135,6 +135,9 @@ class Outcome(msgspec.Struct, frozen=True):
 OnDelivery = Callable[[Delivery], bytes | None]
 """Called once for each own key's message; what it returns goes to a sender who wants answers."""
 
+OnNobody = Callable[[Address, bytes, tuple[KeyRange, ...]], None]
+"""The sender, the message, and the ranges."""
+
 OnOutcome = Callable[[Outcome], None]
 
 
@@ -175,6 +178,8 @@ class RangeDelivery(Service):
         self._seen: dict[tuple[Address, int, int], tuple[KeyRange, ...]] = {}
         self._done: dict[tuple[Address, int], dict[Key, bytes | None]] = {}
         self._is_sweeping = False
+        self.on_nobody: OnNobody | None = None
+        """Called when ranges of a message have ended here, without a node in them, as far as is known here."""
         self.values: Callable[[Key], Aggregate] | None = None
         """The own values of a node, for conditions; without it every node is a match."""
         self.host.serve(self)
@@ -272,6 +277,8 @@ class RangeDelivery(Service):
                 parcels.setdefault(peer.address, []).append(piece)
                 peers[peer.address] = peer
         answers = self._take(message, keys) if keys else ()
+        if self.on_nobody is not None and not keys and not parcels:
+            self.on_nobody(message.root, message.body, new)
         up = plan.answering is Answering.UP_THE_TREE
         if up and parcels and message.root != self.host.address and not avoid:
             self._branch(message, parent, new)

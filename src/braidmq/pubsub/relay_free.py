@@ -1,0 +1,366 @@
+"""SG-TBPS: publish/subscribe without relays, that stops at the edge what nobody wants (Banno et al. 2015, §5.3).
+
+A broker stands in the overlay once for each topic that it subscribes to or publishes. Keys sort the publishers of a
+topic directly before its subscribers, so both are segments of the ring and neighbours of each other: nobody else is
+ever bothered with a publication, which is one range delivery to the subscribers' segment.
+
+    …  t/pub/a  t/pub/b  t/pub/c │ t/sub/d  t/sub/e  …
+                           └ rendezvous point
+
+The last publisher, the rendezvous point, has the first subscriber as its right neighbour, or sees that there is none.
+When that changes it signals all publishers: suspend, or resume. Two things can go wrong with signals that are lost, and
+both mend themselves: who goes on publishing though nobody listens meets the rendezvous point with its next message and
+is told so; who is silent though somebody listens compares itself with its neighbour now and then, and reports a
+difference to the rendezvous point, which signals again.
+
+A broker that both publishes and subscribes to a topic stands among the subscribers only: there is demand as long as it
+is there itself (footnote 2 of §5.3.5). Over a Skip Graph this is the paper's method, by MRF; over flexible routing
+tables, by SFB, it is the adaptive method of Banno and Shudo (2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from braidmq.host import Address, CallError, Host, Message, Reply, Service, handles
+from braidmq.keys import SEPARATOR, Key, Role, key_of, segment
+from braidmq.overlay.overlay import Overlay
+from braidmq.overlay.ranges import Delivery, OnOutcome, RangeDelivery
+from braidmq.overlay.segments import KeyRange
+from braidmq.overlay.splitting import Cut
+from braidmq.pubsub.method import OnDemand, OnMessage, Publication
+
+COMPARE_S = 30.0
+"""How often a publisher that is suspended compares itself with its neighbour: the longest that a lost signal lasts."""
+
+CALL_TIMEOUT_S = 2.0
+SETTLE_POLL_S = 0.05
+"""How often a change of a topic looks whether an earlier one of the same topic is through."""
+
+MESSAGE, SUSPEND, RESUME = b"m", b"0", b"1"
+"""The first byte of what is delivered to a segment: a publication, or a signal."""
+
+
+class AskDemand(Message, frozen=True, array_like=True, gc=False):
+    """Is the topic of this publisher's key wanted, as far as you know?"""
+
+    key: Key
+
+
+class Demand(Message, frozen=True, array_like=True, gc=False):
+    """`known` is False if the key does not stand here."""
+
+    known: bool
+    wanted: bool
+
+
+class Report(Message, frozen=True, array_like=True, gc=False):
+    """Publishers of this topic disagree: whoever is the rendezvous point, signal again."""
+
+    topic: str
+
+
+class Suspend(Message, frozen=True, array_like=True, gc=False):
+    """Your publication found no subscriber: nobody wants this topic."""
+
+    topic: str
+
+
+class Advert(msgspec.Struct):
+    """A topic that clients here publish."""
+
+    wanted: bool = False
+    learnt: bool = False
+    """Whether `wanted` was found out since the publisher's node was inserted."""
+    right: Key | None = None
+    """The right neighbour of the publisher's node, when it was last looked at."""
+
+
+class RelayFree(Service):
+    """One broker's part. It answers for the demand of what it advertises."""
+
+    def __init__(
+        self, overlay: Overlay, name: str, cluster: str = "", cut: Cut = Cut.MRF, compare_s: float | None = COMPARE_S
+    ) -> None:
+        """`compare_s` None is for laid-out networks in which no signal is lost."""
+        self.overlay = overlay
+        self.host: Host = overlay.host
+        self.name = name
+        self.cluster = cluster
+        self.cut = cut
+        self.compare_s = compare_s
+        self.on_message: OnMessage = _ignore
+        self.on_demand: OnDemand = _ignore
+        self.ranges = RangeDelivery(overlay, self._on_delivery)
+        self.ranges.on_nobody = self._on_nobody
+        self._subscribed: dict[str, None] = {}
+        self._adverts: dict[str, Advert] = {}
+        self._standing: dict[Key, tuple[str, Role]] = {}
+        """The own keys, and what each stands for."""
+        self._settling: dict[str, None] = {}
+        self._is_looking = False
+        self._is_comparing = False
+        overlay.on_change = self._on_change
+        overlay.ring.note = self._note
+        self.host.serve(self)
+
+    # What the broker asks for
+
+    async def subscribe(self, topic: str) -> None:
+        self._subscribed[topic] = None
+        await self._settle(topic)
+
+    async def unsubscribe(self, topic: str) -> None:
+        self._subscribed.pop(topic, None)
+        await self._settle(topic)
+
+    async def advertise(self, topic: str) -> None:
+        self._adverts.setdefault(topic, Advert())
+        await self._settle(topic)
+
+    async def withdraw(self, topic: str) -> None:
+        self._adverts.pop(topic, None)
+        await self._settle(topic)
+
+    def is_wanted(self, topic: str) -> bool:
+        """Whether somebody subscribes to an advertised topic, as far as is known here."""
+        advert = self._adverts.get(topic)
+        return advert is not None and advert.wanted
+
+    def publish(self, topic: str, body: bytes) -> bool:
+        if not self._has_demand(topic):
+            return False
+        self.ranges.send(*segment(topic, Role.SUBSCRIBER), MESSAGE + body, self.cut)
+        return True
+
+    def publish_surely(self, topic: str, body: bytes, timeout_s: float, on_outcome: OnOutcome) -> bool:
+        """As `publish`, and says when every subscriber is proven to have it, or who may be missing."""
+        if not self._has_demand(topic):
+            return False
+        self.ranges.deliver(*segment(topic, Role.SUBSCRIBER), MESSAGE + body, timeout_s, on_outcome)
+        return True
+
+    def _has_demand(self, topic: str) -> bool:
+        advert = self._adverts.get(topic)
+        if advert is None:
+            raise ValueError(f"the topic {topic!r} is not advertised here: advertise it before publishing")
+        return advert.wanted
+
+    def adopt(self, subscribed: Iterable[str], adverts: Iterable[tuple[str, bool]]) -> None:
+        """Takes over the topics of a laid-out network, whose keys stand; adverts with whether they are wanted."""
+        self._subscribed.update(dict.fromkeys(subscribed))
+        self._adverts.update({topic: Advert(wanted, learnt=True) for topic, wanted in adverts})
+        for topic in (*self._subscribed, *self._adverts):
+            role = self._role(topic)
+            if role is not None:
+                self._standing[self._key(topic, role)] = (topic, role)
+
+    # Standing in the overlay
+
+    def _role(self, topic: str) -> Role | None:
+        """What this broker should stand for a topic as."""
+        if topic in self._subscribed:
+            return Role.SUBSCRIBER
+        return Role.PUBLISHER if topic in self._adverts else None
+
+    def _key(self, topic: str, role: Role) -> Key:
+        return key_of(topic, role, self.cluster, self.name)
+
+    async def _settle(self, topic: str) -> None:
+        """Makes the keys of a topic what they should be; the new one comes before the old one goes."""
+        while topic in self._settling:
+            await self.host.sleep(SETTLE_POLL_S)
+        self._settling[topic] = None
+        try:
+            while True:
+                role = self._role(topic)
+                wrong = [key for key, (of, what) in self._standing.items() if of == topic and what is not role]
+                if role is not None and self._key(topic, role) not in self._standing:
+                    await self._stand(topic, role)
+                elif wrong:
+                    del self._standing[wrong[0]]
+                    await self.overlay.leave(wrong[0])
+                else:
+                    break
+            if role is Role.SUBSCRIBER:
+                self._set_wanted(topic, True)
+        finally:
+            del self._settling[topic]
+
+    async def _stand(self, topic: str, role: Role) -> None:
+        key = self._key(topic, role)
+        self._standing[key] = (topic, role)
+        note = b""
+        if self.overlay.view.own or self.overlay.introduce() is not None:
+            note = await self.overlay.join(key)
+        else:
+            self.overlay.found(key)
+        advert = self._adverts.get(topic)
+        if role is Role.PUBLISHER and advert is not None:
+            advert.learnt = False
+            await self._learn_demand(topic, key, note)
+            advert.learnt = True
+            self._on_change()
+            self._keep_comparing()
+
+    # Demand
+
+    async def _learn_demand(self, topic: str, key: Key, note: bytes) -> None:
+        """Whether a topic is wanted, when its publisher has just been inserted (§5.3.5, Fig. 8)."""
+        own = self.overlay.view.own.get(key)
+        if own is None:
+            return
+        left_knows = bool(note) and own.left.key < key and _is_in(own.left.key, segment(topic, Role.PUBLISHER))
+        if self._sees_subscriber(topic, key) is not None:
+            self._adverts[topic].right = own.right.key
+            self._look(topic, key, left_knows, note == RESUME)
+        elif left_knows:
+            self._set_wanted(topic, note == RESUME)
+        else:
+            told = await self._ask(own.right.address, own.right.key)
+            if told is not None:
+                self._set_wanted(topic, told.wanted)
+
+    async def _ask(self, address: Address, key: Key) -> Demand | None:
+        try:
+            told = await self.host.call(address, AskDemand(key), CALL_TIMEOUT_S)
+        except CallError:
+            return None
+        return told if isinstance(told, Demand) and told.known else None
+
+    def _look(self, topic: str, key: Key, others_know: bool, others_wanted: bool) -> None:
+        """Sees as the rendezvous point whether there are subscribers, and signals if others think differently."""
+        wanted = self._sees_subscriber(topic, key)
+        if wanted is None:
+            return
+        self._set_wanted(topic, wanted)
+        if others_know and others_wanted != wanted:
+            self._signal(topic, wanted)
+
+    def _sees_subscriber(self, topic: str, key: Key) -> bool | None:
+        """What the rendezvous point sees on its right; None if this is not the rendezvous point."""
+        own = self.overlay.view.own.get(key)
+        if own is None or (_is_in(own.right.key, segment(topic, Role.PUBLISHER)) and own.right.key > key):
+            return None
+        return _is_in(own.right.key, segment(topic, Role.SUBSCRIBER))
+
+    def _signal(self, topic: str, wanted: bool) -> None:
+        self.ranges.send(*segment(topic, Role.PUBLISHER), RESUME if wanted else SUSPEND, self.cut)
+
+    def _set_wanted(self, topic: str, wanted: bool) -> None:
+        advert = self._adverts.get(topic)
+        if advert is None or advert.wanted == wanted or (topic in self._subscribed and not wanted):
+            return
+        advert.wanted = wanted
+        self.on_demand(topic, wanted)
+
+    def _on_change(self) -> None:
+        """A link has changed: looks at all of them once what happens now is through."""
+        if not self._is_looking and self._adverts:
+            self._is_looking = True
+            self.host.spawn(self._look_around())
+
+    async def _look_around(self) -> None:
+        self._is_looking = False
+        for key, (topic, role) in list(self._standing.items()):
+            own = self.overlay.view.own.get(key)
+            advert = self._adverts.get(topic)
+            if role is not Role.PUBLISHER or own is None or advert is None or not advert.learnt:
+                continue
+            if own.right.key == advert.right:
+                continue
+            advert.right = own.right.key
+            self._look(topic, key, True, advert.wanted)
+
+    def _note(self, key: Key) -> bytes:
+        """Tells a publisher that is inserted on the right what is known here (§5.3.5: piggy-backed)."""
+        topic, role = self._standing.get(key, ("", Role.SUBSCRIBER))
+        if role is not Role.PUBLISHER:
+            return b""
+        return RESUME if self.is_wanted(topic) else SUSPEND
+
+    # Both inconsistencies (§5.3.6)
+
+    def _on_nobody(self, root: Address, body: bytes, ranges: tuple[KeyRange, ...]) -> None:
+        """(i) Somebody publishes though nobody subscribes: the message has ended at the rendezvous point."""
+        if body[:1] != MESSAGE:
+            return
+        for low, _ in ranges:
+            topic = low.split(SEPARATOR, 1)[0].decode()
+            key = self._key(topic, Role.PUBLISHER)
+            if key not in self._standing or self._sees_subscriber(topic, key) is not False:
+                continue
+            if root == self.host.address:
+                self._set_wanted(topic, False)
+            else:
+                self.host.send(root, Suspend(topic))
+
+    @handles(Suspend)
+    def on_suspend(self, _origin: Address, told: Suspend) -> Reply:
+        self._set_wanted(told.topic, False)
+        return None
+
+    def _keep_comparing(self) -> None:
+        if not self._is_comparing and self.compare_s is not None:
+            self._is_comparing = True
+            self.host.spawn(self._compare_regularly(self.compare_s))
+
+    async def _compare_regularly(self, period_s: float) -> None:
+        while self._adverts:
+            await self.host.sleep(self.host.chance.uniform(0.5, 1.0) * period_s)
+            for key, (topic, role) in list(self._standing.items()):
+                if role is Role.PUBLISHER and not self.is_wanted(topic):
+                    await self._compare(topic, key)
+        self._is_comparing = False
+
+    async def _compare(self, topic: str, key: Key) -> None:
+        """(ii) This publisher is suspended: is its neighbour, too?"""
+        own = self.overlay.view.own.get(key)
+        if own is None:
+            return
+        seen = self._sees_subscriber(topic, key)
+        if seen is not None:
+            self._look(topic, key, True, self.is_wanted(topic))
+            return
+        told = await self._ask(own.right.address, own.right.key)
+        if told is None or told.wanted == self.is_wanted(topic):
+            return
+        found = await self.overlay.lookup(segment(topic, Role.SUBSCRIBER)[0])
+        if found is not None:
+            self.host.send(found.owner.address, Report(topic))
+
+    @handles(AskDemand)
+    def on_ask_demand(self, _origin: Address, asked: AskDemand) -> Reply:
+        topic, role = self._standing.get(asked.key, ("", Role.SUBSCRIBER))
+        return Demand(role is Role.PUBLISHER, self.is_wanted(topic))
+
+    @handles(Report)
+    def on_report(self, _origin: Address, told: Report) -> Reply:
+        key = self._key(told.topic, Role.PUBLISHER)
+        wanted = self._sees_subscriber(told.topic, key) if key in self._standing else None
+        if wanted is not None:
+            self._set_wanted(told.topic, wanted)
+            self._signal(told.topic, wanted)
+        return None
+
+    # Arriving
+
+    def _on_delivery(self, delivery: Delivery) -> None:
+        kind = delivery.body[:1]
+        for key in delivery.keys:
+            topic, role = self._standing.get(key, ("", None))
+            if role is Role.SUBSCRIBER and kind == MESSAGE:
+                body = delivery.body[1:]
+                self.on_message(Publication(topic, body, delivery.root, delivery.number, delivery.hops))
+            elif role is Role.PUBLISHER and kind != MESSAGE:
+                self._set_wanted(topic, kind == RESUME)
+
+
+def _is_in(key: Key, keys: KeyRange) -> bool:
+    return keys[0] <= key < keys[1]
+
+
+def _ignore(*_: object) -> None:
+    """Nobody listens."""
