@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from braidmq.broker.connection import Connection
+from braidmq.broker.fast_path import deliver_run
 from braidmq.broker.flow import Link
 from braidmq.broker.limits import Limits
 from braidmq.broker.message import Delivery, Message
@@ -299,7 +300,22 @@ class Broker(Tick):
         if message.retain:
             self._retain(message)
         route = self.router.route(message.topic)
-        return self.deliver(message, route.targets, route.groups)
+        reached = self.deliver(message, route.targets, route.groups)
+        if self.braid is not None:
+            reached = self.braid.send(message) or reached
+        return reached
+
+    def inject(self, message: Message) -> None:
+        """A publication of another broker's client, for the clients here."""
+        self.publisher = None
+        route = self.router.route(message.topic)
+        self.deliver(message, route.targets, route.groups)
+        self.ring()
+
+    def inject_run(self, topic: str, run: bytes, version: int) -> None:
+        """Plain QoS 0 publications of another broker's clients to one topic, as they stood on the wire."""
+        deliver_run(self, self.router.route(topic), run, version)
+        self.ring()
 
     def deliver(self, message: Message, targets: Iterable[Target], groups: Iterable[ShareGroup]) -> bool:
         reached = False

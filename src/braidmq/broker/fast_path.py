@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from braidmq.broker.message import Message
 from braidmq.broker.session import SENT
 from braidmq.mqtt.packets import V5
-from braidmq.mqtt.wire import varint
+from braidmq.mqtt.wire import string, varint
 
 if TYPE_CHECKING:
+    from braidmq.broker.broker import Broker
     from braidmq.broker.connection import Connection
     from braidmq.broker.router import Route
     from braidmq.broker.session import Session
@@ -84,15 +85,17 @@ def forward_run(connection: Connection, data: bytes, at: int, body: int, after: 
         stop, count = _end_of_run(connection, data, at, body, after, payload_at, places)
     broker.metrics.messages_received += count
     if same:
-        _append(connection, same, data[at:stop], count)
+        _append(connection, broker, same, data[at:stop], count)
+    if route.outlet is not None:
+        route.outlet.take_run(connection.version, data[at:stop], count)
     if places is None:
-        if count == 1 and after - at == len(data):
+        if count == 1 and after - at == len(data) and route.outlet is None:
             connection.repeat = (data[:payload_at], after, broker.router.version, same)
         return stop
 
     payloads = _payloads(data, places, stop, len(name) + is_v5)
     if other:
-        _append(connection, other, _translated(name, payloads, not is_v5), count)
+        _append(connection, broker, other, _translated(name, payloads, not is_v5), count)
     if route.special or route.groups:
         broker.publisher = connection
         for payload in payloads:
@@ -163,8 +166,44 @@ def _payloads(data: bytes, places: list[int], stop: int, head: int) -> list[byte
     return payloads
 
 
-def _append(connection: Connection, receivers: list[Connection], run: bytes, count: int) -> None:
-    broker = connection.broker
+def deliver_run(broker: Broker, route: Route, run: bytes, version: int) -> None:
+    """Gives a run of QoS 0 publications to one topic, which came from another broker, to the receivers here."""
+    is_v5 = version == V5
+    places = _places(run)
+    count = len(places)
+    broker.metrics.messages_received += count
+    same, other = (route.plain5, route.plain3) if is_v5 else (route.plain3, route.plain5)
+    if same:
+        _append(None, broker, same, run, count)
+    if not (other or route.special or route.groups):
+        return
+    name = string(route.topic)
+    payloads = _payloads(run, places, len(run), len(name) + is_v5)
+    if other:
+        _append(None, broker, other, _translated(name, payloads, not is_v5), count)
+    if route.special or route.groups:
+        broker.publisher = None
+        for payload in payloads:
+            broker.deliver(Message(route.topic, name, payload, 0), route.special, route.groups)
+
+
+def _places(run: bytes) -> list[int]:
+    """Where each publication of a run begins."""
+    places = []
+    at = 0
+    while at < len(run):
+        places.append(at)
+        length = shift = 0
+        at += 1
+        while run[at] > 127:
+            length |= (run[at] & 127) << shift
+            shift += 7
+            at += 1
+        at += 1 + (length | run[at] << shift)
+    return places
+
+
+def _append(connection: Connection | None, broker: Broker, receivers: list[Connection], run: bytes, count: int) -> None:
     touched = broker.touched_connections
     sent = 0
     for receiver in receivers:
@@ -208,7 +247,7 @@ def forward_and_acknowledge(connection: Connection, data: bytes, body: int, afte
     name = data[body:name_end]
     route = broker.router.routes.get(name)
     packet_id = data[name_end : name_end + 2]
-    if route is None or packet_id == b"\0\0" or broker.expires_all:
+    if route is None or packet_id == b"\0\0" or broker.expires_all or route.outlet is not None:
         return False
     if connection.allowed_topics is not None and name not in connection.allowed_topics:
         return False

@@ -6,6 +6,7 @@ the tree of filters is walked once. A change of one plain filter drops one route
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from braidmq.broker.shares import ShareGroup, Subscribed
@@ -15,6 +16,7 @@ from braidmq.mqtt.trees import FilterTree
 from braidmq.mqtt.wire import string
 
 if TYPE_CHECKING:
+    from braidmq.broker.braid.outlets import Outlet
     from braidmq.broker.connection import Connection
     from braidmq.broker.session import Session
 
@@ -67,7 +69,18 @@ class Route:
     `special` the targets that need it made for them (identifiers, no-local, aliases, a packet size bound, or away).
     """
 
-    __slots__ = ("groups", "mixed", "plain1", "plain1_version", "plain3", "plain5", "special", "targets", "topic")
+    __slots__ = (
+        "groups",
+        "mixed",
+        "outlet",
+        "plain1",
+        "plain1_version",
+        "plain3",
+        "plain5",
+        "special",
+        "targets",
+        "topic",
+    )
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -75,6 +88,8 @@ class Route:
         self.groups: list[ShareGroup] = []
         self.mixed = False
         """Whether a session is reached both by itself and in a group: then its copies must keep step."""
+        self.outlet: Outlet | None = None
+        """Where publications of clients here leave for other brokers, if anybody there may want them."""
         self.plain3: list[Connection] = []
         self.plain5: list[Connection] = []
         self.special: list[Target] = []
@@ -104,7 +119,16 @@ class Router:
         self.version = 0
         """Grows whenever a route may have changed."""
         self.routes_max = routes_max
+        self.on_filter: Callable[[str, bool], None] | None = None
+        """Called with a filter that has its first subscription, or has lost its last."""
+        self.outlet_for: Callable[[str], Outlet | None] | None = None
+        """The way of a topic to other brokers, if it is published here and they may want it."""
         self._tree: FilterTree[Audience] = FilterTree()
+        self._filters: dict[str, None] = {}
+
+    def filters(self) -> list[str]:
+        """All filters that have a subscription, without the share that they are in."""
+        return list(self._filters)
 
     def route(self, topic: str) -> Route:
         """The receivers of a valid topic name; remembered."""
@@ -122,6 +146,8 @@ class Router:
 
     def _build(self, topic: str) -> Route:
         route = Route(topic)
+        if self.outlet_for is not None:
+            route.outlet = self.outlet_for(topic)
         found: dict[Session, list[Subscribed]] = {}
         for audience in self._tree.match(topic):
             for session, subscribed in audience.members.items():
@@ -151,6 +177,9 @@ class Router:
         if audience is None:
             audience = Audience()
             self._tree.set(topic_filter, audience)
+            self._filters[topic_filter] = None
+            if self.on_filter is not None:
+                self.on_filter(topic_filter, True)
         members = audience.members
         if share is not None:
             members = audience.groups.setdefault(share, ShareGroup(full_filter)).members
@@ -174,6 +203,9 @@ class Router:
                 del audience.groups[share]
         if not audience.members and not audience.groups:
             self._tree.remove(topic_filter)
+            self._filters.pop(topic_filter, None)
+            if self.on_filter is not None:
+                self.on_filter(topic_filter, False)
         self.forget(full_filter)
         return existed
 

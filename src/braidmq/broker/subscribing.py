@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from braidmq.broker.message import Message
@@ -14,6 +15,7 @@ from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.topics import check_filter, has_wildcard, split_share
 
 if TYPE_CHECKING:
+    from braidmq.broker.broker import Broker
     from braidmq.broker.connection import Connection
     from braidmq.broker.session import Session
 
@@ -45,10 +47,33 @@ def on_subscribe(connection: Connection, packet: p.Subscribe) -> None:
             else:  # it asks again and again for what it does not read
                 reason = Reason.QUOTA_EXCEEDED
         reasons.append(reason)
-    connection.send_packet(p.Suback(packet.packet_id, reasons))
+    answer = p.Suback(packet.packet_id, reasons)
+    awaited = [one.topic_filter for one in packet.subscriptions if _is_awaited(broker, one.topic_filter)]
+    if awaited and broker.braid is not None:
+        broker.braid.when_effective(awaited, partial(_answer_later, connection, session, answer, retained))
+    else:
+        _answer(connection, session, answer, retained)
+
+
+def _answer(
+    connection: Connection, session: Session, answer: p.Suback, retained: list[tuple[Message, Subscribed]]
+) -> None:
+    connection.send_packet(answer)
     connection.awaits_commit = connection.awaits_commit or session.durable
     if retained:
         session.deliver_retained(retained)
+
+
+def _answer_later(
+    connection: Connection, session: Session, answer: p.Suback, retained: list[tuple[Message, Subscribed]]
+) -> None:
+    """The subscription has taken effect in the whole braid."""
+    if session.connection is connection:
+        _answer(connection, session, answer, retained)
+
+
+def _is_awaited(broker: Broker, full_filter: str) -> bool:
+    return broker.braid is not None and broker.braid.is_awaited(split_share(full_filter)[1])
 
 
 def _check(connection: Connection, one: p.Subscription) -> None:

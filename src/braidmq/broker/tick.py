@@ -16,6 +16,7 @@ from braidmq.broker.store import Store, StoreError
 from braidmq.broker.timers import Timers
 
 if TYPE_CHECKING:
+    from braidmq.broker.braid.braid import Braid
     from braidmq.broker.connection import Connection
     from braidmq.broker.session import Session
 
@@ -42,6 +43,8 @@ class Tick:
         """Whose publication is being delivered."""
         self.degraded = False
         """True while the store cannot be written: then nothing is acknowledged that would need it."""
+        self.braid: Braid | None = None
+        """The way to other brokers, if there is one."""
         self.tick = 0
         self.tick_bytes = 0
         self.flush_wanted = False
@@ -61,7 +64,8 @@ class Tick:
 
     def settle(self) -> None:
         """The first read of a tick is done: if it left something to do, the tick's end will do it."""
-        if self.touched_connections or self.store.dirty or self._to_close or self._to_pump or self._to_go_on:
+        leaving = self.braid is not None and self.braid.outlets.has_ready
+        if self.touched_connections or self.store.dirty or self._to_close or self._to_pump or self._to_go_on or leaving:
             self.wants_flush()
         else:
             self.flush_wanted = False
@@ -101,6 +105,8 @@ class Tick:
                 sent += len(data)
                 connection.link.write(data)
         metrics.bytes_sent += sent
+        if self.braid is not None:
+            self.braid.flush()
         if self._to_close:
             closing, self._to_close = self._to_close, []
             for connection in closing:

@@ -7,9 +7,10 @@ broker that subscribes, once, and tells the publishing broker when demand for wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from braidmq.host import Address
+from braidmq.overlay.ranges import OnOutcome
 
 
 class Publication(NamedTuple):
@@ -51,4 +52,13 @@ class Method(Protocol):
 
         Methods that cannot know send anyway, and say True.
         """
+        ...
+
+
+@runtime_checkable
+class ProvenMethod(Method, Protocol):
+    """A method that can prove who has a publication."""
+
+    def publish_surely(self, topic: str, body: bytes, timeout_s: float, on_outcome: OnOutcome) -> bool:
+        """As `publish`, repeated until every subscriber is proven to have it, or time is over; says which."""
         ...

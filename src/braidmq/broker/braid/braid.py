@@ -1,0 +1,373 @@
+"""A broker's place in the braid: what its clients want and publish, brought to the others and back.
+
+Subscriptions become keys in the overlay (`interest`), publications leave through `outlets` to those who want them and
+come in through `inlets`. The publish/subscribe method below decides how they travel; this knows only its interface. The
+empty topic, which no client can name, has every broker as its subscriber: what concerns all is said there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from braidmq.broker.braid.batch import Batch, letter_of, message_of, pack, unpack
+from braidmq.broker.braid.inlets import Inlets
+from braidmq.broker.braid.interest import Interest
+from braidmq.broker.braid.outlets import Outlet, Outlets
+from braidmq.broker.braid.shapes import Shape, Shapes, shape_of
+from braidmq.broker.message import Message as Publication
+from braidmq.host import Address, CallError, Host, Message, Reply, Service, handles
+from braidmq.overlay.ranges import Outcome
+from braidmq.pubsub.method import Method, ProvenMethod
+from braidmq.pubsub.method import Publication as Arrival
+
+if TYPE_CHECKING:
+    from braidmq.broker.broker import Broker
+
+HOME = ""
+"""The topic of all brokers."""
+
+LOCAL_PREFIXES = ("$SYS/", "$demand/")
+"""Topics that are each broker's own."""
+
+CALL_TIMEOUT_S = 2.0
+FOUND_AFTER_S = 5.0
+"""How long a broker looks for the others before it begins a braid of its own; two braids that meet become one."""
+
+SUBSCRIBE_WAIT_S = 3.0
+"""How long a SUBACK waits until the subscription has taken effect in the whole braid."""
+
+PROOF_S = 30.0
+"""How long a publication of QoS 1 or 2 is repeated to those who have not answered for it."""
+
+REFRESH_S = 300.0
+"""How often a broker announces its shapes again, and forgets topics that nobody publishes any more."""
+
+COMPARE_S = 20.0
+"""How often two brokers make sure that they know the same shapes."""
+
+POLL_S = 0.02
+
+INTRODUCERS_MAX = 64
+"""Other brokers that are remembered to enter by."""
+
+
+class AskShapes(Message, frozen=True, array_like=True, gc=False):
+    """Which shapes do you know? `mine` are those that the asker knows."""
+
+    mine: tuple[Shape, ...]
+
+
+class TellShapes(Message, frozen=True, array_like=True, gc=False):
+    is_in: bool
+    shapes: tuple[Shape, ...]
+
+
+class Announcement(msgspec.Struct, frozen=True, array_like=True):
+    """Said to all brokers."""
+
+    shapes: tuple[Shape, ...]
+
+
+_log = logging.getLogger("braidmq.braid")
+_encode = msgspec.msgpack.Encoder().encode
+_decode_announcement = msgspec.msgpack.Decoder(Announcement).decode
+
+
+class Introducers:
+    """Other brokers to enter by: those that were configured, and those that were met."""
+
+    def __init__(self, host: Host, seeds: Iterable[Address]) -> None:
+        self._host = host
+        self.seeds = list(dict.fromkeys(seeds))
+        self._met: dict[Address, None] = {}
+        self.may_be_used = False
+        """Not before one of them is known to be in the braid."""
+
+    def meet(self, address: Address) -> None:
+        if address != self._host.address:
+            self._met.pop(address, None)
+            self._met[address] = None
+            if len(self._met) > INTRODUCERS_MAX:
+                self._met.pop(next(iter(self._met)))
+
+    def __call__(self) -> Address | None:
+        if not self.may_be_used:
+            return None
+        known = list(dict.fromkeys((*self._met, *self.seeds)))
+        others = [address for address in known if address != self._host.address]
+        return self._host.chance.choice(others) if others else None
+
+
+class Waiting:
+    """A SUBACK that waits until its subscriptions have taken effect."""
+
+    def __init__(self, braid: Braid, filters: list[str], done: Callable[[], None]) -> None:
+        self._braid = braid
+        self._filters = filters
+        self._done: Callable[[], None] | None = done
+
+    def look(self) -> None:
+        if not any(self._braid.is_awaited(one) for one in self._filters):
+            self.end()
+
+    def end(self) -> None:
+        done, self._done = self._done, None
+        self._braid.forget_waiting(self)
+        if done is not None:
+            done()
+
+
+class Braid(Service):
+    """Made for a broker; `enter` joins it to the others."""
+
+    def __init__(
+        self, broker: Broker, host: Host, method: Method, name: str, life: int, introducers: Introducers
+    ) -> None:
+        self.broker = broker
+        self.host = host
+        self.method = method
+        self.name = name
+        self.introducers = introducers
+        self.shapes = Shapes()
+        self.interest = Interest()
+        self.outlets = Outlets(name, life, self.shapes, host)
+        self.outlets.advertise = method.advertise
+        self.outlets.withdraw = method.withdraw
+        self.outlets.on_touched = broker.ring
+        self.outlets.on_open = broker.router.forget
+        self.inlets = Inlets(host, self._deliver)
+        self.is_in = False
+        self.unproven = 0
+        """Publications of QoS 1 or 2 of which no proof came in time."""
+        self._standing: dict[str, None] = {}
+        """The filters that this broker stands for, or is about to."""
+        self._waiting: dict[Waiting, None] = {}
+        self._settling: dict[str, None] = {}
+        method.on_message = self._on_message
+        method.on_demand = self.outlets.set_demand
+        host.serve(self)
+        broker.router.on_filter = self._on_filter
+        broker.router.outlet_for = self.outlets.open_for
+        for topic_filter in broker.router.filters():
+            self.interest.add(topic_filter)
+
+    # Entering
+
+    async def enter(self) -> None:
+        """Joins the braid that an introducer is in, or begins one; then stands for what clients here want."""
+        began_at = self.host.now()
+        pause_s = 0.1
+        while not await self._find_introducer():
+            if not self.introducers.seeds or self.host.now() - began_at > FOUND_AFTER_S:
+                break
+            await self.host.sleep(pause_s * self.host.chance.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, 2.0)
+        await self.method.subscribe(HOME)
+        await self.method.advertise(HOME)
+        self.is_in = True
+        self.introducers.may_be_used = True
+        await self._compare()
+        self._announce([shape for one in self.interest.filters if (shape := shape_of(one))])
+        self._stand()
+        self.host.spawn(self._keep_comparing())
+        self.host.spawn(self._keep_refreshing())
+
+    async def _find_introducer(self) -> bool:
+        seeds = [seed for seed in self.introducers.seeds if seed != self.host.address]
+        self.host.chance.shuffle(seeds)
+        for seed in seeds:
+            if await self._ask_shapes(seed):
+                self.introducers.meet(seed)
+                self.introducers.may_be_used = True
+                return True
+        return False
+
+    async def leave(self) -> None:
+        """Leaves in good order: neighbours are told, and nobody waits for this broker."""
+        self.is_in = False
+        for topic_filter in [*self._standing, HOME]:
+            await self.method.unsubscribe(topic_filter)
+        for topic_filter in [*self.outlets.filters, HOME]:
+            await self.method.withdraw(topic_filter)
+
+    # Shapes
+
+    async def _ask_shapes(self, address: Address) -> bool:
+        """Exchanges shapes with another broker; whether it answered and is in the braid."""
+        try:
+            told = await self.host.call(address, AskShapes(tuple(self.shapes)), CALL_TIMEOUT_S)
+        except CallError:
+            return False
+        if not isinstance(told, TellShapes):
+            return False
+        self._learn(told.shapes)
+        return told.is_in
+
+    @handles(AskShapes)
+    def on_ask_shapes(self, origin: Address, asked: AskShapes) -> Reply:
+        if self.is_in:
+            self.introducers.meet(origin)
+        known = tuple(self.shapes)
+        self._learn(asked.mine)
+        return TellShapes(self.is_in, known)
+
+    def _learn(self, shapes: Iterable[Shape]) -> None:
+        for shape in self.shapes.learn(shapes, self.host.now()):
+            self.outlets.learn_shape(shape)
+
+    def _announce(self, shapes: list[Shape], done: Callable[[], None] = lambda: None) -> None:
+        """Tells all brokers of shapes that are used here."""
+        shapes = list(dict.fromkeys(shapes))
+        self._learn(shapes)
+        body = _encode(Announcement(tuple(shapes)))
+        if not shapes or not self.is_in:
+            done()
+        elif isinstance(self.method, ProvenMethod):
+            self.method.publish_surely(HOME, body, PROOF_S, lambda _outcome: done())
+        else:
+            self.method.publish(HOME, body)
+            done()
+
+    async def _compare(self) -> None:
+        other = self.introducers()
+        if other is not None:
+            await self._ask_shapes(other)
+
+    async def _keep_comparing(self) -> None:
+        while self.is_in:
+            await self.host.sleep(self.host.chance.uniform(0.5, 1.0) * COMPARE_S)
+            await self._compare()
+
+    async def _keep_refreshing(self) -> None:
+        while self.is_in:
+            await self.host.sleep(self.host.chance.uniform(0.8, 1.0) * REFRESH_S)
+            self._announce([shape for one in self.interest.filters if (shape := shape_of(one))])
+            self.shapes.expire(self.host.now())
+            self.outlets.sweep()
+
+    # What clients here want
+
+    def _on_filter(self, topic_filter: str, wanted: bool) -> None:
+        """A filter has its first subscription here, or has lost its last."""
+        if topic_filter.startswith(LOCAL_PREFIXES):
+            return
+        if wanted:
+            self.interest.add(topic_filter)
+        else:
+            self.interest.discard(topic_filter)
+        if self.is_in:
+            self._stand()
+
+    def _stand(self) -> None:
+        """Makes the broker stand for what it should: new filters first, so that nothing is missed in between."""
+        should = dict.fromkeys(self.interest.standing)
+        for topic_filter in should:
+            if topic_filter not in self._standing:
+                self._standing[topic_filter] = None
+                self.host.spawn(self._begin(topic_filter))
+        for topic_filter in [one for one in self._standing if one not in should]:
+            del self._standing[topic_filter]
+            self.host.spawn(self._end(topic_filter))
+
+    async def _begin(self, topic_filter: str) -> None:
+        self._settling[topic_filter] = None
+        shape = shape_of(topic_filter)
+        if shape is not None and shape not in self.shapes:
+            await self._announce_and_wait(shape)
+        await self.method.subscribe(topic_filter)
+        self._settling.pop(topic_filter, None)
+        for waiting in list(self._waiting):
+            waiting.look()
+
+    async def _announce_and_wait(self, shape: Shape) -> None:
+        announced: list[None] = []
+        self._announce([shape], lambda: announced.append(None))
+        ends_at = self.host.now() + CALL_TIMEOUT_S
+        while not announced and self.host.now() < ends_at:
+            await self.host.sleep(POLL_S)
+
+    async def _end(self, topic_filter: str) -> None:
+        if topic_filter not in self._standing:
+            await self.method.unsubscribe(topic_filter)
+
+    def is_awaited(self, topic_filter: str) -> bool:
+        """Whether a filter of a subscription here has not taken effect in the braid yet."""
+        standing = self.interest.stands_for(topic_filter)
+        return self.is_in and standing is not None and standing in self._settling
+
+    def when_effective(self, filters: list[str], done: Callable[[], None]) -> None:
+        """Calls when subscriptions have taken effect, or when that takes too long."""
+        waiting = Waiting(self, filters, done)
+        self._waiting[waiting] = None
+        self.host.spawn(self._give_up(waiting))
+
+    async def _give_up(self, waiting: Waiting) -> None:
+        await self.host.sleep(SUBSCRIBE_WAIT_S)
+        waiting.end()
+
+    def forget_waiting(self, waiting: Waiting) -> None:
+        self._waiting.pop(waiting, None)
+
+    # Publications
+
+    def send(self, message: Publication) -> bool:
+        """Takes a publication of a client here for the others; False if it is known that nobody there wants it."""
+        if message.topic.startswith(LOCAL_PREFIXES):
+            return False
+        outlet = self.outlets.for_publication(message.topic)
+        if not outlet.is_open:
+            return False
+        outlet.take_letter(letter_of(message, self.broker.now()))
+        return True
+
+    def flush(self) -> None:
+        """The end of a tick: what was collected leaves."""
+        for outlet in self.outlets.take_ready():
+            for batch in outlet.batches():
+                self._publish(outlet, batch)
+
+    def _publish(self, outlet: Outlet, batch: Batch) -> None:
+        body = pack(batch)
+        surely = isinstance(self.method, ProvenMethod) and any(letter.qos for letter in batch.letters)
+        for topic_filter in outlet.wanted:
+            if surely and isinstance(self.method, ProvenMethod):
+                self.method.publish_surely(topic_filter, body, PROOF_S, self._on_outcome)
+            else:
+                self.method.publish(topic_filter, body)
+
+    def _on_outcome(self, outcome: Outcome) -> None:
+        self.unproven += not outcome.complete
+
+    def _on_message(self, arrival: Arrival) -> None:
+        if arrival.topic == HOME:
+            if arrival.origin != self.host.address:
+                self.introducers.meet(arrival.origin)
+            self._on_announcement(arrival)
+            return
+        try:
+            batch = unpack(arrival.body)
+        except msgspec.MsgspecError as error:
+            _log.warning("%s sent something that is no batch of publications: %s", arrival.origin, error)
+            return
+        if batch.origin != self.name:  # clients here have had it from the broker itself
+            self.inlets.take(batch)
+
+    def _on_announcement(self, arrival: Arrival) -> None:
+        try:
+            self._learn(_decode_announcement(arrival.body).shapes)
+        except msgspec.MsgspecError as error:
+            _log.warning("%s announced something that cannot be read: %s", arrival.origin, error)
+
+    def _deliver(self, batch: Batch) -> None:
+        """Gives publications of another broker to the clients here."""
+        if batch.run:
+            self.broker.inject_run(batch.topic, batch.run, batch.version)
+        now = self.broker.now()
+        for letter in batch.letters:
+            message = message_of(letter, batch.topic, now)
+            if not message.expired(now):
+                self.broker.inject(message)

@@ -1,0 +1,249 @@
+"""Outlets: where publications of this broker's clients leave for the other brokers.
+
+A topic that is published here has an outlet. It knows which filters in use could match the topic (`shapes`), and which
+of them somebody subscribes to. While nobody does, the topic's route leads past it and nothing is sent. Before that is
+known for the first time it holds what comes, within bounds. What comes during a tick leaves as one batch at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from braidmq.broker.braid.batch import Batch, Letter
+from braidmq.mqtt.packets import V5
+
+if TYPE_CHECKING:
+    from braidmq.broker.braid.shapes import Shape, Shapes
+    from braidmq.host import Host
+
+HELD_BYTES_MAX = 1 << 20
+"""Bytes that a topic may hold before it is known whether anybody wants it; QoS 0 beyond that is dropped."""
+
+OUTLETS_MAX = 100_000
+"""Topics that this broker's clients may publish at a time; the one that was unused for longest goes."""
+
+IDLE_S = 600.0
+"""How long a topic that nobody publishes any more stays advertised."""
+
+
+class Outlet:
+    """One topic."""
+
+    __slots__ = ("_outlets", "_pieces", "_size", "filters", "is_settled", "number", "topic", "used_at", "wanted")
+
+    def __init__(self, outlets: Outlets, topic: str, filters: Iterable[str]) -> None:
+        self._outlets = outlets
+        self.topic = topic
+        self.filters = dict.fromkeys(filters)
+        """Every filter in use that could match the topic."""
+        self.wanted: dict[str, None] = {}
+        """Those that somebody subscribes to."""
+        self.is_settled = False
+        """Whether the demand for the filters it began with is known."""
+        self.number = 0
+        """Of the last publication that was taken."""
+        self.used_at = 0.0
+        self._pieces: list[tuple[int, int, int, bytes, Letter | None]] = []
+        self._size = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether publications may have to leave here."""
+        return bool(self.wanted) or not self.is_settled
+
+    def take_run(self, version: int, run: bytes, count: int) -> None:
+        """Plain QoS 0 publications, as they came."""
+        if self._size > HELD_BYTES_MAX and not self.is_settled:
+            self._outlets.dropped += count
+        else:
+            self._take(version, count, run, None)
+
+    def take_letter(self, letter: Letter) -> int:
+        """Any other publication; its number."""
+        self._take(V5, 1, b"", letter)
+        return self.number
+
+    def _take(self, version: int, count: int, run: bytes, letter: Letter | None) -> None:
+        if not self._pieces:
+            self._outlets.touch(self)
+        self._pieces.append((version, self.number + 1, count, run, letter))
+        self.number += count
+        self._size += len(run) if letter is None else len(letter.payload)
+
+    def batches(self) -> list[Batch]:
+        """Takes out what waits, in its order: what is alike together."""
+        found: list[Batch] = []
+        pieces, self._pieces, self._size = self._pieces, [], 0
+        while pieces:
+            version, first, _, _, letter = pieces[0]
+            kind = (version, letter is None, letter is not None and letter.qos > 0)
+            alike = 1
+            while alike < len(pieces) and _kind(pieces[alike]) == kind:
+                alike += 1
+            some, pieces = pieces[:alike], pieces[alike:]
+            letters = tuple([one[4] for one in some if one[4] is not None])
+            run = some[0][3] if alike == 1 else b"".join([one[3] for one in some])
+            count = sum(one[2] for one in some)
+            found.append(self._outlets.batch(self.topic, first, count, version, run, letters))
+        return found
+
+
+def _kind(piece: tuple[int, int, int, bytes, Letter | None]) -> tuple[int, bool, bool]:
+    version, _, _, _, letter = piece
+    return version, letter is None, letter is not None and letter.qos > 0
+
+
+class Outlets:
+    """All topics that are published here."""
+
+    def __init__(self, origin: str, life: int, shapes: Shapes, host: Host) -> None:
+        self.origin = origin
+        self.life = life
+        self.dropped = 0
+        """Publications that were held, and then had no room."""
+        self.advertise: Callable[[str], Awaitable[None]]
+        self.withdraw: Callable[[str], Awaitable[None]]
+        self.on_touched: Callable[[], None] = _nothing
+        """Called when something waits for the end of the tick."""
+        self.on_open: Callable[[str], None] = _ignore
+        """Called with a topic whose outlet has opened or closed: routes must lead through it, or past it."""
+        self._shapes = shapes
+        self._host = host
+        self._touched: list[Outlet] = []
+        self._by_topic: dict[str, Outlet] = {}
+        self._by_filter: dict[str, dict[Outlet, None]] = {}
+        self._known: dict[str, bool] = {}
+        """The demand for each filter that is advertised, once it is known."""
+
+    def __len__(self) -> int:
+        return len(self._by_topic)
+
+    def __iter__(self) -> Iterator[Outlet]:
+        return iter(self._by_topic.values())
+
+    @property
+    def filters(self) -> list[str]:
+        """All that are advertised."""
+        return list(self._by_filter)
+
+    def open_for(self, topic: str) -> Outlet | None:
+        """The outlet of a topic, if it is published here and somebody may want it."""
+        outlet = self._by_topic.get(topic)
+        return outlet if outlet is not None and outlet.is_open else None
+
+    def for_publication(self, topic: str) -> Outlet:
+        """The outlet of a topic that is published now."""
+        outlet = self._by_topic.get(topic)
+        if outlet is None:
+            outlet = self._make(topic)
+        outlet.used_at = self._host.now()
+        return outlet
+
+    def batch(self, topic: str, first: int, count: int, version: int, run: bytes, letters: tuple[Letter, ...]) -> Batch:
+        return Batch(self.origin, self.life, topic, first, count, version, run, letters)
+
+    def touch(self, outlet: Outlet) -> None:
+        if not self._touched:
+            self.on_touched()
+        self._touched.append(outlet)
+
+    def take_ready(self) -> list[Outlet]:
+        """The outlets that have something to send now; others go on waiting."""
+        ready = [outlet for outlet in self._touched if outlet.is_settled]
+        self._touched = [outlet for outlet in self._touched if not outlet.is_settled]
+        return ready
+
+    @property
+    def has_ready(self) -> bool:
+        return any(outlet.is_settled for outlet in self._touched)
+
+    # Demand
+
+    def set_demand(self, topic_filter: str, wanted: bool) -> None:
+        """Somebody begins to want what a filter matches, or nobody does any more."""
+        if topic_filter not in self._by_filter:
+            return
+        self._known[topic_filter] = wanted
+        for outlet in list(self._by_filter[topic_filter]):
+            self._update(outlet, topic_filter, wanted)
+
+    def _update(self, outlet: Outlet, topic_filter: str, wanted: bool) -> None:
+        was_open = outlet.is_open
+        if wanted:
+            outlet.wanted[topic_filter] = None
+        else:
+            outlet.wanted.pop(topic_filter, None)
+        self._settle(outlet)
+        if outlet.is_open != was_open:
+            self.on_open(outlet.topic)
+
+    def _settle(self, outlet: Outlet) -> None:
+        if not outlet.is_settled and all(one in self._known for one in outlet.filters):
+            outlet.is_settled = True
+            if self._touched:
+                self.on_touched()
+
+    def learn_shape(self, shape: Shape) -> None:
+        """A new shape is in use: every topic has one more filter that could match, if it fits."""
+        for outlet in list(self._by_topic.values()):
+            for topic_filter in self._shapes.filters_for(outlet.topic):
+                if topic_filter not in outlet.filters:
+                    self._add_filter(outlet, topic_filter)
+
+    def sweep(self) -> None:
+        """Withdraws what nobody publishes any more."""
+        now = self._host.now()
+        for outlet in [one for one in self._by_topic.values() if now - one.used_at > IDLE_S]:
+            self._drop(outlet)
+
+    # Topics that come and go
+
+    def _make(self, topic: str) -> Outlet:
+        if len(self._by_topic) >= OUTLETS_MAX:
+            self._drop(min(self._by_topic.values(), key=lambda one: one.used_at))
+        outlet = self._by_topic[topic] = Outlet(self, topic, ())
+        for topic_filter in self._shapes.filters_for(topic):
+            self._add_filter(outlet, topic_filter)
+        self._settle(outlet)
+        self.on_open(topic)
+        return outlet
+
+    def _add_filter(self, outlet: Outlet, topic_filter: str) -> None:
+        outlet.filters[topic_filter] = None
+        others = self._by_filter.get(topic_filter)
+        if others is None:
+            self._by_filter[topic_filter] = {outlet: None}
+            self._host.spawn(self._begin(topic_filter))
+        else:
+            others[outlet] = None
+            if self._known.get(topic_filter):
+                outlet.wanted[topic_filter] = None
+
+    async def _begin(self, topic_filter: str) -> None:
+        await self.advertise(topic_filter)
+        if topic_filter in self._by_filter:
+            self.set_demand(topic_filter, self._known.get(topic_filter, False))
+
+    def _drop(self, outlet: Outlet) -> None:
+        del self._by_topic[outlet.topic]
+        for topic_filter in outlet.filters:
+            others = self._by_filter[topic_filter]
+            del others[outlet]
+            if not others:
+                del self._by_filter[topic_filter]
+                self._known.pop(topic_filter, None)
+                self._host.spawn(self._end(topic_filter))
+        self.on_open(outlet.topic)
+
+    async def _end(self, topic_filter: str) -> None:
+        if topic_filter not in self._by_filter:
+            await self.withdraw(topic_filter)
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""
+
+
+def _ignore(_topic: str) -> None:
+    """Nobody wants to know."""

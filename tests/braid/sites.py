@@ -1,0 +1,120 @@
+"""Sites in virtual time: real brokers, real braid, clients in memory; only the network between the sites is simulated.
+
+A site is a `World` of the conformance tests whose clock is the simulator's. Whatever a client sends, the whole braid
+has half a second to do what comes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from braidmq.broker.braid.braid import Braid, Introducers
+from braidmq.broker.broker import Broker
+from braidmq.host import Address, Message
+from braidmq.overlay.membership import DIGITS_MAX
+from braidmq.overlay.overlay import Overlay
+from braidmq.overlay.ranges import Deliver
+from braidmq.overlay.skip_graph import SkipGraph
+from braidmq.overlay.splitting import Cut
+from braidmq.overlay.suzaku import Suzaku
+from braidmq.pubsub.method import Method
+from braidmq.pubsub.relay_free import RelayFree
+from braidmq.sim.engine import Simulator
+from braidmq.sim.network import Network, Uniform
+from tests.conformance.pair import Peer, World
+from tests.conformance.wire import Type
+
+SETTLE_S = 0.5
+
+
+class Site(World):
+    """One broker of the braid."""
+
+    def __init__(self, sites: Sites, number: int, **options: Any) -> None:
+        self.sites = sites
+        self.number = number
+        self.host = sites.sim.hosts.get(number) or sites.sim.host(number)
+        self.host.restart()
+        super().__init__(**options)
+        introducers = Introducers(self.host, [0] if number else [])
+        self.broker.braid = self.braid = Braid(
+            self.broker, self.host, sites.method(self, introducers), f"site{number}", self.host.life, introducers
+        )
+        self.host.spawn(self.braid.enter())
+
+    def _start(self) -> Broker:
+        sim = self.sites.sim
+        return Broker(
+            clock=lambda: sim.now,
+            wall=lambda: 1_800_000_000.0 + sim.now,
+            wants_flush=lambda: sim.at(sim.now, self._flush),
+            **self.options,
+        )
+
+    def _flush(self) -> None:
+        if self.host.alive:
+            self.broker.flush()
+
+    def settle(self) -> None:
+        super().settle()
+        self.sites.run(SETTLE_S)
+        super().settle()
+
+    def crash(self) -> None:
+        self.host.crash()
+        self.sites.all.pop(self.number)
+
+
+class Sites:
+    """A braid of some sites."""
+
+    def __init__(self, count: int, seed: int = 1, network: Network | None = None, method: str = "relayfree") -> None:
+        self.sim = Simulator(seed, network or Uniform(0.001, 0.02))
+        self.kind = method
+        self.all: dict[int, Site] = {}
+        self.sent: list[tuple[Address, Address]] = []
+        self.sim.on_message = self._count
+        for number in range(count):
+            self.add(number)
+            self.run(1.0)
+        self.run(10.0)
+
+    def add(self, number: int, **options: Any) -> Site:
+        site = self.all[number] = Site(self, number, **options)
+        return site
+
+    def __getitem__(self, number: int) -> Site:
+        return self.all[number]
+
+    def __iter__(self) -> Iterator[Site]:
+        return iter(self.all.values())
+
+    def run(self, seconds: float) -> None:
+        self.sim.run(self.sim.now + seconds)
+        for site in self.all.values():
+            site.broker.run_timers()
+
+    def method(self, site: Site, introducers: Introducers) -> Method:
+        overlay: Overlay
+        if self.kind == "suzaku":
+            overlay = Suzaku(site.host, introducers, site.host.life)
+        else:
+            vector = self.sim.chance.getrandbits(DIGITS_MAX)
+            overlay = SkipGraph(site.host, vector, introducers, site.host.life)
+        return RelayFree(overlay, f"site{site.number}", cut=Cut.MRF if self.kind == "relayfree" else Cut.SFB)
+
+    def client(self, number: int, client_id: str = "", **options: Any) -> Peer:
+        return self[number].client(client_id or f"c{number}", **options)
+
+    def _count(self, sender: Address, to: Address, message: Message, hops: int) -> None:
+        if isinstance(message, Deliver) and message.body[:1] == b"m":
+            self.sent.append((sender, to))
+
+
+def payloads(peer: Peer) -> list[bytes]:
+    """Of all publications that have come; they are acknowledged."""
+    got = [one for one in peer.take() if one.type is Type.PUBLISH]
+    for one in got:
+        peer.acknowledge(one)
+    return [one.payload for one in got]
