@@ -38,8 +38,10 @@ class Site(World):
         self.host.restart()
         super().__init__(**options)
         introducers = Introducers(self.host, [0] if number else [])
+        overlay = sites.overlay(self, introducers)
+        method: Method = RelayFree(overlay, f"site{number}", cut=Cut.MRF if sites.kind == "relayfree" else Cut.SFB)
         self.broker.braid = self.braid = Braid(
-            self.broker, self.host, sites.method(self, introducers), f"site{number}", self.host.life, introducers
+            self.broker, overlay, method, f"site{number}", self.host.life, introducers
         )
         self.host.spawn(self.braid.enter())
 
@@ -95,14 +97,11 @@ class Sites:
         for site in self.all.values():
             site.broker.run_timers()
 
-    def method(self, site: Site, introducers: Introducers) -> Method:
-        overlay: Overlay
+    def overlay(self, site: Site, introducers: Introducers) -> Overlay:
         if self.kind == "suzaku":
-            overlay = Suzaku(site.host, introducers, site.host.life)
-        else:
-            vector = self.sim.chance.getrandbits(DIGITS_MAX)
-            overlay = SkipGraph(site.host, vector, introducers, site.host.life)
-        return RelayFree(overlay, f"site{site.number}", cut=Cut.MRF if self.kind == "relayfree" else Cut.SFB)
+            return Suzaku(site.host, introducers, site.host.life)
+        vector = self.sim.chance.getrandbits(DIGITS_MAX)
+        return SkipGraph(site.host, vector, introducers, site.host.life)
 
     def client(self, number: int, client_id: str = "", **options: Any) -> Peer:
         return self[number].client(client_id or f"c{number}", **options)

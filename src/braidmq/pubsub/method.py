@@ -33,6 +33,10 @@ A topic that has just been advertised counts as unwanted until this is called.
 """
 
 
+OnQuestion = Callable[[str, bytes], bytes | None]
+"""Called with a topic that this broker subscribes to and a question; the answer goes to who asked."""
+
+
 class Method(Protocol):
     """One broker's part. Subscribing and advertising return when they have taken effect."""
 
@@ -59,6 +63,12 @@ class Method(Protocol):
 class ProvenMethod(Method, Protocol):
     """A method that can prove who has a publication."""
 
+    on_question: OnQuestion
+
     def publish_surely(self, topic: str, body: bytes, timeout_s: float, on_outcome: OnOutcome) -> bool:
         """As `publish`, repeated until every subscriber is proven to have it, or time is over; says which."""
+        ...
+
+    def ask(self, topic: str, body: bytes, timeout_s: float, on_outcome: OnOutcome) -> None:
+        """Puts a question to all subscribers of a topic, which need not be advertised; `answers` has what they say."""
         ...

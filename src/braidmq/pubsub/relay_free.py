@@ -30,7 +30,7 @@ from braidmq.overlay.overlay import Overlay
 from braidmq.overlay.ranges import Delivery, OnOutcome, RangeDelivery
 from braidmq.overlay.segments import KeyRange
 from braidmq.overlay.splitting import Cut
-from braidmq.pubsub.method import OnDemand, OnMessage, Publication
+from braidmq.pubsub.method import OnDemand, OnMessage, OnQuestion, Publication
 
 COMPARE_S = 30.0
 """How often a publisher that is suspended compares itself with its neighbour: the longest that a lost signal lasts."""
@@ -39,8 +39,8 @@ CALL_TIMEOUT_S = 2.0
 SETTLE_POLL_S = 0.05
 """How often a change of a topic looks whether an earlier one of the same topic is through."""
 
-MESSAGE, SUSPEND, RESUME = b"m", b"0", b"1"
-"""The first byte of what is delivered to a segment: a publication, or a signal."""
+MESSAGE, QUESTION, SUSPEND, RESUME = b"m", b"q", b"0", b"1"
+"""The first byte of what is delivered to a segment: a publication, a question, or a signal."""
 
 
 class AskDemand(Message, frozen=True, array_like=True, gc=False):
@@ -93,6 +93,7 @@ class RelayFree(Service):
         self.compare_s = compare_s
         self.on_message: OnMessage = _ignore
         self.on_demand: OnDemand = _ignore
+        self.on_question: OnQuestion = _no_answer
         self.ranges = RangeDelivery(overlay, self._on_delivery)
         self.ranges.on_nobody = self._on_nobody
         self._subscribed: dict[str, None] = {}
@@ -141,6 +142,9 @@ class RelayFree(Service):
             return False
         self.ranges.deliver(*segment(topic, Role.SUBSCRIBER), MESSAGE + body, timeout_s, on_outcome)
         return True
+
+    def ask(self, topic: str, body: bytes, timeout_s: float, on_outcome: OnOutcome) -> None:
+        self.ranges.deliver(*segment(topic, Role.SUBSCRIBER), QUESTION + body, timeout_s, on_outcome)
 
     def _has_demand(self, topic: str) -> bool:
         advert = self._adverts.get(topic)
@@ -347,15 +351,19 @@ class RelayFree(Service):
 
     # Arriving
 
-    def _on_delivery(self, delivery: Delivery) -> None:
+    def _on_delivery(self, delivery: Delivery) -> bytes | None:
         kind = delivery.body[:1]
+        answer: bytes | None = None
         for key in delivery.keys:
             topic, role = self._standing.get(key, ("", None))
             if role is Role.SUBSCRIBER and kind == MESSAGE:
                 body = delivery.body[1:]
                 self.on_message(Publication(topic, body, delivery.root, delivery.number, delivery.hops))
-            elif role is Role.PUBLISHER and kind != MESSAGE:
+            elif role is Role.SUBSCRIBER and kind == QUESTION:
+                answer = self.on_question(topic, delivery.body[1:])
+            elif role is Role.PUBLISHER and kind in (SUSPEND, RESUME):
                 self._set_wanted(topic, kind == RESUME)
+        return answer
 
 
 def _is_in(key: Key, keys: KeyRange) -> bool:
@@ -364,3 +372,7 @@ def _is_in(key: Key, keys: KeyRange) -> bool:
 
 def _ignore(*_: object) -> None:
     """Nobody listens."""
+
+
+def _no_answer(_topic: str, _body: bytes) -> None:
+    """Nobody knows."""

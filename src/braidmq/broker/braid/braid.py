@@ -20,6 +20,7 @@ from braidmq.broker.braid.outlets import Outlet, Outlets
 from braidmq.broker.braid.shapes import Shape, Shapes, shape_of
 from braidmq.broker.message import Message as Publication
 from braidmq.host import Address, CallError, Host, Message, Reply, Service, handles
+from braidmq.overlay.overlay import Overlay
 from braidmq.overlay.ranges import Outcome
 from braidmq.pubsub.method import Method, ProvenMethod
 from braidmq.pubsub.method import Publication as Arrival
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 HOME = ""
 """The topic of all brokers."""
 
-LOCAL_PREFIXES = ("$SYS/", "$demand/")
-"""Topics that are each broker's own."""
+LOCAL_PREFIXES = ("$SYS/", "$demand/", "$braid/")
+"""Topics that are each broker's own, and those that brokers talk to each other on: none of them is passed on."""
 
 CALL_TIMEOUT_S = 2.0
 FOUND_AFTER_S = 5.0
@@ -125,10 +126,17 @@ class Braid(Service):
     """Made for a broker; `enter` joins it to the others."""
 
     def __init__(
-        self, broker: Broker, host: Host, method: Method, name: str, life: int, introducers: Introducers
+        self,
+        broker: Broker,
+        overlay: Overlay,
+        method: Method,
+        name: str,
+        life: int,
+        introducers: Introducers,
     ) -> None:
         self.broker = broker
-        self.host = host
+        self.overlay = overlay
+        self.host = host = overlay.host
         self.method = method
         self.name = name
         self.introducers = introducers
