@@ -234,6 +234,32 @@ def test_it_is_not_complete_where_nobody_can_answer(overlay: str, answering: Ans
     assert len(missed) <= 3
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_nodes_that_have_left_are_no_gaps(seed: int) -> None:
+    """Others still know them for a while: a message goes round them, and who was sent there is told."""
+    sim = Simulator(seed)
+    posts = []
+    for number in range(16):
+        overlay = Suzaku(sim.host(number), lambda: 0)
+        posts.append(RangeDelivery(overlay, lambda _delivery: None))
+        if number:
+            overlay.host.spawn(overlay.join(b"a%02d" % number))
+        else:
+            overlay.found(b"a00")
+        sim.run(sim.now + 1)
+    for number, post in enumerate(posts):
+        post.host.spawn(post.overlay.join(b"t%02d" % number))
+    sim.run(sim.now + 20)
+    for number in range(4, 10):
+        posts[number].host.spawn(posts[number].overlay.leave(b"t%02d" % number))
+    sim.run(sim.now + 10)
+    outcomes: list[Outcome] = []
+    for post in posts:
+        post.deliver(b"t", b"u", b"x", 30.0, outcomes.append)
+    sim.run(sim.now + 40)
+    assert [outcome.gaps for outcome in outcomes] == [()] * 16
+
+
 def test_a_plan_that_proves_nothing_is_refused() -> None:
     post = Post("suzaku", {0: [b"a"]})
     for plan in (Plan(), Plan(Cut.SFB, Answering.DIRECT)):

@@ -74,7 +74,10 @@ PROVEN = Plan(Cut.RIGHT, Answering.DIRECT, Retrying.BOTH)
 
 
 class Deliver(Message, frozen=True, array_like=True, gc=False):
-    """(root, number) names the delivery, `attempt` counts its repetitions by the root."""
+    """(root, number) names the delivery, `attempt` counts its repetitions by the root.
+
+    `to` are the nodes for which the receiver gets it; `avoid` are nodes that others still know, and that are gone.
+    """
 
     root: Address
     number: int
@@ -83,6 +86,14 @@ class Deliver(Message, frozen=True, array_like=True, gc=False):
     hops: int
     body: bytes
     plan: Plan
+    to: tuple[Key, ...] = ()
+    avoid: tuple[Key, ...] = ()
+
+
+class Gone(Message, frozen=True, array_like=True, gc=False):
+    """Nodes that stand here no longer, though somebody was sent here for them."""
+
+    keys: tuple[Key, ...]
 
 
 class Accepted(Message, frozen=True, array_like=True, gc=False):
@@ -219,7 +230,7 @@ class RangeDelivery(Service):
         if introducer is None:
             self._spread(message, self.host.address, ())
         else:  # a broker that has no key in the overlay hands it to one that has
-            self.host.send(introducer, _onward(message, message.ranges))
+            self.host.send(introducer, _onward(message, message.ranges, ()))
 
     async def _sweep(self) -> None:
         """Re-issues gaps, and ends what takes too long."""
@@ -248,8 +259,22 @@ class RangeDelivery(Service):
         fast = message.plan.retrying & Retrying.FAST
         if message.hops > HOPS_MAX or not self.overlay.view.own:
             return None
+        gone = tuple([key for key in message.to if key not in self.overlay.view.own])
+        if gone:
+            self.host.send(origin, Gone(gone))
+            avoid = tuple(dict.fromkeys((*message.avoid, *gone)))[-AVOID_MAX:]
+            message = msgspec.structs.replace(message, avoid=avoid)
         self._spread(message, origin, ())
         return Accepted() if fast else None
+
+    @handles(Gone)
+    def on_gone(self, origin: Address, told: Gone) -> Reply:
+        """Passes over what is gone, until the overlay has learnt better."""
+        for key in told.keys:
+            entry = self.overlay.view.at(key)
+            if entry is not None and entry.peer.address == origin:
+                entry.known.suspect(entry.peer, self.host.now())
+        return None
 
     def _spread(self, message: Deliver, parent: Address, avoid: tuple[Key, ...]) -> None:
         """Does what is for this host's own nodes, and hands the rest to those that are nearer to it."""
@@ -257,14 +282,15 @@ class RangeDelivery(Service):
         if not new:
             return
         view, now, plan = self.overlay.view, self.host.now(), message.plan
+        passed_over = (*message.avoid, *avoid) if avoid else message.avoid
         keys: list[Key] = []
         covered: list[KeyRange] = []
         ruled_out: list[KeyRange] = []
         age_s = 0.0
         parcels: dict[Address, list[KeyRange]] = {}
-        peers: dict[Address, Peer] = {}
+        peers: dict[Address, dict[Key, Peer]] = {}
         for low, high in new:
-            parts = split(view, low, high, plan.cut, now, avoid)
+            parts = split(view, low, high, plan.cut, now, passed_over)
             keys += parts.keys
             covered += parts.covered
             for peer, piece in parts.pieces:
@@ -275,7 +301,7 @@ class RangeDelivery(Service):
                         age_s = max(age_s, now - known.as_of)
                         continue
                 parcels.setdefault(peer.address, []).append(piece)
-                peers[peer.address] = peer
+                peers.setdefault(peer.address, {})[peer.key] = peer
         answers = self._take(message, keys) if keys else ()
         if self.on_nobody is not None and not keys and not parcels:
             self.on_nobody(message.root, message.body, new)
@@ -287,24 +313,24 @@ class RangeDelivery(Service):
             answer = Covered(message.root, message.number, message.attempt, done, tuple(ruled_out), age_s, answers)
             self._answer(answer, parent if up else message.root)
         for address, pieces in parcels.items():
-            onward = _onward(message, tuple(pieces))
+            onward = _onward(message, tuple(pieces), tuple(peers[address]))
             if plan.retrying & Retrying.FAST:
-                self.host.spawn(self._hand_over(peers[address], onward, parent, avoid))
+                self.host.spawn(self._hand_over(address, onward, parent, avoid))
             else:
                 self.host.send(address, onward)
 
-    async def _hand_over(self, peer: Peer, message: Deliver, parent: Address, avoid: tuple[Key, ...]) -> None:
+    async def _hand_over(self, to: Address, message: Deliver, parent: Address, avoid: tuple[Key, ...]) -> None:
         """Gives ranges to a peer; if it does not take them on, they are split again without it."""
         for _ in range(2):
             try:
-                answer = await self.host.call(peer.address, message, CALL_TIMEOUT_S)
+                answer = await self.host.call(to, message, CALL_TIMEOUT_S)
             except CallError:
                 continue
             if isinstance(answer, Accepted):
                 return
         if len(avoid) < AVOID_MAX:
             again = msgspec.structs.replace(message, hops=message.hops - 1)
-            self._spread(again, parent, (*avoid, peer.key))
+            self._spread(again, parent, (*avoid, *message.to))
 
     def _unseen(self, message: Deliver) -> tuple[KeyRange, ...]:
         """The parts of the message's ranges that come here for the first time in this attempt."""
@@ -391,8 +417,18 @@ class RangeDelivery(Service):
             self._conclude(answer.number, mine)
 
 
-def _onward(message: Deliver, ranges: tuple[KeyRange, ...]) -> Deliver:
-    return Deliver(message.root, message.number, message.attempt, ranges, message.hops + 1, message.body, message.plan)
+def _onward(message: Deliver, ranges: tuple[KeyRange, ...], to: tuple[Key, ...]) -> Deliver:
+    return Deliver(
+        message.root,
+        message.number,
+        message.attempt,
+        ranges,
+        message.hops + 1,
+        message.body,
+        message.plan,
+        to,
+        message.avoid,
+    )
 
 
 def _collected(name: tuple[Address, int, int], branch: _Branch) -> Covered:

@@ -48,9 +48,9 @@ def split(view: View, low: Key, high: Key, cut: Cut, now: float, avoid: tuple[Ke
     if cut is Cut.RIGHT:
         _to_the_right(parts, view, low, high, now, avoid)
     elif parts.keys:
-        _around_own(parts, view, low, high, cut, now)
+        _around_own(parts, view, low, high, cut, now, avoid)
     else:
-        _from_outside(parts, view, low, high, cut, now)
+        _from_outside(parts, view, low, high, cut, now, avoid)
     return parts
 
 
@@ -58,7 +58,7 @@ def split(view: View, low: Key, high: Key, cut: Cut, now: float, avoid: tuple[Ke
 
 
 def _to_the_right(parts: Split, view: View, low: Key, high: Key, now: float, avoid: tuple[Key, ...]) -> None:
-    inside = {entry.peer.key: entry.peer for entry in view.inside(low, high, now) if entry.peer.key not in avoid}
+    inside = {entry.peer.key: entry.peer for entry in view.inside(low, high, now, avoid)}
     places = sorted({*inside, *parts.keys})
     for place, key in enumerate(places):
         end = places[place + 1] if place + 1 < len(places) else high
@@ -98,18 +98,18 @@ def _head(parts: Split, view: View, low: Key, high: Key, now: float, avoid: tupl
 # By links of both sides
 
 
-def _around_own(parts: Split, view: View, low: Key, high: Key, cut: Cut, now: float) -> None:
+def _around_own(parts: Split, view: View, low: Key, high: Key, cut: Cut, now: float, avoid: tuple[Key, ...]) -> None:
     first = view.own[parts.keys[0]]
     if low < first.me.key and low <= first.left.key < first.me.key:
-        _hand_out(parts, view, low, first.me.key, cut, now, leftwards=True)
+        _hand_out(parts, view, low, first.me.key, cut, now, avoid, leftwards=True)
     for place, key in enumerate(parts.keys):
         end = parts.keys[place + 1] if place + 1 < len(parts.keys) else high
         right = view.own[key].right.key
         if key < right < end:
-            _hand_out(parts, view, right, end, cut, now)
+            _hand_out(parts, view, right, end, cut, now, avoid)
 
 
-def _from_outside(parts: Split, view: View, low: Key, high: Key, cut: Cut, now: float) -> None:
+def _from_outside(parts: Split, view: View, low: Key, high: Key, cut: Cut, now: float, avoid: tuple[Key, ...]) -> None:
     """To neighbours in the range if there are any; else nearer to it, if it is not known to be empty.
 
     Nearer is always nearer to `low` on the circle, so nobody outside the range gets the same part of it twice.
@@ -117,14 +117,14 @@ def _from_outside(parts: Split, view: View, low: Key, high: Key, cut: Cut, now: 
     before, behind = view.own_up_to(low), view.own_from(high)
     if before is not None and _is_empty_between(before, low, high):
         return
-    inside = view.inside(low, high, now)
+    inside = view.inside(low, high, now, avoid)
     if not inside:
-        step = view.step_towards(low, now)
+        step = view.step_towards(low, now, avoid=avoid)
         if step is not None:
             parts.pieces.append((step.peer, (low, high)))
         return
     leftwards = behind is not None and behind.left.key == inside[-1].peer.key and behind is not before
-    _hand_out(parts, view, low, high, cut, now, leftwards=leftwards)
+    _hand_out(parts, view, low, high, cut, now, avoid, leftwards=leftwards)
 
 
 def _is_empty_between(before: RingNode, low: Key, high: Key) -> bool:
@@ -135,9 +135,19 @@ def _is_empty_between(before: RingNode, low: Key, high: Key) -> bool:
     return high <= right <= me  # the circle is closed: this node is the last of all keys
 
 
-def _hand_out(parts: Split, view: View, low: Key, high: Key, cut: Cut, now: float, *, leftwards: bool = False) -> None:
+def _hand_out(
+    parts: Split,
+    view: View,
+    low: Key,
+    high: Key,
+    cut: Cut,
+    now: float,
+    avoid: tuple[Key, ...],
+    *,
+    leftwards: bool = False,
+) -> None:
     """Gives a piece without own keys to entries inside it."""
-    inside = view.inside(low, high, now)
+    inside = view.inside(low, high, now, avoid)
     if not inside:
         return
     if cut is Cut.MRF:

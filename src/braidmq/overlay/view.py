@@ -54,10 +54,14 @@ class View:
         self.entries = [found[key] for key in self._keys]
         """In the order of keys, each node once."""
 
-    def inside(self, low: Key, high: Key, now: float) -> list[Entry]:
+    def inside(self, low: Key, high: Key, now: float, avoid: tuple[Key, ...] = ()) -> list[Entry]:
         """The entries in [low, high), in order."""
         some = self.entries[bisect_left(self._keys, low) : bisect_left(self._keys, high)]
-        return [entry for entry in some if not entry.is_suspected(now)]
+        return [entry for entry in some if not entry.is_suspected(now) and entry.peer.key not in avoid]
+
+    def at(self, key: Key) -> Entry | None:
+        place = bisect_left(self._keys, key)
+        return self.entries[place] if place < len(self._keys) and self._keys[place] == key else None
 
     def own_inside(self, low: Key, high: Key) -> list[Key]:
         return self.own_keys[bisect_left(self.own_keys, low) : bisect_left(self.own_keys, high)]
