@@ -409,7 +409,7 @@ def test_another_format_is_refused_each_time_with_the_same_words(tmp_path: Path)
     store._db.execute(f"PRAGMA user_version = {VERSION + 1}")
     store.close()
     for _ in range(2):
-        with pytest.raises(StoreError, match=f"another version \\(format {VERSION + 1}, this one reads {VERSION}\\)"):
+        with pytest.raises(StoreError, match=f"another version \\(format {VERSION + 1}, this one reads 1 to {VERSION}\\)"):
             SqliteStore(tmp_path)
 
 

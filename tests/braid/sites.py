@@ -1,7 +1,7 @@
 """Sites in virtual time: real brokers, real braid, clients in memory; only the network between the sites is simulated.
 
 A site is a `World` of the conformance tests whose clock is the simulator's. Whatever a client sends, the whole braid
-has half a second to do what comes of it.
+has a second to do what comes of it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from braidmq.sim.network import Network, Uniform
 from tests.conformance.pair import Peer, World
 from tests.conformance.wire import Type
 
-SETTLE_S = 0.5
+SETTLE_S = 1.0
 
 
 class Site(World):
@@ -60,7 +60,7 @@ class Site(World):
 
     def settle(self) -> None:
         super().settle()
-        self.sites.run(SETTLE_S)
+        self.sites.run(self.sites.settle_s)
         super().settle()
 
     def crash(self) -> None:
@@ -74,6 +74,7 @@ class Sites:
     def __init__(self, count: int, seed: int = 1, network: Network | None = None, method: str = "relayfree") -> None:
         self.sim = Simulator(seed, network or Uniform(0.001, 0.02))
         self.kind = method
+        self.settle_s = SETTLE_S
         self.all: dict[int, Site] = {}
         self.sent: list[tuple[Address, Address]] = []
         self.sim.on_message = self._count

@@ -62,7 +62,11 @@ class Broker(Tick):
         self.sessions: dict[str, Session] = {}
         self.expires_all = self.limits.message_expiry_max_s > 0
         self.started_at = self.now()
-        self._restore(self.store.load())
+        snapshot = self.store.load()
+        self.saved_history = snapshot.sent
+        self.saved_cursors = snapshot.cursors
+        """What an earlier process left for the braid."""
+        self._restore(snapshot)
         if self.store.dirty:
             self.commit()
         self.timers.at(self.now() + RETAINED_SWEEP_S, self._sweep_retained)

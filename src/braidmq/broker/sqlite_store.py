@@ -23,7 +23,7 @@ from braidmq.mqtt.packets import Will
 from braidmq.mqtt.wire import string
 
 FILE_NAME: Final = "braidmq.sqlite"
-VERSION: Final = 1
+VERSION: Final = 2
 
 _SCHEMA: Final = """
 CREATE TABLE session (
@@ -51,6 +51,12 @@ CREATE TABLE retained (
 CREATE TABLE will (client_id TEXT PRIMARY KEY, will BLOB NOT NULL, due_at REAL) WITHOUT ROWID;
 """
 
+_SINCE_2: Final = """
+CREATE TABLE sent (position INTEGER PRIMARY KEY, row BLOB NOT NULL);
+CREATE TABLE cursor (origin TEXT PRIMARY KEY, row BLOB NOT NULL) WITHOUT ROWID;
+"""
+"""What version 2 has more than version 1."""
+
 _SAVE_SESSION: Final = (
     "INSERT INTO session VALUES (?, ?, ?, ?) "
     "ON CONFLICT (id) DO UPDATE SET expiry_s = excluded.expiry_s, ends_at = excluded.ends_at"
@@ -75,6 +81,10 @@ _SAVE_RETAINED: Final = "INSERT OR REPLACE INTO retained VALUES (?, ?, ?, ?, ?, 
 _DROP_RETAINED: Final = "DELETE FROM retained WHERE topic = ?"
 _SAVE_WILL: Final = "INSERT OR REPLACE INTO will VALUES (?, ?, ?)"
 _DROP_WILL: Final = "DELETE FROM will WHERE client_id = ?"
+_SAVE_SENT: Final = "INSERT OR REPLACE INTO sent VALUES (?, ?)"
+_DROP_SENT: Final = "DELETE FROM sent WHERE position <= ?"
+_SAVE_CURSOR: Final = "INSERT OR REPLACE INTO cursor VALUES (?, ?)"
+_DROP_CURSOR: Final = "DELETE FROM cursor WHERE origin = ?"
 
 
 class SqliteStore:
@@ -110,13 +120,14 @@ class SqliteStore:
         """Looks whose file it is before anything is written to it."""
         found = self._db.execute("PRAGMA user_version").fetchone()[0]
         is_empty = not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if found != VERSION and not (found == 0 and is_empty):
-            whose = f"another version (format {found}, this one reads {VERSION})" if found else "another program"
+        if found not in (1, VERSION) and not (found == 0 and is_empty):
+            whose = f"another version (format {found}, this one reads 1 to {VERSION})" if found else "another program"
             text = f"{self.path} was written by {whose}"
             raise StoreError(f"{text}; use what wrote it, or give this broker another folder with --data")
         self._db.execute("PRAGMA journal_mode = WAL")
-        if is_empty:
-            self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
+        if is_empty or found < VERSION:
+            tables = _SCHEMA + _SINCE_2 if is_empty else _SINCE_2
+            self._db.executescript(f"BEGIN; {tables} PRAGMA user_version = {VERSION}; COMMIT;")
 
     def _maximum(self, table: str) -> int:
         return int(self._db.execute(f"SELECT coalesce(max(id), 0) FROM {table}").fetchone()[0])  # noqa: S608
@@ -226,6 +237,18 @@ class SqliteStore:
     def drop_will(self, client_id: str) -> None:
         self._change(_DROP_WILL, (client_id,))
 
+    def save_sent(self, offset: int, row: bytes) -> None:
+        self._change(_SAVE_SENT, (offset, row))
+
+    def drop_sent(self, up_to: int) -> None:
+        self._change(_DROP_SENT, (up_to,))
+
+    def save_cursor(self, origin: str, row: bytes) -> None:
+        self._change(_SAVE_CURSOR, (origin, row))
+
+    def drop_cursor(self, origin: str) -> None:
+        self._change(_DROP_CURSOR, (origin,))
+
     # What an earlier process left
 
     def load(self) -> Snapshot:
@@ -235,7 +258,9 @@ class SqliteStore:
             self._db.execute("DELETE FROM message WHERE id NOT IN (SELECT message FROM delivery)")
             sessions = self._load_sessions()
             self._load_deliveries(sessions)
-            return Snapshot(list(sessions.values()), self._load_retained(), self._load_wills())
+            sent = [row for (row,) in self._db.execute("SELECT row FROM sent ORDER BY position")]
+            cursors = self._db.execute("SELECT * FROM cursor").fetchall()
+            return Snapshot(list(sessions.values()), self._load_retained(), self._load_wills(), sent, cursors)
         except (sqlite3.Error, msgspec.MsgspecError) as error:
             raise self._unusable(error) from error
 

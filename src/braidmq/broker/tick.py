@@ -89,6 +89,8 @@ class Tick:
         self.tick += 1
         metrics.bytes_received += self.tick_bytes
         self.tick_bytes = 0
+        if self.braid is not None:
+            self.braid.before_commit()
         committed = not self.store.dirty or self.commit()
         touched = self.touched_connections
         self.touched_connections = []

@@ -117,7 +117,7 @@ class SkipGraph(Service):
         self._keep_mending()
 
     async def join(self, key: Key) -> bytes:
-        """Stands for a key in the graph; returns when it does, on all levels that it found, or when it leaves."""
+        """Stands for a key in the graph; returns when it does, or when it leaves. It then climbs by itself."""
         if key in self.nodes:
             return b""
         node = self.nodes[key] = VirtualNode(key)
@@ -129,7 +129,7 @@ class SkipGraph(Service):
             self._forget_top(node)
             self.nodes.pop(key, None)
             return b""
-        await self._climb(node)
+        self.host.spawn(self._climb(node))
         return base.heard
 
     async def leave(self, key: Key) -> None:

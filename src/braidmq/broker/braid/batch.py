@@ -25,6 +25,8 @@ class Letter(msgspec.Struct, frozen=True, array_like=True, gc=False):
     forward: bytes
     """The properties that travel unchanged, as they stand on the wire."""
     expires_in_s: float | None
+    offset: int = 0
+    """Its place in the origin's history, if it is kept there (QoS 1 and 2)."""
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):

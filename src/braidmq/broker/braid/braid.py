@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from braidmq.broker.braid.batch import Batch, letter_of, message_of, pack, unpack
+from braidmq.broker.braid.batch import Batch, Letter, letter_of, message_of, pack, unpack
+from braidmq.broker.braid.cursors import Cursors
+from braidmq.broker.braid.history import History, Sent
 from braidmq.broker.braid.inlets import Inlets
 from braidmq.broker.braid.interest import Interest
 from braidmq.broker.braid.outlets import Outlet, Outlets
+from braidmq.broker.braid.reconcile import Reconciler
 from braidmq.broker.braid.shapes import Shape, Shapes, shape_of
 from braidmq.broker.message import Message as Publication
 from braidmq.host import Address, CallError, Host, Message, Reply, Service, handles
@@ -47,8 +50,17 @@ PROOF_S = 30.0
 REFRESH_S = 300.0
 """How often a broker announces its shapes again, and forgets topics that nobody publishes any more."""
 
-COMPARE_S = 20.0
-"""How often two brokers make sure that they know the same shapes."""
+COMPARE_S = 10.0
+"""How often a broker compares what it knows with another: shapes, and how far histories have come."""
+
+AWAY_SLACK_S = 30.0
+"""How far clocks may differ when a broker that was away asks for what it has missed."""
+
+SAVE_S = 1.0
+"""How often cursors are written if nothing else is."""
+
+OWN = ""
+"""The store's row for the name of the own history, and the time when this broker was last alive."""
 
 POLL_S = 0.02
 
@@ -56,21 +68,34 @@ INTRODUCERS_MAX = 64
 """Other brokers that are remembered to enter by."""
 
 
-class AskShapes(Message, frozen=True, array_like=True, gc=False):
-    """Which shapes do you know? `mine` are those that the asker knows."""
-
-    mine: tuple[Shape, ...]
+Head = tuple[str, Address, int]
+"""An origin, its address, and the last offset of its history."""
 
 
-class TellShapes(Message, frozen=True, array_like=True, gc=False):
+class Compare(Message, frozen=True, array_like=True, gc=False):
+    """What I know; what do you know?"""
+
+    shapes: tuple[Shape, ...]
+    heads: tuple[Head, ...]
+
+
+class Compared(Message, frozen=True, array_like=True, gc=False):
     is_in: bool
     shapes: tuple[Shape, ...]
+    heads: tuple[Head, ...]
 
 
 class Announcement(msgspec.Struct, frozen=True, array_like=True):
     """Said to all brokers."""
 
     shapes: tuple[Shape, ...]
+
+
+class Own(msgspec.Struct, frozen=True, array_like=True):
+    """What a broker knows of itself from before."""
+
+    history: int
+    alive_at: float
 
 
 _log = logging.getLogger("braidmq.braid")
@@ -142,12 +167,33 @@ class Braid(Service):
         self.introducers = introducers
         self.shapes = Shapes()
         self.interest = Interest()
-        self.outlets = Outlets(name, life, self.shapes, host)
+        now = broker.now()
+        own = dict(broker.saved_cursors).get(OWN)
+        before = msgspec.msgpack.decode(own, type=Own) if own else Own(host.chance.getrandbits(48), now)
+        self.origin = f"{name}#{before.history:x}"
+        """The name of this broker's history: another one if its store was lost."""
+        self._own = before
+        self._since = before.alive_at - AWAY_SLACK_S if own else now
+        """What was published before is not missed by anybody here."""
+        saved = [msgspec.msgpack.decode(row, type=Sent) for row in broker.saved_history]
+        self.history = History(broker.store, saved)
+        self.cursors = Cursors(broker.store, [row for row in broker.saved_cursors if row[0] != OWN])
+        self.outlets = Outlets(self.origin, life, self.shapes, host, self.history)
         self.outlets.advertise = method.advertise
         self.outlets.withdraw = method.withdraw
         self.outlets.on_touched = broker.ring
         self.outlets.on_open = broker.router.forget
-        self.inlets = Inlets(host, self._deliver)
+        self.inlets = Inlets(host, self._deliver, self._on_gap)
+        self.reconciler = Reconciler(
+            host,
+            self.origin,
+            self.history,
+            self.cursors,
+            self.interest,
+            self.inlets.take,
+            self.inlets.is_holding,
+        )
+        self._saved_at = 0.0
         self.is_in = False
         self.unproven = 0
         """Publications of QoS 1 or 2 of which no proof came in time."""
@@ -161,7 +207,8 @@ class Braid(Service):
         broker.router.on_filter = self._on_filter
         broker.router.outlet_for = self.outlets.open_for
         for topic_filter in broker.router.filters():
-            self.interest.add(topic_filter)
+            if not topic_filter.startswith(LOCAL_PREFIXES):
+                self.interest.add(topic_filter, 0.0)
 
     # Entering
 
@@ -181,6 +228,7 @@ class Braid(Service):
         await self._compare()
         self._announce([shape for one in self.interest.filters if (shape := shape_of(one))])
         self._stand()
+        self.reconciler.ask_everybody()
         self.host.spawn(self._keep_comparing())
         self.host.spawn(self._keep_refreshing())
 
@@ -188,7 +236,7 @@ class Braid(Service):
         seeds = [seed for seed in self.introducers.seeds if seed != self.host.address]
         self.host.chance.shuffle(seeds)
         for seed in seeds:
-            if await self._ask_shapes(seed):
+            if await self._compare_with(seed):
                 self.introducers.meet(seed)
                 self.introducers.may_be_used = True
                 return True
@@ -204,24 +252,36 @@ class Braid(Service):
 
     # Shapes
 
-    async def _ask_shapes(self, address: Address) -> bool:
-        """Exchanges shapes with another broker; whether it answered and is in the braid."""
+    async def _compare_with(self, address: Address) -> bool:
+        """Exchanges what is known with another broker; whether it answered and is in the braid."""
         try:
-            told = await self.host.call(address, AskShapes(tuple(self.shapes)), CALL_TIMEOUT_S)
+            told = await self.host.call(address, Compare(tuple(self.shapes), self._heads()), CALL_TIMEOUT_S)
         except CallError:
             return False
-        if not isinstance(told, TellShapes):
+        if not isinstance(told, Compared):
             return False
         self._learn(told.shapes)
+        self._learn_heads(told.heads)
         return told.is_in
 
-    @handles(AskShapes)
-    def on_ask_shapes(self, origin: Address, asked: AskShapes) -> Reply:
+    @handles(Compare)
+    def on_compare(self, origin: Address, asked: Compare) -> Reply:
         if self.is_in:
             self.introducers.meet(origin)
-        known = tuple(self.shapes)
-        self._learn(asked.mine)
-        return TellShapes(self.is_in, known)
+        answer = Compared(self.is_in, tuple(self.shapes), self._heads())
+        self._learn(asked.shapes)
+        self._learn_heads(asked.heads)
+        return answer
+
+    def _heads(self) -> tuple[Head, ...]:
+        own: tuple[Head, ...] = ((self.origin, self.host.address, self.history.head),) if self.history.head else ()
+        return own + tuple([(origin, cursor.address, cursor.head) for origin, cursor in self.cursors])
+
+    def _learn_heads(self, heads: Iterable[Head]) -> None:
+        for origin, address, head in heads:
+            if origin != self.origin:
+                cursor = self.cursors.of(origin, address, self._since)
+                cursor.head = max(cursor.head, head)
 
     def _learn(self, shapes: Iterable[Shape]) -> None:
         for shape in self.shapes.learn(shapes, self.host.now()):
@@ -243,12 +303,17 @@ class Braid(Service):
     async def _compare(self) -> None:
         other = self.introducers()
         if other is not None:
-            await self._ask_shapes(other)
+            await self._compare_with(other)
 
     async def _keep_comparing(self) -> None:
         while self.is_in:
             await self.host.sleep(self.host.chance.uniform(0.5, 1.0) * COMPARE_S)
             await self._compare()
+            self.reconciler.ask_regularly()
+            self.history.trim(self.broker.now())
+            self._own = Own(self._own.history, self.broker.now())
+            self.broker.store.save_cursor(OWN, msgspec.msgpack.encode(self._own))
+            self.broker.ring()
 
     async def _keep_refreshing(self) -> None:
         while self.is_in:
@@ -264,7 +329,7 @@ class Braid(Service):
         if topic_filter.startswith(LOCAL_PREFIXES):
             return
         if wanted:
-            self.interest.add(topic_filter)
+            self.interest.add(topic_filter, self.broker.now())
         else:
             self.interest.discard(topic_filter)
         if self.is_in:
@@ -275,14 +340,13 @@ class Braid(Service):
         should = dict.fromkeys(self.interest.standing)
         for topic_filter in should:
             if topic_filter not in self._standing:
-                self._standing[topic_filter] = None
+                self._standing[topic_filter] = self._settling[topic_filter] = None
                 self.host.spawn(self._begin(topic_filter))
         for topic_filter in [one for one in self._standing if one not in should]:
             del self._standing[topic_filter]
             self.host.spawn(self._end(topic_filter))
 
     async def _begin(self, topic_filter: str) -> None:
-        self._settling[topic_filter] = None
         shape = shape_of(topic_filter)
         if shape is not None and shape not in self.shapes:
             await self._announce_and_wait(shape)
@@ -327,10 +391,17 @@ class Braid(Service):
         if message.topic.startswith(LOCAL_PREFIXES):
             return False
         outlet = self.outlets.for_publication(message.topic)
-        if not outlet.is_open:
-            return False
-        outlet.take_letter(letter_of(message, self.broker.now()))
-        return True
+        now = self.broker.now()
+        is_open = outlet.is_open
+        if is_open or (message.qos and outlet.is_haunted(self.host.now())):
+            outlet.take_letter(letter_of(message, now), now)
+        return is_open
+
+    def before_commit(self) -> None:
+        """Writes how far others' histories were followed, with what came of them."""
+        if self.cursors.is_changed and (self.broker.store.dirty or self.broker.now() - self._saved_at > SAVE_S):
+            self._saved_at = self.broker.now()
+            self.cursors.save()
 
     def flush(self) -> None:
         """The end of a tick: what was collected leaves."""
@@ -361,8 +432,15 @@ class Braid(Service):
         except msgspec.MsgspecError as error:
             _log.warning("%s sent something that is no batch of publications: %s", arrival.origin, error)
             return
-        if batch.origin != self.name:  # clients here have had it from the broker itself
+        if batch.origin != self.origin:  # clients here have had it from the broker itself
+            if batch.letters and batch.letters[0].offset:
+                self.cursors.of(batch.origin, arrival.origin, self._since)
             self.inlets.take(batch)
+
+    def _on_gap(self, origin: str) -> None:
+        cursor = self.cursors.get(origin)
+        if cursor is not None:
+            self.reconciler.ask_soon(origin, cursor)
 
     def _on_announcement(self, arrival: Arrival) -> None:
         try:
@@ -377,5 +455,10 @@ class Braid(Service):
         now = self.broker.now()
         for letter in batch.letters:
             message = message_of(letter, batch.topic, now)
-            if not message.expired(now):
+            if self._is_new(batch.origin, letter) and not message.expired(now):
                 self.broker.inject(message)
+
+    def _is_new(self, origin: str, letter: Letter) -> bool:
+        """Whether a publication has not been handled before, in this life of the broker or an earlier one."""
+        cursor = self.cursors.get(origin)
+        return not letter.offset or cursor is None or self.cursors.take(origin, cursor, letter.offset)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from braidmq.mqtt.topics import has_wildcard
+from braidmq.mqtt.topics import has_wildcard, matches
 from braidmq.mqtt.trees import FilterTree
 
 
@@ -30,7 +30,8 @@ class Interest:
     """The filters of all subscriptions here, and those among them that the broker stands for."""
 
     def __init__(self) -> None:
-        self.filters: dict[str, None] = {}
+        self.filters: dict[str, float] = {}
+        """By filter: since when it is wanted (Unix time)."""
         self._standing: FilterTree[str] = FilterTree()
 
     @property
@@ -41,8 +42,12 @@ class Interest:
         """The standing filter that brings what a filter matches: itself or a broader one; None if there is none."""
         return next((one for one in self._standing.match(topic_filter) if covers(one, topic_filter)), None)
 
-    def add(self, topic_filter: str) -> None:
-        self.filters[topic_filter] = None
+    def wanted(self, topic: str, at: float) -> bool:
+        """Whether somebody here wanted a topic at a time."""
+        return any(since <= at and matches(one, topic) for one, since in self.filters.items())
+
+    def add(self, topic_filter: str, since: float) -> None:
+        self.filters[topic_filter] = since
         if self.stands_for(topic_filter) is None:
             for narrower in [one for one in self._standing.values() if covers(topic_filter, one)]:
                 self._standing.remove(narrower)
@@ -52,4 +57,4 @@ class Interest:
         self.filters.pop(topic_filter, None)
         if self._standing.remove(topic_filter) is not None and has_wildcard(topic_filter):
             for narrower in [one for one in self.filters if covers(topic_filter, one)]:
-                self.add(narrower)
+                self.add(narrower, self.filters[narrower])

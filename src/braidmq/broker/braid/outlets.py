@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from braidmq.broker.braid.batch import Batch, Letter
+from braidmq.broker.braid.history import HISTORY_S, History
 from braidmq.mqtt.packets import V5
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ HELD_BYTES_MAX = 1 << 20
 OUTLETS_MAX = 100_000
 """Topics that this broker's clients may publish at a time; the one that was unused for longest goes."""
 
+AFTER_START_S = 120.0
+"""How long after its start a broker keeps all of QoS 1 and 2, since it does not know yet what was wanted before."""
+
 IDLE_S = 600.0
 """How long a topic that nobody publishes any more stays advertised."""
 
@@ -30,7 +34,18 @@ IDLE_S = 600.0
 class Outlet:
     """One topic."""
 
-    __slots__ = ("_outlets", "_pieces", "_size", "filters", "is_settled", "number", "topic", "used_at", "wanted")
+    __slots__ = (
+        "_outlets",
+        "_pieces",
+        "_size",
+        "filters",
+        "is_settled",
+        "number",
+        "topic",
+        "used_at",
+        "wanted",
+        "wanted_at",
+    )
 
     def __init__(self, outlets: Outlets, topic: str, filters: Iterable[str]) -> None:
         self._outlets = outlets
@@ -44,6 +59,8 @@ class Outlet:
         self.number = 0
         """Of the last publication that was taken."""
         self.used_at = 0.0
+        self.wanted_at = outlets.haunted_at
+        """When somebody was last known to want it."""
         self._pieces: list[tuple[int, int, int, bytes, Letter | None]] = []
         self._size = 0
 
@@ -52,17 +69,27 @@ class Outlet:
         """Whether publications may have to leave here."""
         return bool(self.wanted) or not self.is_settled
 
+    def is_haunted(self, now: float) -> bool:
+        """Whether somebody who cannot be reached now may still want it: then QoS 1 and 2 are kept for them."""
+        return self.is_open or now - self.wanted_at < HISTORY_S
+
     def take_run(self, version: int, run: bytes, count: int) -> None:
         """Plain QoS 0 publications, as they came."""
+        if not self.is_open:
+            return
         if self._size > HELD_BYTES_MAX and not self.is_settled:
             self._outlets.dropped += count
         else:
             self._take(version, count, run, None)
 
-    def take_letter(self, letter: Letter) -> int:
-        """Any other publication; its number."""
-        self._take(V5, 1, b"", letter)
-        return self.number
+    def take_letter(self, letter: Letter, now: float) -> None:
+        """Any other publication; of QoS 1 and 2 it is kept, and leaves if somebody can be reached."""
+        if letter.qos:
+            letter = self._outlets.keep(self.topic, self.number + 1, letter, now)
+        if self.is_open:
+            self._take(V5, 1, b"", letter)
+        elif letter.qos:
+            self.number += 1
 
     def _take(self, version: int, count: int, run: bytes, letter: Letter | None) -> None:
         if not self._pieces:
@@ -97,9 +124,11 @@ def _kind(piece: tuple[int, int, int, bytes, Letter | None]) -> tuple[int, bool,
 class Outlets:
     """All topics that are published here."""
 
-    def __init__(self, origin: str, life: int, shapes: Shapes, host: Host) -> None:
+    def __init__(self, origin: str, life: int, shapes: Shapes, host: Host, history: History) -> None:
         self.origin = origin
         self.life = life
+        self.haunted_at = host.now() + AFTER_START_S - HISTORY_S
+        self._history = history
         self.dropped = 0
         """Publications that were held, and then had no room."""
         self.advertise: Callable[[str], Awaitable[None]]
@@ -130,7 +159,7 @@ class Outlets:
     def open_for(self, topic: str) -> Outlet | None:
         """The outlet of a topic, if it is published here and somebody may want it."""
         outlet = self._by_topic.get(topic)
-        return outlet if outlet is not None and outlet.is_open else None
+        return outlet if outlet is not None and outlet.is_haunted(self._host.now()) else None
 
     def for_publication(self, topic: str) -> Outlet:
         """The outlet of a topic that is published now."""
@@ -142,6 +171,9 @@ class Outlets:
 
     def batch(self, topic: str, first: int, count: int, version: int, run: bytes, letters: tuple[Letter, ...]) -> Batch:
         return Batch(self.origin, self.life, topic, first, count, version, run, letters)
+
+    def keep(self, topic: str, number: int, letter: Letter, now: float) -> Letter:
+        return self._history.append(topic, self.life, number, letter, now)
 
     def touch(self, outlet: Outlet) -> None:
         if not self._touched:
@@ -170,6 +202,8 @@ class Outlets:
 
     def _update(self, outlet: Outlet, topic_filter: str, wanted: bool) -> None:
         was_open = outlet.is_open
+        if was_open:
+            outlet.wanted_at = self._host.now()
         if wanted:
             outlet.wanted[topic_filter] = None
         else:

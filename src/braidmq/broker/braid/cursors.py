@@ -1,0 +1,112 @@
+"""How far this broker has followed the histories of others.
+
+For each origin: up to `floor` everything that clients here wanted has been handled; behind it, `seen` has what was. It
+is written to the store in the same commit as what came of it, so that after a crash nothing is missing and nothing
+comes twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from braidmq.broker.store import Store
+from braidmq.host import Address
+
+SEEN_MAX = 10_000
+"""Offsets behind the floor that are remembered one by one; more means that it is time to ask the origin."""
+
+ORIGINS_MAX = 4096
+"""Brokers whose histories are followed; the one that was heard of least recently goes."""
+
+
+class Cursor(msgspec.Struct):
+    address: Address
+    floor: int = 0
+    head: int = 0
+    """The last offset that the origin is known to have."""
+    since: float = 0.0
+    """Publications from before this time are not missed: nobody here wanted them yet."""
+    seen: dict[int, None] = msgspec.field(default_factory=dict)
+    asked_at: float = 0.0
+
+    def seen_ranges(self) -> list[tuple[int, int]]:
+        """`seen` as ranges, both ends included."""
+        ranges: list[tuple[int, int]] = []
+        for offset in sorted(self.seen):
+            if ranges and ranges[-1][1] == offset - 1:
+                ranges[-1] = (ranges[-1][0], offset)
+            else:
+                ranges.append((offset, offset))
+        return ranges
+
+    def raise_floor(self, floor: int) -> None:
+        if floor > self.floor:
+            self.floor = floor
+            self.seen = {offset: None for offset in self.seen if offset > floor}
+
+
+class SavedCursor(msgspec.Struct, frozen=True, array_like=True):
+    address: Address
+    floor: int
+    since: float
+    seen: list[tuple[int, int]]
+
+
+class Cursors:
+    def __init__(self, store: Store, saved: Iterable[tuple[str, bytes]]) -> None:
+        self._store = store
+        self._by_origin: dict[str, Cursor] = {}
+        self._changed: dict[str, None] = {}
+        for origin, row in saved:
+            one = msgspec.msgpack.decode(row, type=SavedCursor)
+            seen = dict.fromkeys(offset for low, high in one.seen for offset in range(low, high + 1))
+            self._by_origin[origin] = Cursor(one.address, one.floor, one.floor, one.since, seen)
+
+    def __iter__(self) -> Iterator[tuple[str, Cursor]]:
+        return iter(list(self._by_origin.items()))
+
+    def get(self, origin: str) -> Cursor | None:
+        return self._by_origin.get(origin)
+
+    def of(self, origin: str, address: Address, since: float) -> Cursor:
+        """The cursor for an origin; if it is new, for what is published from `since` on."""
+        cursor = self._by_origin.get(origin)
+        if cursor is None:
+            if len(self._by_origin) >= ORIGINS_MAX:
+                oldest = next(iter(self._by_origin))
+                del self._by_origin[oldest]
+                self._store.drop_cursor(oldest)
+            cursor = self._by_origin[origin] = Cursor(address, since=since)
+            self._changed[origin] = None
+        cursor.address = address
+        return cursor
+
+    def take(self, origin: str, cursor: Cursor, offset: int) -> bool:
+        """Notes that a publication is handled now; False if it was before."""
+        if offset <= cursor.floor or offset in cursor.seen:
+            return False
+        cursor.seen[offset] = None
+        cursor.head = max(cursor.head, offset)
+        self._changed[origin] = None
+        if len(cursor.seen) > SEEN_MAX:  # what is missing below is given up
+            cursor.raise_floor(min(cursor.seen))
+        return True
+
+    def note(self, origin: str) -> None:
+        """The cursor of an origin has changed."""
+        self._changed[origin] = None
+
+    @property
+    def is_changed(self) -> bool:
+        return bool(self._changed)
+
+    def save(self) -> None:
+        """Writes what has changed, with the commit that follows."""
+        for origin in self._changed:
+            cursor = self._by_origin.get(origin)
+            if cursor is not None:
+                saved = SavedCursor(cursor.address, cursor.floor, cursor.since, cursor.seen_ranges())
+                self._store.save_cursor(origin, msgspec.msgpack.encode(saved))
+        self._changed.clear()

@@ -1,0 +1,433 @@
+"""The directory: which broker has which client id.
+
+A client id is one client's anywhere in the braid, so a broker that gets its CONNECT must find out who had it before.
+Every broker stands in the overlay once more, at a hash of its name, and keeps the entries of the client ids whose
+hashes lie between its own and the next broker's:
+
+      …  other keys │ $braid/dir 1f… b   $braid/dir 6c… a   $braid/dir d0… c │ other keys  …
+                      ◀─────── b ───────▶◀────── a ────────▶◀───── c ──────▶
+
+What lies before the first of them is the first one's, too: a lookup that ends before the segment has it on its right.
+
+Entries are soft. A claim (at CONNECT) is answered with who was there before and gets a higher epoch; holders repeat
+what they have now and then, so that what a crash took away comes back, and learn who has overtaken them. Each keeper
+sends a copy of what it is told to the neighbour that will inherit from it. A keeper that does not answer is passed by:
+its heir is asked instead. Two claims that met different keepers are told apart by their epochs, which follow the clock.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+
+import msgspec
+
+from braidmq.host import Address, CallError, Host, Message, Reply, Service, handles
+from braidmq.keys import Key, Role, key_of, segment
+from braidmq.overlay.overlay import Found, Overlay
+from braidmq.overlay.peers import Peer
+from braidmq.overlay.ring import RingNode
+
+TOPIC = "$braid/dir"
+LOW, HIGH = segment(TOPIC, Role.SUBSCRIBER)
+
+REGISTER_S = 30.0
+"""How often a broker repeats which clients it has."""
+
+ENTRY_KEPT_S = 4 * REGISTER_S
+"""How long an entry is kept that nobody repeats."""
+
+ENTRIES_MAX = 1_000_000
+"""Entries that a broker keeps, its own and copies; the one that was heard of least recently goes."""
+
+PAGE_MAX = 1000
+"""Entries in one message."""
+
+ARCS_MAX = 1024
+"""Keepers that a broker remembers, with the hashes that are theirs."""
+
+CALL_TIMEOUT_S = 1.0
+TRIES_MAX = 4
+AGAIN_S = 0.05
+"""How long to wait for a keeper that is just taking over."""
+
+
+class Holder(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Who has a client id, and since when: of two the one with the higher epoch."""
+
+    client_id: str
+    address: Address
+    name: str
+    epoch: int
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a keeper knows. `claim` names the claim that made it, `before` who had the client id before that."""
+
+    holder: Holder
+    claim: int = 0
+    before: Holder | None = None
+
+
+class Claim(Message, frozen=True, array_like=True, gc=False):
+    """The client is here now. `stands_in`: its keeper does not answer, so you are asked."""
+
+    client_id: str
+    name: str
+    epoch: int
+    claim: int
+    stands_in: bool
+
+
+class Claimed(Message, frozen=True, array_like=True, gc=False):
+    epoch: int
+    before: Holder | None
+
+
+class Register(Message, frozen=True, array_like=True, gc=False):
+    """These clients are here still: (client id, epoch)."""
+
+    name: str
+    clients: tuple[tuple[str, int], ...]
+    stands_in: bool
+
+
+class Registered(Message, frozen=True, array_like=True, gc=False):
+    """`others`: what was known otherwise. `not_mine`: ask somebody else."""
+
+    others: tuple[Holder, ...]
+    not_mine: tuple[str, ...]
+
+
+class NotMine(Message, frozen=True, array_like=True, gc=False):
+    """Somebody else keeps this entry."""
+
+
+class Again(Message, frozen=True, array_like=True, gc=False):
+    """The entries of this keeper are on their way to it."""
+
+
+class Copies(Message, frozen=True, array_like=True, gc=False):
+    """Keep these, in case they become yours."""
+
+    entries: tuple[Entry, ...]
+
+
+class Kept(Message, frozen=True, array_like=True, gc=False):
+    """They are kept."""
+
+
+class AskEntries(Message, frozen=True, array_like=True, gc=False):
+    """The entries with hashes in [low, high) are mine now; a page of them, behind the client id `after`."""
+
+    low: Key
+    high: Key
+    after: str
+
+
+def _hash(text: str) -> str:
+    return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def place_of(client_id: str) -> Key:
+    """Where a client id belongs."""
+    return key_of(TOPIC, Role.SUBSCRIBER, _hash(client_id), "")
+
+
+def stand_of(name: str) -> Key:
+    """Where a broker stands."""
+    return key_of(TOPIC, Role.SUBSCRIBER, _hash(name), name)
+
+
+def _is_inside(key: Key) -> bool:
+    return LOW <= key < HIGH
+
+
+class Arc(msgspec.Struct, frozen=True):
+    """The hashes of one keeper, as they were when they were looked up; `heir` is known for the first one."""
+
+    low: Key
+    high: Key
+    keeper: Peer
+    heir: Peer | None
+
+
+class Directory(Service):
+    """One broker's part: a keeper of entries, and the way to the others."""
+
+    def __init__(self, overlay: Overlay, name: str, now: Callable[[], float]) -> None:
+        """`now` is Unix time: epochs follow it."""
+        self.host: Host = overlay.host
+        self.name = name
+        self.lookups = 0
+        """How often a keeper had to be looked up: it was not remembered."""
+        self.hops = 0
+        """How many hops these took."""
+        self._overlay = overlay
+        self._now = now
+        self._key = stand_of(name)
+        self._entries: dict[str, Entry] = {}
+        """The one that was heard of least recently first."""
+        self._heard_at: dict[str, float] = {}
+        self._is_filling = False
+        self._arcs: dict[Key, Arc] = {}
+        self._lows: list[Key] = []
+        """Where the arcs begin, in order."""
+        self.host.serve(self)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    # Coming and going
+
+    async def enter(self) -> None:
+        """Becomes a keeper, with the entries that are its own from now on."""
+        self._is_filling = True
+        await self._overlay.join(self._key)
+        own = self._own
+        if own is not None:
+            low = self._key if _is_inside(own.left.key) and own.left.key < self._key else LOW
+            high = own.right.key if self._key < own.right.key < HIGH else HIGH
+            for neighbour in {peer.address: None for peer in (own.left, own.right) if _is_inside(peer.key)}:
+                if neighbour != self.host.address:
+                    await self._fill(neighbour, low, high)
+        self._is_filling = False
+
+    async def _fill(self, neighbour: Address, low: Key, high: Key) -> None:
+        after = ""
+        while True:
+            told = await self._call(neighbour, AskEntries(low, high, after)) or await self._call(
+                neighbour, AskEntries(low, high, after)
+            )
+            if not isinstance(told, Copies) or not told.entries:
+                return
+            self._take_copies(told.entries)
+            after = told.entries[-1].holder.client_id
+
+    @handles(AskEntries)
+    def on_ask_entries(self, _origin: Address, asked: AskEntries) -> Reply:
+        wanted = [one for one in self._entries if one > asked.after and asked.low <= place_of(one) < asked.high]
+        return Copies(tuple([self._entries[one] for one in sorted(wanted)[:PAGE_MAX]]))
+
+    async def leave(self) -> None:
+        """Gives the entries to who inherits them, and is no keeper any more."""
+        heir = self._heir
+        entries = list(self._entries.values())
+        if heir is not None:
+            for start in range(0, len(entries), PAGE_MAX):
+                await self._call(heir.address, Copies(tuple(entries[start : start + PAGE_MAX])))
+        await self._overlay.leave(self._key)
+
+    # Claiming and registering
+
+    async def claim(self, client_id: str) -> Claimed | None:
+        """Makes this broker the holder of a client id; who was it before. None if no keeper answered."""
+        epoch = int(self._now() * 1000)
+        number = self.host.chance.getrandbits(62)
+        for stands_in in (False, False, True, True):
+            answer = await self._ask(client_id, Claim(client_id, self.name, epoch, number, stands_in))
+            if isinstance(answer, Claimed):
+                return answer
+        return None
+
+    async def register(self, clients: Iterable[tuple[str, int]]) -> list[Holder] | None:
+        """Repeats what this broker holds; what others know otherwise. None if a keeper did not answer."""
+        left = dict(clients)
+        others: list[Holder] = []
+        for stands_in in (False, False, True, True):
+            groups: dict[Arc | None, list[tuple[str, int]]] = {}
+            for client_id, epoch in left.items():
+                groups.setdefault(await self._arc_of(place_of(client_id)), []).append((client_id, epoch))
+            for arc, group in groups.items():
+                if arc is None:
+                    continue
+                for start in range(0, len(group), PAGE_MAX):
+                    page = group[start : start + PAGE_MAX]
+                    answer = await self._ask_keeper(arc, Register(self.name, tuple(page), stands_in))
+                    if isinstance(answer, Registered):
+                        others += answer.others
+                        for client_id, _ in page:
+                            if client_id not in answer.not_mine:
+                                del left[client_id]
+                        if answer.not_mine:
+                            self._forget_arc(arc.low)
+            if not left:
+                return others
+        return None
+
+    async def _ask(self, client_id: str, request: Claim) -> object:
+        arc = await self._arc_of(place_of(client_id))
+        return None if arc is None else await self._ask_keeper(arc, request)
+
+    async def _ask_keeper(self, arc: Arc, request: Claim | Register) -> object:
+        """Asks the keeper of an arc, or its heir if that is asked to stand in for it."""
+        to: Peer | None = arc.keeper
+        if request.stands_in:
+            to = await self._heir_of(arc)
+        if to is None:
+            return None
+        for _ in range(TRIES_MAX):
+            answer = await self._call(to.address, request)
+            if not isinstance(answer, Again):
+                break
+            await self.host.sleep(AGAIN_S)
+        if answer is None or isinstance(answer, NotMine):
+            self._forget_arc(arc.low)
+        return answer
+
+    async def _call(self, to: Address, request: Message) -> object:
+        if to == self.host.address:
+            return self._answer(request)
+        try:
+            return await self.host.call(to, request, CALL_TIMEOUT_S)
+        except CallError:
+            return None
+
+    def _answer(self, request: Message) -> object:
+        if isinstance(request, Claim):
+            return self.on_claim(self.host.address, request)
+        assert isinstance(request, Register)
+        return self.on_register(self.host.address, request)
+
+    # Who keeps what
+
+    @property
+    def _own(self) -> RingNode | None:
+        return self._overlay.view.own.get(self._key)
+
+    @property
+    def _heir(self) -> Peer | None:
+        """Who would keep this broker's entries if it were gone."""
+        own = self._own
+        if own is None:
+            return None
+        heir = own.left if _is_inside(own.left.key) and own.left.key < self._key else own.right
+        return heir if _is_inside(heir.key) and heir.address != self.host.address else None
+
+    def _is_mine(self, place: Key) -> bool:
+        own = self._own
+        if own is None:
+            return False
+        if place >= self._key:
+            return not self._key < own.right.key <= place
+        return not (_is_inside(own.left.key) and own.left.key < self._key)
+
+    async def _arc_of(self, place: Key) -> Arc | None:
+        """The keeper of a place, remembered or looked up."""
+        at = bisect_right(self._lows, place) - 1
+        if at >= 0 and place < self._arcs[self._lows[at]].high:
+            return self._arcs[self._lows[at]]
+        self.lookups += 1
+        found = await self._overlay.lookup(place)
+        if found is None:
+            return None
+        self.hops += found.hops
+        arc = _arc(found)
+        if arc is not None:
+            self._forget_arc(arc.low)
+            self._arcs[arc.low] = arc
+            insort(self._lows, arc.low)
+            if len(self._arcs) > ARCS_MAX:
+                self._forget_arc(next(iter(self._arcs)))
+        return arc
+
+    def _forget_arc(self, low: Key) -> None:
+        if self._arcs.pop(low, None) is not None:
+            self._lows.remove(low)
+
+    async def _heir_of(self, arc: Arc) -> Peer | None:
+        found = await self._overlay.lookup(arc.keeper.key[:-1])
+        if found is not None and _is_inside(found.owner.key) and found.owner.key < arc.keeper.key:
+            return found.owner
+        return arc.heir
+
+    # What a keeper is told
+
+    @handles(Claim)
+    def on_claim(self, origin: Address, claim: Claim) -> Reply:
+        if self._is_filling:
+            return Again()
+        if not claim.stands_in and not self._is_mine(place_of(claim.client_id)):
+            return NotMine()
+        old = self._entries.get(claim.client_id)
+        if old is not None and old.claim == claim.claim:  # the answer got lost
+            return Claimed(old.holder.epoch, old.before)
+        epoch = claim.epoch if old is None else max(claim.epoch, old.holder.epoch + 1)
+        before = None if old is None else old.holder
+        entry = Entry(Holder(claim.client_id, origin, claim.name, epoch), claim.claim, before)
+        self._keep(entry)
+        self._copy([entry])
+        return Claimed(epoch, before)
+
+    @handles(Register)
+    def on_register(self, origin: Address, told: Register) -> Reply:
+        if self._is_filling:
+            return Again()
+        others: list[Holder] = []
+        not_mine: list[str] = []
+        kept: list[Entry] = []
+        for client_id, epoch in told.clients:
+            old = self._entries.get(client_id)
+            if not told.stands_in and not self._is_mine(place_of(client_id)):
+                not_mine.append(client_id)
+                continue
+            if old is not None and (old.holder.name != told.name or old.holder.epoch != epoch):
+                others.append(old.holder)
+            if old is None or epoch > old.holder.epoch or old.holder.name == told.name:
+                highest = epoch if old is None else max(epoch, old.holder.epoch)
+                holder = Holder(client_id, origin, told.name, highest)
+                same = old is not None and old.holder == holder
+                entry = old if same and old is not None else Entry(holder)
+                self._keep(entry)
+                kept.append(entry)
+        self._copy(kept)
+        return Registered(tuple(others), tuple(not_mine))
+
+    @handles(Copies)
+    def on_copies(self, _origin: Address, told: Copies) -> Reply:
+        self._take_copies(told.entries)
+        return Kept()
+
+    def _take_copies(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            known = self._entries.get(entry.holder.client_id)
+            if known is None or known.holder.epoch <= entry.holder.epoch:
+                self._keep(entry)
+
+    def _copy(self, entries: list[Entry]) -> None:
+        heir = self._heir
+        if heir is not None and entries:
+            self.host.send(heir.address, Copies(tuple(entries)))
+
+    def _keep(self, entry: Entry) -> None:
+        client_id = entry.holder.client_id
+        self._entries.pop(client_id, None)
+        self._heard_at.pop(client_id, None)
+        self._entries[client_id] = entry
+        self._heard_at[client_id] = self.host.now()
+        if len(self._entries) > ENTRIES_MAX:
+            self._forget(next(iter(self._entries)))
+
+    def expire(self) -> None:
+        """Forgets what nobody has repeated for long."""
+        oldest = self.host.now() - ENTRY_KEPT_S
+        for client_id, heard_at in list(self._heard_at.items()):
+            if heard_at >= oldest:
+                break
+            self._forget(client_id)
+
+    def _forget(self, client_id: str) -> None:
+        del self._entries[client_id]
+        del self._heard_at[client_id]
+
+
+def _arc(found: Found) -> Arc | None:
+    """What a lookup says about the keepers around a place."""
+    owner, right = found.owner, found.right
+    if _is_inside(owner.key):
+        has_next = owner.key < right.key < HIGH
+        return Arc(owner.key, right.key if has_next else HIGH, owner, right if has_next else None)
+    if _is_inside(right.key):
+        return Arc(LOW, right.key, right, None)
+    return None

@@ -1,0 +1,163 @@
+"""Reconciling: this broker asks others for what it has missed, and answers those who ask.
+
+It asks when it enters, when a stream of QoS 1 or 2 has a gap, when it hears of an offset that it should have had, and
+now and then. The origin looks through its history for what the asker wants (its filters, told once and then named by
+their digest) and has not got. Both sides are bounded: a page at a time, one question to an origin at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from hashlib import sha256
+
+import msgspec
+
+from braidmq.broker.braid.batch import Batch
+from braidmq.broker.braid.cursors import Cursor, Cursors
+from braidmq.broker.braid.history import History, Sent
+from braidmq.broker.braid.interest import Interest
+from braidmq.host import Address, CallError, Host, Message, Reply, Service, handles
+from braidmq.mqtt.packets import V5
+from braidmq.mqtt.trees import FilterTree
+
+ASK_TIMEOUT_S = 5.0
+PAGE_BYTES_MAX = 256 << 10
+SOON_S = 1.0
+"""The least time between two rounds of questions to one origin."""
+
+REGULARLY_S = 30.0
+"""How often a broker asks an origin that has more than it has seen, though nothing seems to be missing."""
+
+DIGESTS_MAX = 512
+"""Sets of filters that a broker remembers for those who ask."""
+
+_log = logging.getLogger("braidmq.braid")
+
+
+class AskMissed(Message, frozen=True, array_like=True, gc=False):
+    """What have I missed? `filters` is None if you should know them by their digest."""
+
+    floor: int
+    since: float
+    seen: tuple[tuple[int, int], ...]
+    digest: bytes
+    filters: tuple[str, ...] | None
+
+
+class Missed(Message, frozen=True, array_like=True, gc=False):
+    """A page of it; up to `floor` that is all. `head` is the last offset there is."""
+
+    sent: tuple[bytes, ...]
+    floor: int
+    head: int
+
+
+class TellFilters(Message, frozen=True, array_like=True, gc=False):
+    """I do not know these filters: ask again, and name them."""
+
+
+class Reconciler(Service):
+    def __init__(
+        self,
+        host: Host,
+        name: str,
+        history: History,
+        cursors: Cursors,
+        interest: Interest,
+        take: Callable[[Batch], None],
+        is_holding: Callable[[str], bool],
+    ) -> None:
+        """`take` handles what was missed; `is_holding` says whether something of an origin is still held back."""
+        self._host = host
+        self._name = name
+        self._history = history
+        self._cursors = cursors
+        self._interest = interest
+        self._take = take
+        self._is_holding = is_holding
+        self._digests: dict[bytes, FilterTree[str]] = {}
+        self._asking: dict[str, None] = {}
+        self.fetched = 0
+        """Publications that were missed, and fetched."""
+        host.serve(self)
+
+    # Asking
+
+    def ask_soon(self, origin: str, cursor: Cursor) -> None:
+        """Something seems to be missing of an origin."""
+        if origin != self._name and origin not in self._asking:
+            self._asking[origin] = None
+            self._host.spawn(self._ask_all(origin, cursor))
+
+    def ask_everybody(self) -> None:
+        for origin, cursor in self._cursors:
+            self.ask_soon(origin, cursor)
+
+    def ask_regularly(self) -> None:
+        """Asks those who have more than was seen of them."""
+        now = self._host.now()
+        for origin, cursor in self._cursors:
+            if cursor.head > cursor.floor and now - cursor.asked_at > REGULARLY_S:
+                self.ask_soon(origin, cursor)
+
+    async def _ask_all(self, origin: str, cursor: Cursor) -> None:
+        wait_s = cursor.asked_at + SOON_S - self._host.now()
+        if cursor.asked_at and wait_s > 0:
+            await self._host.sleep(wait_s)
+        cursor.asked_at = self._host.now()
+        try:
+            while await self._ask_page(origin, cursor):
+                pass
+        finally:
+            self._asking.pop(origin, None)
+
+    async def _ask_page(self, origin: str, cursor: Cursor) -> bool:
+        """Fetches one page; whether there may be more."""
+        filters = tuple(sorted(self._interest.filters))
+        digest = sha256("\0".join(filters).encode()).digest()[:16]
+        seen = tuple(cursor.seen_ranges())
+        ask = AskMissed(cursor.floor, cursor.since, seen, digest, None)
+        answer = await self._call(cursor.address, ask)
+        if isinstance(answer, TellFilters):
+            answer = await self._call(cursor.address, msgspec.structs.replace(ask, filters=filters))
+        if not isinstance(answer, Missed):
+            return False
+        for row in answer.sent:
+            sent = msgspec.msgpack.decode(row, type=Sent)
+            if not self._interest.wanted(sent.topic, sent.stored_at):
+                continue
+            self.fetched += 1
+            self._take(Batch(origin, sent.life, sent.topic, sent.number, 1, V5, b"", (sent.letter,)))
+        cursor.head = max(cursor.head, answer.head)
+        if self._is_holding(origin):
+            return False  # what is held back is not handled yet: the floor stays, and it is asked for again
+        cursor.raise_floor(answer.floor)
+        self._cursors.note(origin)
+        return answer.floor < answer.head
+
+    async def _call(self, address: Address, ask: AskMissed) -> object:
+        try:
+            return await self._host.call(address, ask, ASK_TIMEOUT_S)
+        except CallError:
+            return None
+
+    # Being asked
+
+    @handles(AskMissed)
+    def on_ask_missed(self, _origin: Address, asked: AskMissed) -> Reply:
+        wanted = self._digests.pop(asked.digest, None)
+        if wanted is None:
+            if asked.filters is None:
+                return TellFilters()
+            wanted = FilterTree()
+            for one in asked.filters:
+                wanted.set(one, one)
+        self._digests[asked.digest] = wanted
+        if len(self._digests) > DIGESTS_MAX:
+            self._digests.pop(next(iter(self._digests)))
+        tree = wanted
+        found, floor = self._history.missed(
+            asked.floor, asked.since, asked.seen, lambda topic: bool(tree.match(topic)), PAGE_BYTES_MAX
+        )
+        return Missed(tuple([msgspec.msgpack.encode(one) for one in found]), floor, self._history.head)

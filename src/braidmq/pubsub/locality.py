@@ -1,0 +1,366 @@
+"""Publish/subscribe that crosses into each cluster once: PIQT's delegates, over any ordered overlay (seed 000 §3.1).
+
+A subscriber stands at (topic, role, cluster, broker), so the subscribers of a cluster are neighbours. A publisher knows
+which clusters have subscribers (`delegates`), and hands a publication to one broker in each: the delegate, which brings
+it to the others there by range delivery, and to each cluster below its own by another delegate. So of all links between
+two clusters, whichever they are, a publication takes one, and only on the way in.
+
+Publishers stand for no topic: there is no rendezvous point that could signal. A publisher learns that there is demand,
+or none any more, by its check of each CHECK_S; so long it takes at most, besides the time of the questions. To ask,
+a broker that advertises something stands in the overlay at a key of its own (`home_of`; B_i in seed 000 §3.2).
+
+Areas do not overlap, so nobody is in two of them. A delegate says whether it has taken a message: one that subscribes
+no longer says no, one that has crashed says nothing, and the sender looks again and hands it to another. What so comes
+twice is dropped by (origin, number). Who subscribes where others of its cluster do is reached at once; the first of a
+cluster when its publisher has seen it (CHECK_S), or the delegate of the cluster above it (EXPIRY_S).
+
+`publish` is as sure as that, and no more: within a cluster nobody answers. `publish_surely` proves (`proofs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from braidmq.host import Address, CallError, Host, Message, Reply, Service, Task, handles
+from braidmq.keys import Key, Role, key_of
+from braidmq.overlay.overlay import Overlay
+from braidmq.overlay.peers import Acquaintances, Peer
+from braidmq.overlay.ranges import Delivery, OnOutcome, Outcome, RangeDelivery
+from braidmq.overlay.ring import CALL_TIMEOUT_S
+from braidmq.overlay.segments import KeyRange, without
+from braidmq.overlay.splitting import Cut
+from braidmq.pubsub.delegates import CHECK_S, Area, Directories, Directory
+from braidmq.pubsub.method import OnDemand, OnMessage, Publication
+from braidmq.pubsub.proofs import Carried, Proofs, Proven
+from braidmq.pubsub.seen import Seen
+
+HAND_TRIES = 7
+"""How often a delegate is looked for, until a cluster is given up: long enough for the ring to mend a crash."""
+
+HAND_WAIT_S = 1.0
+"""The pause before the third try; it doubles with each one after it."""
+
+HAND_REPEATS = 2
+"""How often one delegate is asked before it counts as silent."""
+
+HANDING_MAX = 8192
+"""Messages that a broker is handing over at a time."""
+
+TAKEN_MAX = 4096
+"""Messages that a delegate tells from new ones when they are handed to it again."""
+
+SETTLE_POLL_S = 0.05
+"""How often a change of a key that is under way is looked at."""
+
+
+class HandOver(Message, frozen=True, array_like=True, gc=False):
+    """Bring this to all in [low, high), you who stand there: an area, or if it must be sure what is up to the next one.
+
+    If `sure_s` is not 0, prove it in that time, and say so (`Proven`).
+    """
+
+    topic: str
+    area: str
+    alone: bool
+    low: Key
+    high: Key
+    carried: Carried
+    sure_s: float
+
+
+class Taken(Message, frozen=True, array_like=True, gc=False):
+    """The delegate sees to it."""
+
+
+class NotHere(Message, frozen=True, array_like=True, gc=False):
+    """The delegate is none: it does not subscribe there."""
+
+
+_Name = tuple[Address, int, Key, Key, bool, bool]
+"""What was handed over: (origin, number, low, high, alone, sure)."""
+
+
+class _Advert(msgspec.Struct):
+    """A topic that clients here publish."""
+
+    directory: Directory
+    check: Task | None = None
+    wanted: bool = False
+
+
+class Locality(Service):
+    """One broker's part: publisher, subscriber and delegate."""
+
+    def __init__(self, overlay: Overlay, name: str, cluster: str = "", check_s: float = CHECK_S) -> None:
+        if not name or any(character <= "\x02" for character in name + cluster):
+            raise ValueError(f"broker {name!r} in cluster {cluster!r}: a name, without U+0000 to U+0002, is needed")
+        self.overlay = overlay
+        self.host: Host = overlay.host
+        self.name = name
+        self.cluster = cluster
+        self.check_s = check_s
+        self.on_message: OnMessage = _ignore
+        self.on_demand: OnDemand = _ignore
+        self.given_up = 0
+        """Publications that some cluster may have missed, as nobody there took them or there was no room to wait."""
+        self.ranges = RangeDelivery(overlay, self._on_delivery)
+        self.directories = Directories(overlay, cluster)
+        self.directories.on_learnt = self._tell_demand
+        self._proofs = Proofs(overlay, self.ranges, self.directories, self._hand)
+        self._home = home_of(cluster, name)
+        self._number = self.host.chance.getrandbits(40)  # so that a host made anew does not repeat earlier ones
+        self._subscribed: dict[Key, str] = {}
+        """The topics that clients here want, by the keys that stand for them or will soon."""
+        self._adverts: dict[str, _Advert] = {}
+        self._settling: dict[Key, None] = {}
+        self._seen = Seen()
+        self._silent = Acquaintances()
+        self._handing = 0
+        self._taken: dict[_Name, bool] = {}
+        """What was handed to this broker, and whether it is proven."""
+        self.host.serve(self)
+
+    # What the broker asks for
+
+    async def subscribe(self, topic: str) -> None:
+        key = self._key(topic)
+        self._subscribed[key] = topic
+        await self._settle(key, lambda: key in self._subscribed)
+        self._look_again(topic)
+
+    async def unsubscribe(self, topic: str) -> None:
+        key = self._key(topic)
+        self._subscribed.pop(key, None)
+        await self._settle(key, lambda: key in self._subscribed)
+        self._look_again(topic)
+
+    async def advertise(self, topic: str) -> None:
+        if topic in self._adverts:
+            return
+        advert = self._adverts[topic] = _Advert(self.directories.keep(topic))
+        await self._settle(self._home, lambda: bool(self._adverts))
+        await self.directories.learn(advert.directory)
+        if self._adverts.get(topic) is advert:
+            advert.check = self.host.spawn(self._check_regularly(advert))
+
+    async def withdraw(self, topic: str) -> None:
+        advert = self._adverts.pop(topic, None)
+        if advert is not None:
+            self.directories.release(topic)
+            if advert.check is not None:
+                advert.check.cancel()
+        await self._settle(self._home, lambda: bool(self._adverts))
+
+    def is_wanted(self, topic: str) -> bool:
+        """Whether somebody subscribes to an advertised topic, as far as is known here."""
+        advert = self._adverts.get(topic)
+        return advert is not None and advert.wanted
+
+    def publish(self, topic: str, body: bytes) -> bool:
+        """To all subscribers. False if there are none: nothing is sent."""
+        return self._publish(topic, body, None)
+
+    def publish_within(self, topic: str, body: bytes, cluster: str) -> bool:
+        """To the subscribers in a cluster and below it, the own one or another (DESIGN decision 9)."""
+        return self._publish(topic, body, cluster)
+
+    def publish_surely(
+        self, topic: str, body: bytes, timeout_s: float, on_outcome: OnOutcome, cluster: str | None = None
+    ) -> bool:
+        """As `publish`, and says when every subscriber is proven to have it, or where one may be missing."""
+        if not self._may_be_wanted(topic, cluster):
+            return False
+        if self._proofs.is_full:
+            raise RuntimeError("too many publications are under way: wait for their outcomes before making more")
+        directory = self.directories.of(topic, cluster)
+        self._proofs.prove(
+            directory, directory.range, self._new(body), timeout_s, lambda gaps: on_outcome(Outcome(gaps, (), 0.0, {}))
+        )
+        return True
+
+    def adopt(self, subscribed: Iterable[str]) -> None:
+        """Takes over the topics of a laid-out network, in which the keys of this broker stand already."""
+        self._subscribed.update({self._key(topic): topic for topic in subscribed})
+
+    def _publish(self, topic: str, body: bytes, scope: str | None) -> bool:
+        if not self._may_be_wanted(topic, scope):
+            return False
+        directory = self.directories.of(topic, scope)
+        self._spread_when_known(directory, directory.range, self._new(body))
+        return True
+
+    def _may_be_wanted(self, topic: str, scope: str | None) -> bool:
+        """False if it is known that nobody subscribes to an advertised topic in a scope."""
+        if topic not in self._adverts:
+            raise ValueError(f"the topic {topic!r} is not advertised here: advertise it before publishing")
+        known = (self._adverts[topic].directory, self.directories.of(topic, scope))
+        return not any(directory.is_fresh(self.host.now()) and not directory.delegates for directory in known)
+
+    def _new(self, body: bytes) -> Carried:
+        self._number += 1
+        return Carried(self.host.address, self._number, 0, body)
+
+    # Standing in the overlay
+
+    def _key(self, topic: str) -> Key:
+        return key_of(topic, Role.SUBSCRIBER, self.cluster, self.name)
+
+    async def _settle(self, key: Key, is_wanted: Callable[[], bool]) -> None:
+        """Makes an own key stand or not, as it should be when this is through."""
+        while key in self._settling:
+            await self.host.sleep(SETTLE_POLL_S)
+        self._settling[key] = None
+        try:
+            while is_wanted() != (key in self.overlay.view.own):
+                if not is_wanted():
+                    await self.overlay.leave(key)
+                elif self.overlay.view.own or self.overlay.introduce() is not None:
+                    await self.overlay.join(key)
+                else:
+                    self.overlay.found(key)
+                if is_wanted() != (key in self.overlay.view.own):
+                    await self.host.sleep(SETTLE_POLL_S)
+        finally:
+            del self._settling[key]
+
+    # Knowing the clusters
+
+    def _look_again(self, topic: str) -> None:
+        """The own subscription has changed: a publisher need not wait for its next check."""
+        if topic in self._adverts:
+            self.host.spawn(self.directories.learn(self._adverts[topic].directory))
+
+    async def _check_regularly(self, advert: _Advert) -> None:
+        while True:
+            await self.host.sleep(self.host.chance.uniform(0.8, 1.0) * self.check_s)
+            await self.directories.learn(advert.directory)
+
+    def _tell_demand(self, directory: Directory) -> None:
+        advert = self._adverts.get(directory.topic)
+        if advert is None or advert.directory is not directory or directory.learnt_at is None:
+            return
+        wanted = bool(directory.delegates)
+        if wanted != advert.wanted:
+            advert.wanted = wanted
+            self.on_demand(directory.topic, wanted)
+
+    # Spreading
+
+    def _spread_when_known(self, directory: Directory, part: KeyRange, carried: Carried) -> None:
+        if not self.directories.when_known(directory, lambda known: self._spread(known, part, carried)):
+            self.given_up += 1
+
+    def _spread(self, directory: Directory, whole: KeyRange, carried: Carried) -> None:
+        """To the own cluster by range delivery, if this broker is in it; to each other area by its delegate."""
+        key = self._key(directory.topic)
+        stands = key in self.overlay.view.own and whole[0] <= key < whole[1]
+        parts = directory.split(*whole)
+        if not parts and stands:
+            self._deliver(whole, carried)
+        elif not parts and directory.learnt_at is None:
+            self.given_up += 1
+        for delegate, part in parts:
+            if stands and delegate.area == Area(self.cluster, True):
+                self._deliver(part, carried)
+            else:
+                self._hand(directory, delegate.area, part, carried)
+
+    def _deliver(self, part: KeyRange, carried: Carried) -> None:
+        self.ranges.send(*part, msgspec.msgpack.encode(carried), Cut.SFB)
+
+    def _hand(self, directory: Directory, area: Area, part: KeyRange, carried: Carried, sure_s: float = 0.0) -> None:
+        if self._handing >= HANDING_MAX:
+            self.given_up += not sure_s
+            return
+        self._handing += 1
+        onward = Carried(carried.origin, carried.number, carried.hops + 1, carried.body)
+        message = HandOver(directory.topic, area.path, area.alone, *part, onward, sure_s)
+        self.host.spawn(self._hand_over(directory, area, message))
+
+    async def _hand_over(self, directory: Directory, area: Area, message: HandOver) -> None:
+        """Finds somebody in the area who takes a message; nobody need if nobody is there any more."""
+        try:
+            for attempt in range(HAND_TRIES):
+                if attempt > 1:
+                    await self.host.sleep(HAND_WAIT_S * 2 ** (attempt - 2))
+                if attempt:
+                    await self.directories.look_again(directory, area)
+                delegate = directory.of(area)
+                if delegate is None:
+                    return
+                for peer in delegate.candidates(self._silent, self.host.now()):
+                    is_taken = await self._takes(peer, message)
+                    if is_taken:
+                        return
+                    if is_taken is not None:
+                        break
+                if message.sure_s and attempt:
+                    return  # whoever proves it will come back to the gap
+            self.given_up += 1
+        finally:
+            self._handing -= 1
+
+    async def _takes(self, peer: Peer, message: HandOver) -> bool | None:
+        """None if it is silent."""
+        for _ in range(HAND_REPEATS):
+            try:
+                answer = await self.host.call(peer.address, message, CALL_TIMEOUT_S)
+            except CallError:
+                continue
+            self._silent.trust(peer)
+            return isinstance(answer, Taken)
+        self._silent.suspect(peer, self.host.now())
+        return None
+
+    @handles(HandOver)
+    def on_hand_over(self, sender: Address, told: HandOver) -> Reply:
+        key = self._key(told.topic)
+        if key not in self.overlay.view.own or not told.low <= key < told.high:
+            return NotHere()
+        carried = told.carried
+        name = (carried.origin, carried.number, told.low, told.high, told.alone, told.sure_s > 0)
+        if name in self._taken:
+            if self._taken[name]:
+                self.host.send(sender, Proven(carried.origin, carried.number, ((told.low, told.high),)))
+            return Taken()
+        self._taken[name] = False
+        if len(self._taken) > TAKEN_MAX:
+            self._taken.pop(next(iter(self._taken)))
+        part = (told.low, told.high)
+        directory = None if told.alone else self.directories.of(told.topic, told.area)
+        if told.sure_s > 0:
+            self._proofs.prove(directory, part, carried, told.sure_s, lambda gaps: self._report(sender, name, gaps))
+        elif directory is None:
+            self._deliver(part, carried)
+        else:
+            self._spread_when_known(directory, part, carried)
+        return Taken()
+
+    def _report(self, to: Address, name: _Name, gaps: tuple[KeyRange, ...]) -> None:
+        """Tells who handed a publication over what is proven; what is not may be handed over again."""
+        origin, number, low, high, *_ = name
+        self._taken.pop(name, None)
+        if not gaps:
+            self._taken[name] = True
+        self.host.send(to, Proven(origin, number, without(((low, high),), gaps)))
+
+    # Arriving
+
+    def _on_delivery(self, delivery: Delivery) -> None:
+        carried = msgspec.msgpack.decode(delivery.body, type=Carried)
+        for key in delivery.keys:
+            topic = self._subscribed.get(key)
+            if topic is not None and self._seen.is_new(carried.origin, carried.number):
+                hops = carried.hops + delivery.hops
+                self.on_message(Publication(topic, carried.body, carried.origin, carried.number, hops))
+
+
+def home_of(cluster: str, name: str) -> Key:
+    """The key at which a broker stands while it advertises anything: of no topic, before all of them."""
+    return key_of("", Role.PUBLISHER, cluster, name)
+
+
+def _ignore(*_: object) -> None:
+    """Nobody listens."""

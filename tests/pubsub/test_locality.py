@@ -1,0 +1,603 @@
+"""Locality with delegates: everybody once, each cluster entered once, and nothing lost without a word."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Coroutine, Iterable
+from itertools import pairwise
+from statistics import mean
+from typing import Any
+
+import msgspec
+import pytest
+
+from braidmq.host import Address, Message
+from braidmq.keys import Key, Role, key_of, segment
+from braidmq.overlay.overlay import Overlay
+from braidmq.overlay.ranges import Deliver, Outcome
+from braidmq.overlay.segments import without
+from braidmq.overlay.splitting import Cut
+from braidmq.overlay.suzaku import Find, Suzaku
+from braidmq.pubsub import locality
+from braidmq.pubsub.delegates import (
+    CHECK_S,
+    DIRECTORIES_MAX,
+    EXPIRY_S,
+    WAITING_MAX,
+    Area,
+    Directories,
+    area_of,
+    is_within,
+)
+from braidmq.pubsub.locality import HandOver, Locality, home_of
+from braidmq.pubsub.method import Publication
+from braidmq.pubsub.proofs import Carried
+from braidmq.sim.engine import Simulator
+from braidmq.sim.layout import lay_out_suzaku
+from braidmq.sim.layout_skip import lay_out
+from braidmq.sim.network import ByCluster, Constant, Faults, Network
+
+TOPIC = "plant/heat"
+
+NESTED = ["x", "x", "x/1", "x/1", "x/1/a", "x/2", "x/2", "y/1", "y/1", "y/2", "y/2", "y/2", "z", "z", "", "xx"]
+"""Clusters of 16 brokers: with and without brokers of their own above their children, and without any name."""
+
+
+class Country:
+    """Brokers, each in a cluster. What they get, what enters which cluster, and what is said of demand is noted."""
+
+    def __init__(self, clusters: list[str], seed: int = 1, network: Network | None = None) -> None:
+        self.sim = Simulator(seed, network or Constant(0.01))
+        self.clusters: dict[Address, str] = dict(enumerate(clusters))
+        self.brokers: dict[Address, Locality] = {}
+        self.got: list[tuple[Address, Publication]] = []
+        self.demand: list[tuple[Address, bool]] = []
+        self.outcomes: list[Outcome] = []
+        self.sent: list[tuple[Address, Address]] = []
+        """Who sent a publication to whom."""
+        self.kinds: Counter[str] = Counter()
+        self.sim.on_message = self._count
+
+    def lay_out(self, subscribers: Iterable[Address], overlay: str = "suzaku") -> Country:
+        """All at their homes, and some subscribed; nothing is mended."""
+        wanted = {*subscribers}
+        keys = {
+            a: [home_of(c, f"b{a}"), *([key_of(TOPIC, Role.SUBSCRIBER, c, f"b{a}")] if a in wanted else [])]
+            for a, c in self.clusters.items()
+        }
+        overlays: dict[Address, Overlay] = (
+            dict(lay_out_suzaku(self.sim, keys)) if overlay == "suzaku" else dict(lay_out(self.sim, keys, 1))
+        )
+        for address, one in overlays.items():
+            one.introduce = lambda address=address: self._introduce(address)  # type: ignore[misc]
+            self._settle(address, one)
+            if address in wanted:
+                self.brokers[address].adopt([TOPIC])
+        return self
+
+    def grow(self, subscribers: Iterable[Address]) -> Country:
+        """All by messages, with repair."""
+        for address in self.clusters:
+            self.start(address)
+            self.do(address, self.brokers[address].advertise("something else"))
+            self.run(1)
+        for address in subscribers:
+            self.do(address, self.brokers[address].subscribe(TOPIC))
+        self.run(20)
+        return self
+
+    def start(self, address: Address) -> None:
+        host = self.sim.hosts.get(address) or self.sim.host(address)
+        host.restart()
+        self._settle(address, Suzaku(host, lambda: self._introduce(address), host.life))
+
+    def _settle(self, address: Address, overlay: Overlay) -> None:
+        broker = self.brokers[address] = Locality(overlay, f"b{address}", self.clusters[address])
+        broker.on_message = lambda publication: self.got.append((address, publication))
+        broker.on_demand = lambda _topic, wanted: self.demand.append((address, wanted))
+
+    def _introduce(self, mine: Address) -> Address | None:
+        others = [a for a, broker in self.brokers.items() if a != mine and broker.overlay.view.own]
+        return self.sim.chance.choice(others) if others else None
+
+    def _count(self, sender: Address, to: Address, message: Message, _hops: int) -> None:
+        self.kinds[type(message).__name__] += 1
+        if isinstance(message, HandOver | Deliver) and sender != to:
+            self.sent.append((sender, to))
+
+    def crash(self, address: Address) -> None:
+        self.sim.hosts[address].crash()
+        del self.brokers[address]
+
+    def do(self, address: Address, procedure: Coroutine[Any, Any, None]) -> None:
+        self.sim.hosts[address].spawn(procedure)
+
+    def run(self, seconds: float) -> None:
+        self.sim.run(self.sim.now + seconds)
+
+    def advertise(self, address: Address, seconds: float = 10.0) -> None:
+        self.do(address, self.brokers[address].advertise(TOPIC))
+        self.run(seconds)
+
+    def subscribe(self, *addresses: Address, seconds: float = 10.0) -> None:
+        for address in addresses:
+            self.do(address, self.brokers[address].subscribe(TOPIC))
+        self.run(seconds)
+
+    def unsubscribe(self, *addresses: Address, seconds: float = 10.0) -> None:
+        for address in addresses:
+            self.do(address, self.brokers[address].unsubscribe(TOPIC))
+        self.run(seconds)
+
+    def publish(self, address: Address, within: str | None = None, seconds: float = 5.0) -> list[Address]:
+        """Publishes, lets it spread, and says who got it."""
+        self.forget()
+        broker = self.brokers[address]
+        is_sent = broker.publish(TOPIC, b"hot") if within is None else broker.publish_within(TOPIC, b"hot", within)
+        assert is_sent
+        self.run(seconds)
+        return self.receivers()
+
+    def publish_surely(self, address: Address, timeout_s: float, within: str | None = None) -> Outcome:
+        self.forget()
+        assert self.brokers[address].publish_surely(TOPIC, b"hot", timeout_s, self.outcomes.append, within)
+        self.run(timeout_s + 5)
+        (outcome,) = self.outcomes
+        return outcome
+
+    def forget(self) -> None:
+        self.got.clear()
+        self.sent.clear()
+        self.kinds.clear()
+        self.outcomes.clear()
+
+    def receivers(self) -> list[Address]:
+        assert all(publication.body == b"hot" and publication.topic == TOPIC for _, publication in self.got)
+        return sorted(address for address, _ in self.got)
+
+    def entries(self) -> Counter[str]:
+        """How often the publication came into each cluster, from outside it and of what is below it."""
+        paths = sorted(
+            {"/".join(c.split("/")[: n + 1]) for c in self.clusters.values() for n in range(c.count("/") + 1)}
+        )
+        inside = {a: [path for path in paths if is_within(c, path)] for a, c in self.clusters.items()}
+        return Counter(path for sender, to in self.sent for path in inside[to] if path not in inside[sender])
+
+    def figures(self) -> tuple[float, int]:
+        """The mean number of hops, and how many messages went from one cluster to another."""
+        crossings = sum(self.clusters[sender] != self.clusters[to] for sender, to in self.sent)
+        return mean(publication.hops for _, publication in self.got), crossings
+
+    def delegate_of(self, address: Address, path: str) -> Address:
+        """Who a broker would hand messages for a cluster to."""
+        directory = self.brokers[address].directories.of(TOPIC, None)
+        return next(d.first.address for d in directory.delegates if d.area.path == path)
+
+
+async def join(overlay: Overlay, key: Key) -> None:
+    await overlay.join(key)
+
+
+# Areas
+
+
+@pytest.mark.parametrize(
+    ("cluster", "own", "scope", "area"),
+    [
+        ("x", "x", None, Area("x", True)),
+        ("x", "x/1/a", None, Area("x", True)),
+        ("x/1", "x", None, Area("x/1", False)),
+        ("x/2/b", "x/1/a", None, Area("x/2", False)),
+        ("y/1/b", "x/1/a", None, Area("y", False)),
+        ("xx", "x", None, Area("xx", False)),
+        ("", "x", None, Area("", False)),
+        ("x", "", None, Area("x", False)),
+        ("", "", None, Area("", True)),
+        ("y/1/b", "x", "y/1", Area("y/1", False)),
+        ("y/1/b", "y/2", "y", Area("y/1", False)),
+        ("x/1/a", "x", "x/1/a", Area("x/1/a", False)),
+    ],
+)
+def test_clusters_are_seen_from_the_own_one(cluster: str, own: str, scope: str | None, area: Area) -> None:
+    assert area_of(cluster, own, scope) == area
+
+
+@pytest.mark.parametrize("own", sorted({*NESTED, "elsewhere"}))
+def test_areas_do_not_overlap_and_hold_all_of_their_clusters(own: str) -> None:
+    areas = {area_of(cluster, own, None) for cluster in NESTED}
+    ranges = sorted(area.range_of(TOPIC) for area in areas)
+    assert all(one[1] <= other[0] for one, other in pairwise(ranges))
+    for cluster in NESTED:
+        low, high = area_of(cluster, own, None).range_of(TOPIC)
+        assert low <= key_of(TOPIC, Role.SUBSCRIBER, cluster, "b1") < high
+
+
+@pytest.mark.parametrize(("name", "cluster"), [("", "x"), ("b\0", "x"), ("b", "x\x01y")])
+def test_a_name_that_no_key_can_hold_is_refused(name: str, cluster: str) -> None:
+    with pytest.raises(ValueError, match="name"):
+        Locality(Suzaku(Simulator(1).host(0), lambda: None), name, cluster)
+
+
+# Everybody once, each cluster once
+
+
+def grid(clusters: int, brokers: int) -> list[str]:
+    return [f"c{n % clusters:02}" for n in range(clusters * brokers)]
+
+
+@pytest.mark.parametrize("overlay", ["suzaku", "skip_graph"])
+@pytest.mark.parametrize("publisher", [0, 59])
+def test_each_subscriber_gets_it_once_and_each_cluster_once(overlay: str, publisher: int) -> None:
+    """Of 60 brokers in 6 clusters 50 subscribe, the publisher or not."""
+    country = Country(grid(6, 10)).lay_out(range(50), overlay)
+    country.advertise(publisher)
+    assert country.publish(publisher) == list(range(50))
+    home = country.clusters[publisher]
+    assert country.entries() == {path: 1 for path in country.clusters.values() if path != home}
+    assert len(country.sent) == 50 - (publisher < 50), "nobody else was bothered"
+    assert {publication.number for _, publication in country.got} == {country.got[0][1].number}
+    assert country.publish_surely(publisher, 20.0).complete
+    assert country.receivers() == list(range(50))
+    assert country.entries() == {path: 1 for path in country.clusters.values() if path != home}
+
+
+@pytest.mark.parametrize("publisher", range(len(NESTED)))
+def test_nested_clusters_are_entered_once_on_every_level(publisher: int) -> None:
+    country = Country(NESTED).lay_out(range(len(NESTED)))
+    country.advertise(publisher)
+    everybody = list(range(len(NESTED)))
+    paths = {"x", "x/1", "x/1/a", "x/2", "y", "y/1", "y/2", "z", "", "xx"}
+    others = {path: 1 for path in paths if not is_within(NESTED[publisher], path)}
+    for _ in range(2):
+        assert country.publish(publisher) == everybody
+        assert country.entries() == others
+        assert len(country.sent) == len(NESTED) - 1
+    assert country.publish_surely(publisher, 20.0).complete
+    assert country.receivers() == everybody
+    assert country.entries() == others
+
+
+@pytest.mark.parametrize("scope", sorted({*NESTED, "y"}))
+@pytest.mark.parametrize("publisher", [0, 4, 9])
+def test_a_publication_stays_inside_its_scope(scope: str, publisher: int) -> None:
+    country = Country(NESTED).lay_out(range(len(NESTED)))
+    country.advertise(publisher)
+    inside = [a for a, cluster in enumerate(NESTED) if is_within(cluster, scope)]
+    assert country.publish(publisher, scope) == inside
+    assert all(to in inside for _, to in country.sent), "no message about it leaves the scope, or passes through others"
+    assert max(country.entries().values(), default=1) == 1
+    assert country.publish_surely(publisher, 20.0, scope).complete
+    assert country.receivers() == inside
+
+
+def test_a_scope_without_subscribers_costs_nothing_once_that_is_known() -> None:
+    country = Country(NESTED).lay_out([0, 1, 2])
+    country.advertise(0)
+    assert country.publish(0, "z") == []
+    assert not country.sent
+    assert not country.brokers[0].publish_within(TOPIC, b"hot", "z")
+
+
+def test_the_check_costs_one_question_a_cluster_and_no_lookup() -> None:
+    country = Country(grid(12, 5)).lay_out(range(60))
+    country.advertise(0)
+    country.kinds.clear()
+    country.run(CHECK_S)
+    assert country.kinds["Beside"] <= 13
+    assert country.kinds[Find.__name__] == 0
+
+
+# Demand
+
+
+def test_demand_is_learnt_within_a_check_and_nothing_is_sent_without() -> None:
+    country = Country(grid(4, 4)).grow([])
+    country.advertise(5)
+    assert not country.brokers[5].publish(TOPIC, b"hot")
+    country.sent.clear()
+    assert country.demand == []
+    country.subscribe(6, seconds=CHECK_S + 5)
+    assert country.demand == [(5, True)]
+    assert country.brokers[5].is_wanted(TOPIC)
+    assert country.publish(5) == [6]
+    country.unsubscribe(6, seconds=CHECK_S + 5)
+    assert country.demand == [(5, True), (5, False)]
+    assert not country.brokers[5].publish(TOPIC, b"hot")
+    assert not country.brokers[5].publish_surely(TOPIC, b"hot", 5.0, country.outcomes.append)
+    country.do(5, country.brokers[5].withdraw(TOPIC))
+    country.subscribe(6, seconds=CHECK_S + 5)
+    assert len(country.demand) == 2, "nobody asks about what is not advertised"
+    with pytest.raises(ValueError, match="not advertised"):
+        country.brokers[5].publish(TOPIC, b"hot")
+
+
+def test_the_own_subscription_is_demand_at_once() -> None:
+    country = Country(grid(2, 2)).grow([])
+    country.advertise(1)
+    country.subscribe(1, seconds=3)
+    assert country.publish(1) == [1]
+    country.unsubscribe(1, seconds=3)
+    assert country.demand == [(1, True), (1, False)]
+
+
+def test_who_changes_its_mind_ends_as_it_said_last() -> None:
+    country = Country(grid(2, 3)).grow([])
+    for _ in range(3):
+        country.do(3, country.brokers[3].subscribe(TOPIC))
+        country.do(3, country.brokers[3].unsubscribe(TOPIC))
+    country.run(20)
+    assert country.brokers[3].overlay.view.own_inside(*segment(TOPIC, Role.SUBSCRIBER)) == []
+    country.do(3, country.brokers[3].unsubscribe(TOPIC))
+    country.do(3, country.brokers[3].subscribe(TOPIC))
+    country.run(20)
+    country.advertise(0)
+    assert country.publish(0) == [3]
+
+
+# Clusters that come and go
+
+
+def test_a_cluster_that_appears_is_entered_after_the_next_check() -> None:
+    country = Country(grid(4, 4)).grow([0, 4, 2, 6])  # of c00 and c02
+    country.advertise(0)
+    country.subscribe(8, 10, seconds=2)
+    assert country.publish(0) == [0, 2, 4, 6, 8, 10], "who is not the first of its cluster is reached at once"
+    country.subscribe(1, 3, 5, 7, 9, seconds=CHECK_S + 5)
+    assert country.publish(0) == list(range(11))
+    assert country.entries() == {"c01": 1, "c02": 1, "c03": 1}
+
+
+@pytest.mark.parametrize(("known", "new"), [([0, 4, 2, 6], [1, 5, 3, 7]), ([2, 6], [0, 4, 1]), ([1], [0, 2, 3])])
+def test_a_sure_publication_reaches_clusters_that_nobody_knows_of(known: list[Address], new: list[Address]) -> None:
+    """Between those that are known, behind and before them."""
+    country = Country(grid(4, 4)).grow(known)
+    country.advertise(15)
+    country.subscribe(*new, seconds=2)
+    assert country.publish_surely(15, 20.0).complete
+    assert country.receivers() == sorted([*known, *new])
+
+
+def test_a_nested_cluster_that_appears_is_entered_when_the_delegate_looks_again() -> None:
+    country = Country(["x", "y", "y", "y/1", "y/1", "y/2"]).grow([0, 1, 2, 5])
+    country.advertise(0)
+    assert country.publish(0) == [0, 1, 2, 5]
+    country.subscribe(3, 4)
+    country.run(EXPIRY_S)
+    assert country.publish(0) == [0, 1, 2, 3, 4, 5]
+    assert country.entries() == {"y": 1, "y/1": 1, "y/2": 1}
+
+
+def test_a_cluster_that_disappears_is_left_alone_and_not_mourned() -> None:
+    country = Country(grid(4, 4)).grow(range(16))
+    country.advertise(0)
+    country.unsubscribe(1, 5, 9, 13)
+    left = [a for a in range(16) if a % 4 != 1]
+    assert country.publish(0) == left, "its delegate says no, and nobody is there any more"
+    assert country.brokers[0].given_up == 0
+    assert country.publish(0) == left
+    assert country.entries() == {"c02": 1, "c03": 1}
+    country.unsubscribe(*left)
+    country.publish(0, seconds=20)
+    assert country.demand == [(0, True), (0, False)], "the publication found nobody"
+
+
+def test_those_who_have_just_left_hinder_nobody() -> None:
+    """Some still have them in their tables."""
+    country = Country(grid(3, 8)).grow(range(24))
+    country.advertise(0)
+    gone = [3, 7, 8, 11, 12, 15, 16, 20]
+    country.unsubscribe(*gone)
+    left = [a for a in range(24) if a not in gone]
+    assert country.publish(0, seconds=20) == left
+    assert country.publish_surely(0, 30.0).complete
+    assert country.receivers() == left
+
+
+def test_a_delegate_that_subscribes_no_longer_is_replaced() -> None:
+    country = Country(grid(4, 4)).grow(range(16))
+    country.advertise(0)
+    stale = country.delegate_of(0, "c02")
+    country.unsubscribe(stale)
+    assert country.publish(0) == [a for a in range(16) if a != stale]
+    assert country.kinds["NotHere"] == 1
+    assert country.publish(0) == [a for a in range(16) if a != stale]
+    assert country.kinds["NotHere"] == 0
+    assert country.brokers[0].given_up == 0
+
+
+@pytest.mark.parametrize("surely", [False, True])
+def test_a_delegate_that_crashes_is_replaced(surely: bool) -> None:
+    """At once, by the last of its cluster; nobody waits for the ring to be mended."""
+    country = Country(grid(4, 4)).lay_out(range(16))
+    country.advertise(0)
+    gone = country.delegate_of(0, "c02")
+    country.crash(gone)
+    alive = [a for a in range(16) if a != gone]
+    if surely:
+        outcome = country.publish_surely(0, 40.0)
+        key = key_of(TOPIC, Role.SUBSCRIBER, "c02", f"b{gone}")
+        assert [low <= key < high for low, high in outcome.gaps] == [True], (
+            "the part of the dead is all that is missing"
+        )
+        inside = without([segment(TOPIC, Role.SUBSCRIBER, "c02")], outcome.gaps)
+        others = (key_of(TOPIC, Role.SUBSCRIBER, "c02", f"b{a}") for a in alive if country.clusters[a] == "c02")
+        assert all(any(low <= other < high for low, high in inside) for other in others)
+    else:
+        country.publish(0, seconds=10)
+        assert country.brokers[0].given_up == 0
+    assert country.receivers() == alive
+
+
+def test_a_delegate_that_crashes_is_forgotten_when_the_ring_is_mended() -> None:
+    country = Country(grid(4, 4)).grow([a for a in range(16) if a not in (6, 10, 14)])  # 2 is alone in c02
+    country.advertise(0)
+    country.crash(2)
+    alive = [0, 1, 3, 4, 5, 7, 8, 9, 11, 12, 13, 15]
+    assert country.publish(0, seconds=90) == alive
+    assert country.brokers[0].given_up == 0
+    assert country.publish(0) == alive
+    assert country.entries() == {"c01": 1, "c03": 1}
+    outcome = country.publish_surely(0, 20.0)
+    assert outcome.complete
+    assert country.receivers() == alive
+
+
+def test_what_nobody_takes_is_counted() -> None:
+    """Nothing is mended here, so the cluster of one dead broker is looked for in vain."""
+    country = Country(["x", "y", "z"]).lay_out(range(3))
+    country.advertise(0)
+    country.crash(1)
+    assert country.publish(0, seconds=300) == [0, 2]
+    assert country.brokers[0].given_up == 1
+
+
+def test_a_failed_over_message_is_not_delivered_twice() -> None:
+    """Two delegates of one cluster run the same publication: each subscriber gets it once."""
+    country = Country(grid(3, 5)).lay_out(range(15))
+    country.advertise(0)
+    delegates: list[Address] = [a for a in range(15) if a % 3 == 1]
+    first: list[HandOver] = []
+    counted = country.sim.on_message
+
+    def keep(sender: Address, to: Address, message: Message, hops: int) -> None:
+        if isinstance(message, HandOver) and to in delegates:
+            first.append(message)
+        if counted is not None:
+            counted(sender, to, message, hops)
+
+    country.sim.on_message = keep
+    country.publish(0)
+    for address in delegates:
+        country.sim.hosts[0].send(address, first[0])
+    country.run(5)
+    assert country.receivers() == list(range(15))
+
+
+# Losses
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_losses_and_repetitions_do_not_show(seed: int) -> None:
+    """Publications that must be proven, over a network that loses, repeats and reorders, nested clusters included."""
+    faults = Faults.parse("loss=0.05,dup=0.05,reorder=0.1")
+    clusters = [*NESTED, *grid(6, 4)]
+    country = Country(clusters, seed, faults.over(Constant(0.02))).lay_out(range(len(clusters)))
+    country.advertise(3, seconds=60)
+    for _ in range(5):
+        assert country.publish_surely(3, 120.0).complete, f"seed {seed}"
+        assert country.receivers() == list(range(len(clusters))), f"seed {seed}"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_plain_publications_are_never_doubled_and_each_cluster_is_entered(seed: int) -> None:
+    """Without proof a loss inside a cluster may show; on the way into one it does not."""
+    faults = Faults.parse("loss=0.05,dup=0.05,reorder=0.1")
+    country = Country(grid(10, 4), seed, faults.over(Constant(0.02))).lay_out(range(40))
+    country.advertise(0, seconds=60)
+    came = 0
+    for _ in range(10):
+        got = country.publish(0, seconds=60)
+        assert len(got) == len({*got}), f"seed {seed}"
+        assert {country.clusters[a] for a in got} == {*country.clusters.values()}, f"seed {seed}"
+        came += len(got)
+    assert came > 0.9 * 400
+    assert country.brokers[0].given_up == 0
+
+
+def test_losses_do_not_show_while_brokers_come_and_go() -> None:
+    """Those who subscribe all the time get every proven publication once."""
+    faults = Faults.parse("loss=0.02,dup=0.02,reorder=0.05")
+    country = Country(grid(4, 5), 3, faults.over(Constant(0.02))).grow(range(10))
+    country.run(60)
+    country.advertise(0, seconds=60)
+    for _ in range(3):
+        for address in range(10, 20):
+            delay_s = country.sim.chance.uniform(0, 4)
+            country.sim.at(
+                country.sim.now + delay_s,
+                lambda a=address: country.do(a, country.brokers[a].subscribe(TOPIC)),  # type: ignore[misc]
+            )
+            country.sim.at(
+                country.sim.now + delay_s + 3,
+                lambda a=address: country.do(a, country.brokers[a].unsubscribe(TOPIC)),  # type: ignore[misc]
+            )
+        assert country.publish_surely(0, 120.0).complete
+        got = country.receivers()
+        assert len(got) == len({*got})
+        assert {*range(10)} <= {*got}
+
+
+# Bounds and nonsense
+
+
+@pytest.mark.parametrize("name", [b"\xff", b"a\0b\0c", b"c00/x\0b1", b"c00", b"", b"zz\x03"])
+def test_who_stands_where_no_subscriber_can_stand_gets_nothing_and_hinders_nobody(name: bytes) -> None:
+    country = Country(grid(3, 3)).grow([0, 1, 2, 4, 5])
+    country.do(8, join(country.brokers[8].overlay, segment(TOPIC, Role.SUBSCRIBER)[0] + name))
+    country.run(10)
+    country.advertise(0)
+    assert country.publish(0) == [0, 1, 2, 4, 5]
+    assert country.publish_surely(0, 20.0).complete
+    assert country.receivers() == [0, 1, 2, 4, 5]
+
+
+def test_of_directories_those_used_longest_ago_go_first() -> None:
+    directories = Directories(Suzaku(Simulator(1).host(0), lambda: None), "x")
+    kept, used, unused = directories.keep("kept"), directories.of("used", None), directories.of("unused", None)
+    for number in range(DIRECTORIES_MAX):
+        directories.of(f"topic {number}", None)
+        directories.of("used", None)
+    assert directories.of("kept", None) is kept
+    assert directories.of("used", None) is used
+    assert directories.of("unused", None) is not unused
+    directories.release("kept")
+    assert directories.of("kept", None) is not kept
+
+
+def test_what_waits_for_a_directory_keeps_its_order_and_what_finds_no_room_is_counted() -> None:
+    country = Country(grid(2, 3)).lay_out(range(6))
+    country.advertise(0)
+    broker = country.brokers[0]
+    for number in range(WAITING_MAX + 3):
+        assert broker.publish_within(TOPIC, b"%d" % number, "c01")
+    assert country.got == []
+    assert broker.given_up == 3
+    country.run(10)
+    for subscriber in (1, 3, 5):
+        bodies = [publication.body for address, publication in country.got if address == subscriber]
+        assert bodies == [b"%d" % number for number in range(WAITING_MAX)]
+    assert broker.given_up == 3
+
+
+def test_hand_overs_without_room_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locality, "HANDING_MAX", 2)
+    country = Country(grid(6, 2)).lay_out(range(12))
+    country.advertise(0)
+    got = country.publish(0)
+    assert len({country.clusters[address] for address in got}) == 3
+    assert country.brokers[0].given_up == 3
+    assert country.publish_surely(0, 60.0).complete, "a proof comes back to what found no room"
+    assert country.receivers() == list(range(12))
+
+
+# The figures
+
+
+def test_the_way_is_short_and_crosses_between_clusters_once() -> None:
+    """200 subscribers in 20 clusters, one publication, against one plain range delivery to all of them."""
+    clusters = grid(20, 10)
+    delays = {a: {b: 0.002 if a == b else 0.05 for b in {*clusters}} for a in {*clusters}}
+    network = ByCluster(delays, lambda address: clusters[int(address)])
+    country = Country(clusters, 1, network).lay_out(range(200))
+    country.advertise(0)
+    assert country.publish(0) == list(range(200))
+    by_delegates = country.figures()
+    country.forget()
+    country.brokers[0].ranges.send(
+        *segment(TOPIC, Role.SUBSCRIBER), msgspec.msgpack.encode(Carried(0, 1, 0, b"hot")), Cut.SFB
+    )
+    country.run(5)
+    assert country.receivers() == list(range(200))
+    plain = country.figures()
+    assert by_delegates[1] == 19 < plain[1]
+    assert by_delegates[0] < 3
