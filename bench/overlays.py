@@ -8,9 +8,8 @@ from __future__ import annotations
 import gc
 import sys
 import time
-from collections.abc import Iterator
-from functools import partial
-from statistics import mean
+from collections.abc import Iterable, Iterator
+from statistics import mean, median
 
 import msgspec
 import typer
@@ -18,7 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from braidmq.host import Address
-from braidmq.overlay.suzaku import Find, Found, SuzakuNode
+from braidmq.keys import Key
+from braidmq.overlay.suzaku import Suzaku
 from braidmq.sim.engine import Simulator
 from braidmq.sim.layout import lay_out_suzaku
 
@@ -29,6 +29,12 @@ KIB_MAX = 4.0
 BUILD_S_MAX = 20.0
 RATE_MIN = 200_000
 
+CLIENTS = 1000
+"""Brokers that look up at the same time."""
+
+ROUNDS = 5
+"""How often the rate is measured: on a shared machine it is now and then much lower for a while."""
+
 
 class Figure(msgspec.Struct, frozen=True):
     what: str
@@ -37,37 +43,36 @@ class Figure(msgspec.Struct, frozen=True):
     reached: bool
 
 
-def nodes_of(sim: Simulator, count: int) -> list[SuzakuNode]:
-    keys: list[tuple[bytes, Address]] = [(b"%08d" % (number * 7919 % 100_000_007), number) for number in range(count)]
-    return [node for overlay in lay_out_suzaku(sim, keys).values() for node in overlay.nodes.values()]
+def laid_out(sim: Simulator, count: int) -> list[Suzaku]:
+    """Brokers with a key each, numbered otherwise than their keys are ordered."""
+    keys: dict[Address, list[Key]] = {number: [b"%08d" % (number * 7919 % 100_000_007)] for number in range(count)}
+    return list(lay_out_suzaku(sim, keys).values())
 
 
-def look_up(sim: Simulator, pairs: list[tuple[SuzakuNode, SuzakuNode]]) -> list[int]:
-    """The hops of each lookup, all of them begun one after the other."""
+def look_up(sim: Simulator, goals_by_broker: Iterable[tuple[Suzaku, Iterable[Key]]]) -> list[int]:
+    """The hops of all lookups; each broker begins one when it has the answer to the last."""
     hops: list[int] = []
 
-    async def one(start: SuzakuNode, goal: SuzakuNode) -> None:
-        host = sim.hosts[start.me.address]
-        found = await host.call(start.me.address, Find(start.me.key, goal.me.key), 5.0)
-        assert isinstance(found, Found)
-        assert found.owner == goal.me
-        hops.append(found.hops)
+    async def client(overlay: Suzaku, goals: Iterable[Key]) -> None:
+        for goal in goals:
+            found = await overlay.lookup(goal)
+            assert found is not None
+            assert found.owner.key == goal
+            hops.append(found.hops)
 
-    def begin(start: SuzakuNode, goal: SuzakuNode) -> None:
-        sim.hosts[start.me.address].spawn(one(start, goal))
-
-    for number, (start, goal) in enumerate(pairs):
-        sim.at(number * 1e-4, partial(begin, start, goal))
+    for overlay, goals in goals_by_broker:
+        overlay.host.spawn(client(overlay, goals))
     sim.run()
-    assert len(hops) == len(pairs)
     return hops
 
 
 def hop_figures() -> Iterator[Figure]:
     for count, (mean_max, most) in HOPS_TARGETS.items():
         sim = Simulator(1)
-        nodes = nodes_of(sim, count)
-        hops = look_up(sim, [(start, goal) for start in nodes for goal in nodes])
+        overlays = laid_out(sim, count)
+        keys = [key for overlay in overlays for key in overlay.nodes]
+        hops = look_up(sim, [(overlay, keys) for overlay in overlays])
+        assert len(hops) == count * count
         yield Figure(
             f"Suzaku, {count} nodes: mean hops of all lookups", mean(hops), f"≤ {mean_max}", mean(hops) <= mean_max
         )
@@ -78,17 +83,32 @@ def scale_figures(count: int, lookups: int) -> Iterator[Figure]:
     gc.collect()
     before, began_at = resident_bytes(), time.process_time()
     sim = Simulator(1)
-    nodes = nodes_of(sim, count)
+    overlays = laid_out(sim, count)
     took_s = time.process_time() - began_at
     kib = (resident_bytes() - before) / count / 1024
     yield Figure(f"{count} Suzaku nodes laid out, s", took_s, f"≤ {BUILD_S_MAX:g}", took_s <= BUILD_S_MAX)
-    yield Figure("memory a node with 17 fingers each way, KiB", kib, f"≤ {KIB_MAX:g}", kib <= KIB_MAX)
+    yield Figure("memory a node with all its fingers, KiB", kib, f"≤ {KIB_MAX:g}", kib <= KIB_MAX)
+    keys = [key for overlay in overlays for key in overlay.nodes]
+    rates = [round_rate(sim, overlays, keys, lookups) for _ in range(ROUNDS)]
+    for what, rate in (("best", max(rates)), ("median", median(rates))):
+        yield Figure(
+            f"simulated messages a CPU second (lookups), {what} of {ROUNDS} rounds",
+            rate,
+            f"≥ {RATE_MIN:,}",
+            rate >= RATE_MIN,
+        )
+
+
+def round_rate(sim: Simulator, overlays: list[Suzaku], keys: list[Key], lookups: int) -> float:
+    """Messages a second of CPU time: some brokers look up keys at random, one after the other."""
     chance = sim.chance
-    pairs = [(chance.choice(nodes), chance.choice(nodes)) for _ in range(lookups)]
-    began_at = time.process_time()
-    look_up(sim, pairs)
-    rate = sim.messages / (time.process_time() - began_at)
-    yield Figure("simulated messages a second (lookups)", rate, f"≥ {RATE_MIN:,}", rate >= RATE_MIN)
+    goals = [
+        (chance.choice(overlays), [chance.choice(keys) for _ in range(lookups // CLIENTS)]) for _ in range(CLIENTS)
+    ]
+    gc.collect()
+    before, began_at = sim.messages, time.process_time()
+    look_up(sim, goals)
+    return (sim.messages - before) / (time.process_time() - began_at)
 
 
 def resident_bytes() -> int:
@@ -98,7 +118,7 @@ def resident_bytes() -> int:
 
 def main(
     nodes: int = typer.Option(100_000, help="How large the large network is."),
-    lookups: int = typer.Option(20_000, help="How many lookups are simulated in it."),
+    lookups: int = typer.Option(20_000, help="How many lookups are simulated in each round."),
     json_lines: bool = typer.Option(False, "--json", help="One JSON object a figure."),
 ) -> None:
     """Measures the overlays in the simulator."""

@@ -98,6 +98,19 @@ def test_no_broker_without_a_matching_subscriber_receives_a_message() -> None:
     assert {place for hop in sites.sent for place in hop} == {0, 2, 3}
 
 
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_topic_that_came_from_elsewhere_first_leaves_when_it_is_published_here(qos: int) -> None:
+    sites = Sites(3)
+    here, there = sites.client(0, "here"), sites.client(2, "there")
+    for one in (here, there):
+        one.subscribe("tide", 1)
+    sites.client(1, "elsewhere").publish("tide", b"1", 1)
+    for number in (b"2", b"3"):
+        sites.client(0, "publisher").publish("tide", number, qos)
+    assert payloads(there) == [b"1", b"2", b"3"]
+    assert payloads(here) == [b"1", b"2", b"3"]
+
+
 def test_dollar_topics_are_not_matched_by_a_leading_wildcard() -> None:
     sites = Sites(3)
     subscriber = sites.client(2)

@@ -9,8 +9,9 @@ import pytest
 from braidmq.host import Address
 from braidmq.overlay.aggregates import Aggregate, merged
 from braidmq.overlay.overlay import Found
+from braidmq.overlay.peers import Peer
 from braidmq.overlay.ring import CHECK_INTERVAL_S
-from braidmq.overlay.suzaku import PERIOD_S, Suzaku, SuzakuNode
+from braidmq.overlay.suzaku import PERIOD_S, Leaving, Suzaku, SuzakuNode
 from braidmq.sim.checkers import fingers_are_right, ring_is_closed_and_sorted
 from braidmq.sim.engine import Constant, Network, Simulator
 from braidmq.sim.layout import lay_out_suzaku
@@ -23,8 +24,9 @@ QUIET_S = 40 * CHECK_INTERVAL_S
 class Country:
     """Hosts with one key each."""
 
-    def __init__(self, seed: int, network: Network | None = None) -> None:
+    def __init__(self, seed: int, network: Network | None = None, period_s: float = PERIOD_S) -> None:
         self.sim = Simulator(seed, network or Constant(0.01))
+        self.period_s = period_s
         self.overlays: dict[Address, Suzaku] = {}
         self.leaving: set[Address] = set()
         self.next = 0
@@ -34,7 +36,7 @@ class Country:
             number, self.next = self.next, self.next + 1
         host = self.sim.hosts.get(number) or self.sim.host(number)
         host.restart()
-        overlay = Suzaku(host, lambda: self.introduce(host.address), host.life)
+        overlay = Suzaku(host, lambda: self.introduce(host.address), host.life, period_s=self.period_s)
         one: Aggregate = {"nodes:count": 1, "low:min": number}
         overlay.value = lambda _key: one
         key = b"%06d" % (number * 7919 % 1_000_000)
@@ -46,8 +48,13 @@ class Country:
             host.spawn(overlay.join(key))
 
     def introduce(self, mine: Address) -> Address | None:
-        others = [node.me.address for node in self.nodes if node.link.is_in and node.me.address != mine]
-        return self.sim.chance.choice(others) if others else None
+        """Somebody else who is in, if chance finds one: of many, most are."""
+        addresses = list(self.overlays)
+        for _ in addresses:
+            address = self.sim.chance.choice(addresses)
+            if address != mine and any(node.link.is_in for node in self.overlays[address].nodes.values()):
+                return address
+        return None
 
     @property
     def nodes(self) -> list[SuzakuNode]:
@@ -109,11 +116,12 @@ class Country:
         return found
 
 
-def grown(count: int, seed: int = 1) -> Country:
-    country = Country(seed)
+def grown(count: int, apart_s: float = 1.0, period_s: float = PERIOD_S) -> Country:
+    """Hosts that have joined one after the other."""
+    country = Country(1, period_s=period_s)
     for number in range(count):
-        country.sim.at(number, country.add)
-    country.sim.run(count)
+        country.sim.at(number * apart_s, country.add)
+    country.sim.run(count * apart_s)
     return country
 
 
@@ -133,10 +141,10 @@ def test_a_lookup_takes_few_hops() -> None:
     assert max(hops) <= 3
 
 
-@pytest.mark.parametrize("count", [2, 3, 24, 100])
-def test_a_network_that_is_laid_out_equals_one_that_has_grown(count: int) -> None:
-    country = grown(count)
-    country.sim.run(count + 60 * PERIOD_S)
+@pytest.mark.parametrize(("count", "periods"), [(2, 60), (3, 60), (24, 60), (100, 60), (1000, 100)])
+def test_a_network_that_is_laid_out_equals_one_that_has_grown(count: int, periods: int) -> None:
+    country = grown(count, apart_s=0.05, period_s=3.0)
+    country.sim.run(country.sim.now + periods * country.period_s)
     other = Simulator(1)
     overlays = lay_out_suzaku(other, {node.me.address: [node.me.key] for node in country.nodes})
     laid_out = sorted((node for one in overlays.values() for node in one.nodes.values()), key=lambda node: node.me.key)
@@ -150,6 +158,23 @@ def test_a_network_that_is_laid_out_equals_one_that_has_grown(count: int) -> Non
                     another and another.peer,
                     another and another.backups,
                 )
+
+
+def test_a_finger_to_where_nobody_is_any_more_misleads_no_lookup() -> None:
+    sim = Simulator(1)
+    overlays = lay_out_suzaku(sim, {number: [b"%02d" % (10 * number)] for number in range(8)})
+    for number, overlay in overlays.items():
+        node = overlay.nodes[b"%02d" % (10 * int(number))]
+        node.on_leaving(Leaving(node.me.key, node.forward[0].peer, Peer(b"%02d" % (10 * int(number) + 5), 99)))
+    found: list[Found | None] = []
+
+    async def look_up(overlay: Suzaku, key: bytes) -> None:
+        found.append(await overlay.lookup(key))
+
+    for overlay in overlays.values():
+        overlay.host.spawn(look_up(overlay, b"37"))
+    sim.run(1.0)
+    assert [one and one.owner.key for one in found] == [b"30"] * 8
 
 
 def test_a_lookup_right_after_the_joins_ends() -> None:

@@ -73,7 +73,7 @@ def forward_run(connection: Connection, data: bytes, at: int, body: int, after: 
     name = data[body:name_end]
     broker = connection.broker
     route = broker.router.routes.get(name)
-    if route is None or broker.expires_all or (body - at > 2 and not data[body - 1]):
+    if route is None or not route.offered or broker.expires_all or (body - at > 2 and not data[body - 1]):
         return 0  # also: a remaining length in more bytes than it needs is not passed on
     if connection.allowed_topics is not None and name not in connection.allowed_topics:
         return 0
@@ -247,7 +247,9 @@ def forward_and_acknowledge(connection: Connection, data: bytes, body: int, afte
     name = data[body:name_end]
     route = broker.router.routes.get(name)
     packet_id = data[name_end : name_end + 2]
-    if route is None or packet_id == b"\0\0" or broker.expires_all or route.outlet is not None:
+    if route is None or not route.offered or route.outlet is not None:
+        return False
+    if packet_id == b"\0\0" or broker.expires_all:
         return False
     if connection.allowed_topics is not None and name not in connection.allowed_topics:
         return False

@@ -72,6 +72,7 @@ class Route:
     __slots__ = (
         "groups",
         "mixed",
+        "offered",
         "outlet",
         "plain1",
         "plain1_version",
@@ -90,6 +91,8 @@ class Route:
         """Whether a session is reached both by itself and in a group: then its copies must keep step."""
         self.outlet: Outlet | None = None
         """Where publications of clients here leave for other brokers, if anybody there may want them."""
+        self.offered = True
+        """False while other brokers have not been asked about this topic: then the fast path does not know it."""
         self.plain3: list[Connection] = []
         self.plain5: list[Connection] = []
         self.special: list[Target] = []
@@ -123,6 +126,8 @@ class Router:
         """Called with a filter that has its first subscription, or has lost its last."""
         self.outlet_for: Callable[[str], Outlet | None] | None = None
         """The way of a topic to other brokers, if it is published here and they may want it."""
+        self.is_offered: Callable[[str], bool] = _always
+        """Whether other brokers have been asked about a topic that is published here, or need not be."""
         self._tree: FilterTree[Audience] = FilterTree()
         self._filters: dict[str, None] = {}
 
@@ -148,6 +153,7 @@ class Router:
         route = Route(topic)
         if self.outlet_for is not None:
             route.outlet = self.outlet_for(topic)
+            route.offered = self.is_offered(topic)
         found: dict[Session, list[Subscribed]] = {}
         for audience in self._tree.match(topic):
             for session, subscribed in audience.members.items():
@@ -229,3 +235,7 @@ class Router:
         for route in self.routes.values():
             route.void()
         self.routes.clear()
+
+
+def _always(_topic: str) -> bool:
+    return True

@@ -25,7 +25,7 @@ from braidmq.keys import Key, in_arc, strictly_between
 from braidmq.overlay.aggregates import Aggregate, cut_to, merged
 from braidmq.overlay.overlay import Found, Introduce
 from braidmq.overlay.peers import Acquaintances, Peer
-from braidmq.overlay.ring import CALL_TIMEOUT_S, Gap, Ring, RingNode, Status, nothing
+from braidmq.overlay.ring import CALL_TIMEOUT_S, Gap, Ring, RingNode, Status, nothing, owns
 from braidmq.overlay.view import Entry, View
 
 PERIOD_S = 60.0
@@ -33,6 +33,8 @@ PERIOD_S = 60.0
 
 UPDATE_TRIES = 2
 LEVELS_MAX = 40
+BACKUP_LEVELS = 5
+"""So many levels from below, a lookup may go to a finger's backups, too."""
 LOOKUP_TIMEOUT_S = 5.0
 LOOKUP_HOPS_MAX = 64
 NEARER_MAX = 4
@@ -148,7 +150,6 @@ class SuzakuNode:
         "_level",
         "_overlay",
         "_right",
-        "_view",
         "backward",
         "forward",
         "host",
@@ -171,7 +172,6 @@ class SuzakuNode:
         self._level = 0
         self._right: Finger | None = None
         """What the right neighbour has told of itself."""
-        self._view: tuple[list[Key], list[Finger], int] | None = None
 
     @property
     def me(self) -> Peer:
@@ -221,38 +221,17 @@ class SuzakuNode:
                 for peer in finger.backups:
                     yield Entry(peer, 0, self.silent)
 
-    def nearest_before(self, key: Key) -> Peer:
-        """The peer nearest before a key that this node does not own, or on it.
+    def ways(self) -> Iterator[Peer]:
+        """Where a lookup may go on from here; of two with one key the later is the more certain.
 
-        The finger just behind the key knows those on its left, and they may stand before it: fewer hops for nothing.
+        The backups of a near finger fill the gap to the one before it, which saves hops; in a wide gap they are lost.
         """
-        link = self.link
-        keys, fingers, split = self._view or self._make_view()
-        place = bisect_right(keys, key, 0, split) if key > link.me.key else bisect_right(keys, key, split)
-        best = fingers[place - 1].peer if place else link.right
-        others = fingers[place].backups if place < len(fingers) else (link.left, *link.neighbours)
-        return self._better(best, others, key)
-
-    def _make_view(self) -> tuple[list[Key], list[Finger], int]:
-        """All fingers in the order in which one meets them going to the right, and where that order wraps."""
-        me = self.me.key
-        by_key = {finger.peer.key: finger for finger in (*self.backward, *self.forward)}
-        keys = sorted(by_key, key=lambda key: (key <= me, key))
-        split = sum(key > me for key in keys)
-        self._view = (keys, [by_key[key] for key in keys], split)
-        return self._view
-
-    def _better(self, best: Peer, others: tuple[Peer, ...], key: Key) -> Peer:
-        """The one that is nearest before the key, or on it."""
-        start = best.key
-        for peer in others:
-            there = peer.key
-            if start == key:
-                return best
-            if (start < there <= key) if start < key else (there > start or there <= key):
-                best = peer
-                start = there
-        return best
+        for finger in (*self.backward[:BACKUP_LEVELS], *self.forward[:BACKUP_LEVELS]):
+            yield from finger.backups
+        for finger in (*self.backward, *self.forward):
+            yield finger.peer
+        yield self.link.left
+        yield self.link.right
 
     # Asking
 
@@ -378,18 +357,14 @@ class SuzakuNode:
 
     def _put(self, level: int, forward: bool, finger: Finger) -> None:
         """Notes a finger; one above a level that is still missing is learnt later."""
-        self._changed()
         table = self.forward if forward else self.backward
         table[level - 1 : level] = [finger] if level <= len(table) + 1 else []
+        self._overlay.changed()
 
     def _trim(self, level: int) -> None:
         """No node stands further off than this level."""
-        self._changed()
         del self.forward[level:]
         del self.backward[level:]
-
-    def _changed(self) -> None:
-        self._view = None
         self._overlay.changed()
 
     # Being asked
@@ -443,12 +418,12 @@ class SuzakuNode:
                 self.host.send(peer.address, Leaving(peer.key, self.me, self.link.left))
 
     def on_leaving(self, told: Leaving) -> None:
-        self._changed()
         for table in (self.forward, self.backward):
             for place, finger in enumerate(table):
                 if finger.peer == told.gone:
                     table[place:] = [Finger(told.instead), *table[place + 1 :]] if told.instead != self.me else []
                     break
+        self._overlay.changed()
 
 
 class Suzaku(Service):
@@ -464,6 +439,9 @@ class Suzaku(Service):
         both_ways: bool = True,
     ) -> None:
         self.host = host
+        self._way_keys: tuple[Key, ...] = ()
+        """The nodes of this host and those that a lookup may go on to, in order; none if they must be made anew."""
+        self._way_addresses: tuple[Address, ...] = ()
         self.ring = Ring(host)
         self.introduce = introduce
         self.period_s = period_s
@@ -491,6 +469,7 @@ class Suzaku(Service):
 
     def changed(self) -> None:
         self._view = None
+        self._way_keys = ()
         self.on_change()
 
     # Joining and leaving
@@ -510,14 +489,17 @@ class Suzaku(Service):
         self.host.spawn(node.keep_learning())
 
     async def join(self, key: Key) -> bytes:
-        """Stands for a key; returns when all its fingers have been asked for."""
+        """Stands for a key; returns when it does. It goes on learning its fingers by itself."""
         if key in self.nodes:
             return b""
         node = self.node(self.new_peer(key))
         await node.link.join(self._locate)
-        await node.learn_all(self.both_ways)
-        self.host.spawn(node.keep_learning())
+        self.host.spawn(self._learn(node))
         return node.link.heard
+
+    async def _learn(self, node: SuzakuNode) -> None:
+        await node.learn_all(self.both_ways)
+        await node.keep_learning()
 
     async def leave(self, key: Key) -> None:
         node = self.nodes.get(key)
@@ -596,25 +578,39 @@ class Suzaku(Service):
 
     @handles(Find)
     def on_find(self, origin: Address, find: Find) -> Reply:
-        node = self.nodes.get(find.to)
-        if node is None or not node.link.is_in or find.hops > LOOKUP_HOPS_MAX:
+        """Passes it on to the nearest node before the key that this host knows, or answers if that is its own."""
+        key = find.key
+        keys = self._way_keys or self.make_ways()
+        if not keys or find.hops > LOOKUP_HOPS_MAX:
             return None
-        if in_arc(node.me.key, find.key, node.link.right.key):
-            return Found(node.me, node.link.right, find.hops)
-        best = self._best(node, find.key)
-        here = best.address == self.host.address
-        return Forward(best.address, Find(best.key, find.key, find.hops + (not here)))
+        place = bisect_right(keys, key) - 1
+        best, address = keys[place], self._way_addresses[place]
+        if address == self.host.address:
+            link = self.nodes[best].link
+            return Found(link.me, link.right, find.hops) if link.is_in and owns(link, key) else None
+        if in_arc(find.to, key, best):
+            return None  # it was for a node that is gone, and from here it would go back
+        return Forward(address, Find(best, key, find.hops + 1))
 
-    def _best(self, node: SuzakuNode, key: Key) -> Peer:
-        """The peer that is nearest before the key: the next hop. There is always the right neighbour."""
-        best = node.nearest_before(key)
-        if len(self.nodes) > 1:
-            for sibling in self.nodes.values():
-                if sibling is not node and sibling.link.is_in:
-                    for peer in (sibling.me, sibling.nearest_before(key)):
-                        if best.key != key and (peer.key == key or strictly_between(best.key, peer.key, key)):
-                            best = peer
-        return best
+    def make_ways(self) -> tuple[Key, ...]:
+        """Puts together all that lookups need, once after each change: two rows that are quick to read.
+
+        A peer between a node of this host and its right neighbour is left out: it is gone, or the ring would know it.
+        """
+        here = self.host.address
+        own = {node.me.key: node.link for node in self.nodes.values() if node.link.is_linked}
+        known = (peer for key in own for peer in self.nodes[key].ways())
+        ways = {peer.key: peer.address for peer in known if peer.address != here}
+        ways.update(dict.fromkeys(own, here))
+        keys: list[Key] = []
+        before = own[max(own)] if own else None
+        for key in sorted(ways):
+            before = own.get(key, before)
+            if key in own or (before is not None and not owns(before, key)):
+                keys.append(key)
+        self._way_keys = tuple(keys)
+        self._way_addresses = tuple([ways[key] for key in keys])
+        return self._way_keys
 
     @handles(Ask)
     def on_ask(self, origin: Address, asked: Ask) -> Reply:

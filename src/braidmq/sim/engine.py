@@ -89,7 +89,7 @@ class SimHost:
             raise ValueError(f"nobody can sleep for {seconds} s")
         return Sleep(seconds if seconds > 0 else 0.0)
 
-    def spawn(self, procedure: Coroutine[Any, Any, None]) -> SimTask:
+    def spawn(self, procedure: Coroutine[Any, Any, object]) -> SimTask:
         """Runs a procedure beside the others. It begins once what runs now is through, as it does on a network."""
         task = SimTask(self, procedure)
         if self.alive:
@@ -166,12 +166,12 @@ class Simulator:
         """Puts a message on its way, as often as the network lets it arrive. The dead say nothing."""
         if not source.alive:
             return
-        sender = source.address
-        delays = self.network.delays(self.chance, sender, to, self.now)
+        sender, now = source.address, self.now
+        delays = self.network.delays(self.chance, sender, to, now)
         if self.on_send is not None:
             self.on_send(sender, to, message, hops, delays)
         for delay in delays:
-            self._push((self.now + delay, DELIVER, to, sender, message, call, hops))
+            self._push((now + delay, DELIVER, to, sender, message, call, hops))
 
     def step(self, task: SimTask, value: Any, error: BaseException | None) -> None:
         """Goes on with a procedure until it waits again."""
@@ -227,10 +227,12 @@ class Simulator:
     # What happens
 
     def _pass_time(self, until: float, messages_end: float) -> None:
-        pop, deadlines = self._events.pop, self._deadlines
+        pop, deadlines, deliver = self._events.pop, self._deadlines, self._deliver
         event: Event | None = None
         try:
-            while self.messages < messages_end:
+            while True:  # CPython 3.11 does not specialise `while condition` in a function that is called once
+                if self.messages >= messages_end:
+                    return
                 due_at = deadlines.due_at
                 event = pop(until if until < due_at else due_at)
                 if event is None:
@@ -241,15 +243,13 @@ class Simulator:
                 self.now = event[0]
                 kind = event[1]
                 if kind == DELIVER:
-                    self._deliver(event)
+                    deliver(event)
                 elif kind == REPLY:
                     self._reply(event)
                 elif kind == WAKE:
                     self._awake(event[2])
                 else:
                     event[2]()
-            else:
-                return
         except SimulationError:
             raise
         except Exception as error:
@@ -266,26 +266,23 @@ class Simulator:
         if self.on_message is not None:
             self.on_message(sender, to, message, hops)
         origin = sender if call is None else call.host.address
-        reply = self._handle(host, origin, message)
         forwards = 0
-        while isinstance(reply, Forward):
-            if reply.message is not None:
-                message = reply.message
+        while forwards < FORWARDS_WITHIN_MAX:
+            handler = host.table.get(type(message))
+            if handler is None:
+                reply: Reply = Refused(f"{to} has no handler for {type(message).__name__}")
+            else:
+                reply = handler[1](host.services[handler[0]], origin, message)
+            if not isinstance(reply, Forward):
+                if call is not None and reply is not None:
+                    self._answer(host, call, reply)
+                return
+            message = reply.message or message
             if reply.to != to:
                 self.transmit(host, reply.to, message, call, hops + 1)
                 return
             forwards += 1
-            if forwards > FORWARDS_WITHIN_MAX:
-                raise RuntimeError(f"{to!r} forwards {message!r} to itself without end")
-            reply = self._handle(host, origin, message)
-        if call is not None and reply is not None:
-            self._answer(host, call, reply)
-
-    def _handle(self, host: SimHost, origin: Address, message: Message) -> Reply:
-        found = host.table.get(type(message))
-        if found is None:
-            return Refused(f"{host.address} has no handler for {type(message).__name__}")
-        return found[1](host.services[found[0]], origin, message)
+        raise RuntimeError(f"{to!r} forwards {message!r} to itself without end")
 
     def _answer(self, host: SimHost, call: Call, reply: Message) -> None:
         """Sends a reply to the first caller, directly."""

@@ -59,9 +59,9 @@ class SimTask:
 
     __slots__ = ("after", "before", "cancelled", "coroutine", "host", "wait")
 
-    def __init__(self, host: SimHost, coroutine: Coroutine[Any, Any, None]) -> None:
+    def __init__(self, host: SimHost, coroutine: Coroutine[Any, Any, object]) -> None:
         self.host = host
-        self.coroutine: Coroutine[Any, Any, None] | None = coroutine
+        self.coroutine: Coroutine[Any, Any, object] | None = coroutine
         self.wait: Call | Sleep | None = None
         self.cancelled = False
         self.before: SimTask | None = None

@@ -61,6 +61,13 @@ class Timeline:
 
     def pop(self, limit: float) -> Event | None:
         """The next event, unless there is none up to this time."""
+        due = self._due
+        if self._late or not due:
+            return self._pop_slowly(limit)
+        return due.pop() if due[-1][0] <= limit else None
+
+    def _pop_slowly(self, limit: float) -> Event | None:
+        """Opens the next slot if this one is through; of what was added to it late, takes the first in its turn."""
         due, late = self._due, self._late
         if not due and not late:
             if not self._slots or self._slots[0] > limit * SLOTS_PER_S:

@@ -15,9 +15,11 @@ import msgspec
 
 from braidmq.broker.braid.batch import Batch, Letter, letter_of, message_of, pack, unpack
 from braidmq.broker.braid.cursors import Cursors
+from braidmq.broker.braid.directory import Directory
 from braidmq.broker.braid.history import History, Sent
 from braidmq.broker.braid.inlets import Inlets
 from braidmq.broker.braid.interest import Interest
+from braidmq.broker.braid.moves import Moves
 from braidmq.broker.braid.outlets import Outlet, Outlets
 from braidmq.broker.braid.reconcile import Reconciler
 from braidmq.broker.braid.shapes import Shape, Shapes, shape_of
@@ -204,8 +206,12 @@ class Braid(Service):
         method.on_message = self._on_message
         method.on_demand = self.outlets.set_demand
         host.serve(self)
+        self.directory = Directory(overlay, name, broker.now)
+        self.moves = Moves(self, self.directory)
         broker.router.on_filter = self._on_filter
         broker.router.outlet_for = self.outlets.open_for
+        broker.router.is_offered = self._is_offered
+        broker.router.forget_all()
         for topic_filter in broker.router.filters():
             if not topic_filter.startswith(LOCAL_PREFIXES):
                 self.interest.add(topic_filter, 0.0)
@@ -226,6 +232,8 @@ class Braid(Service):
         self.is_in = True
         self.introducers.may_be_used = True
         await self._compare()
+        await self.directory.enter()
+        await self.moves.enter()
         self._announce([shape for one in self.interest.filters if (shape := shape_of(one))])
         self._stand()
         self.reconciler.ask_everybody()
@@ -245,6 +253,7 @@ class Braid(Service):
     async def leave(self) -> None:
         """Leaves in good order: neighbours are told, and nobody waits for this broker."""
         self.is_in = False
+        await self.directory.leave()
         for topic_filter in [*self._standing, HOME]:
             await self.method.unsubscribe(topic_filter)
         for topic_filter in [*self.outlets.filters, HOME]:
@@ -395,7 +404,12 @@ class Braid(Service):
         is_open = outlet.is_open
         if is_open or (message.qos and outlet.is_haunted(self.host.now())):
             outlet.take_letter(letter_of(message, now), now)
+            if message.qos:
+                self.moves.marks.set(message, (self.origin, self.history.head))
         return is_open
+
+    def _is_offered(self, topic: str) -> bool:
+        return topic in self.outlets or topic.startswith(LOCAL_PREFIXES)
 
     def before_commit(self) -> None:
         """Writes how far others' histories were followed, with what came of them."""
@@ -456,7 +470,9 @@ class Braid(Service):
         for letter in batch.letters:
             message = message_of(letter, batch.topic, now)
             if self._is_new(batch.origin, letter) and not message.expired(now):
+                self.moves.marks.current = (batch.origin, letter.offset) if letter.offset else None
                 self.broker.inject(message)
+        self.moves.marks.current = None
 
     def _is_new(self, origin: str, letter: Letter) -> bool:
         """Whether a publication has not been handled before, in this life of the broker or an earlier one."""

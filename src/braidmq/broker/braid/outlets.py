@@ -148,6 +148,9 @@ class Outlets:
     def __len__(self) -> int:
         return len(self._by_topic)
 
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._by_topic
+
     def __iter__(self) -> Iterator[Outlet]:
         return iter(self._by_topic.values())
 
