@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from braidmq.host import Address, Forward, Message, Service, handles
-from braidmq.net import NetHost
+from braidmq.net import NetHost, Security
 
 
 class Ping(Message):
@@ -96,10 +96,17 @@ def pytest_asyncio_loop_factories(
 
 
 @pytest.fixture
-async def start_host() -> AsyncIterator[StartHost]:
+def security() -> Security | None:
+    """Of hosts that are started without saying so. A module may have its own."""
+    return None
+
+
+@pytest.fixture
+async def start_host(security: Security | None) -> AsyncIterator[StartHost]:
     started: list[NetHost] = []
 
     async def start(listen: str = "127.0.0.1:0", **options: Any) -> tuple[NetHost, Answerer]:
+        options.setdefault("security", security)
         host = NetHost(listen, options.pop("messages", MESSAGES), **options)
         service = Answerer(host)
         if Unserved in host._codec.known:
@@ -111,6 +118,81 @@ async def start_host() -> AsyncIterator[StartHost]:
     yield start
     for host in started:
         await host.stop()
+
+
+class Wire:
+    """A proxy on loopback: what passes to its target is recorded, and may be changed, on its way."""
+
+    def __init__(self) -> None:
+        self.target = ""
+        self.address = ""
+        self.there: list[bytes] = []
+        """What the one who dialled said, a connection each …"""
+        self.back: list[bytes] = []
+        """… and what it was answered."""
+        self.alter: Callable[[bool, bytes], bytes] = lambda is_back, data: data
+        self._server: asyncio.Server | None = None
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def open(self) -> None:
+        self._server = await asyncio.start_server(self._carry, "127.0.0.1", 0)
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def close(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for writer in self._writers:
+            writer.close()
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, port = self.target.split(":")
+        try:
+            far_reader, far_writer = await asyncio.open_connection(host, int(port))
+        except OSError:
+            writer.close()
+            return
+        self._writers += [writer, far_writer]
+        number = len(self.there)
+        self.there.append(b"")
+        self.back.append(b"")
+        await asyncio.gather(
+            self._pass(reader, far_writer, self.there, number, False),
+            self._pass(far_reader, writer, self.back, number, True),
+        )
+
+    async def _pass(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, log: list[bytes], number: int, is_back: bool
+    ) -> None:
+        try:
+            while data := await reader.read(1 << 20):
+                log[number] += data
+                writer.write(self.alter(is_back, data))
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+
+@pytest.fixture
+async def wire() -> AsyncIterator[Wire]:
+    wire = Wire()
+    await wire.open()
+    yield wire
+    wire.close()
+
+
+async def say_to(address: str, data: bytes) -> bytes:
+    """Connects, says that, and returns all that came back before the host closed the connection."""
+    host, port = address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(data)
+    try:
+        async with asyncio.timeout(5):
+            return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:

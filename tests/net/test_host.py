@@ -9,7 +9,7 @@ import time
 import pytest
 
 from braidmq.host import Address, CallRefused, CallTimeout, Host, Message
-from braidmq.net import Bounds, Fault, NetHost
+from braidmq.net import Bounds, Fault, NetHost, Security
 from tests.net.conftest import Answerer, Arrived, Fail, Note, Ping, Pong, Silence, StartHost, Unserved, Walk, until
 
 
@@ -142,7 +142,7 @@ async def test_an_address_that_peers_cannot_reach_is_not_told() -> None:
         await NetHost("0.0.0.0:0", [Note]).start()
     with pytest.raises(ValueError, match="is no address"):
         await NetHost("127.0.0.1", [Note]).start()
-    host = NetHost("0.0.0.0:0", [Note], advertise="broker.example:7883")
+    host = NetHost("0.0.0.0:0", [Note], advertise="broker.example:7883", security=Security.none(insecure=True))
     await host.start()
     assert host.address == "broker.example:7883"
     await host.stop()

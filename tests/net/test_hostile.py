@@ -11,12 +11,14 @@ import pytest
 
 from braidmq.net import Bounds, Fault, NetHost
 from braidmq.net.frames import framed
-from braidmq.net.hello import HELLO_BYTES_MAX, MAGIC, PREAMBLE, VERSION, Hello, hello_bytes
+from braidmq.net.hello import HELLO_BYTES_MAX, MAGIC, VERSION, Hello, preamble
+from braidmq.net.security import Kind
 from tests.net.conftest import MESSAGES, Answerer, Note, Ping, Pong, StartHost, until
 
 BOUNDS = Bounds(connect_timeout_s=0.4, strangers_max=4)
 ADDRESS = "127.0.0.1:1"
-HELLO = hello_bytes(Hello(ADDRESS, bytes(16), ""))
+PREAMBLE = preamble(Kind.NONE)
+HELLO = PREAMBLE + framed(msgspec.msgpack.encode(Hello(ADDRESS, bytes(16), "")))
 
 
 def batch(*envelopes: object) -> bytes:
@@ -73,6 +75,8 @@ BAD = {
     "an HTTP client": (b"GET / HTTP/1.1\r\n\r\n", Fault.GARBAGE, "it does not speak this protocol"),
     "one wrong byte": (b"X", Fault.GARBAGE, "it does not speak this protocol"),
     "unknown version": (MAGIC + b"\x63", Fault.VERSION, "it speaks version 99 and this host version 1"),
+    "another security": (MAGIC + bytes((VERSION, Kind.KEY)), Fault.SECURITY, "it has a braid key and this host has no"),
+    "unknown security": (MAGIC + bytes((VERSION, 77)), Fault.SECURITY, "security of the unknown kind 77"),
     "large hello": (PREAMBLE + struct.pack(">I", HELLO_BYTES_MAX + 1), Fault.OVERSIZE, "a frame of 4097 bytes"),
     "hello of garbage": (PREAMBLE + framed(b"\xc1\xff"), Fault.GARBAGE, "a hello that cannot be read"),
     "empty hello": (PREAMBLE + framed(b""), Fault.GARBAGE, "a hello that cannot be read"),
@@ -110,7 +114,7 @@ async def test_bad_input_closes_that_link_alone(target: Target, case: str, caplo
     assert text in line
     assert len(line) < 500
     assert "\n" not in line
-    if fault is Fault.VERSION:
+    if fault in (Fault.VERSION, Fault.SECURITY):
         assert answer == PREAMBLE, "so that the other side can say why"
     await target.check_unharmed()
     assert not target.told.heard
@@ -151,7 +155,7 @@ async def test_strangers_are_bounded(target: Target) -> None:
     await until(lambda: target.host.faults[Fault.TIMEOUT] == 4)
     for writer in writers:
         writer.close()
-    assert not target.host._links._strangers
+    assert not target.host._links._door.strangers
 
 
 async def test_noise_of_any_kind_does_no_harm(target: Target) -> None:
@@ -172,7 +176,7 @@ async def test_noise_of_any_kind_does_no_harm(target: Target) -> None:
 async def test_the_one_who_dials_says_why_as_well(start_host: StartHost, caplog: pytest.LogCaptureFixture) -> None:
     async def newer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(len(PREAMBLE))
-        writer.write(MAGIC + bytes((VERSION + 1,)))
+        writer.write(MAGIC + bytes((VERSION + 1, Kind.NONE)))
         writer.close()
 
     a, _ = await start_host(bounds=Bounds(wait_s_max=0.2))

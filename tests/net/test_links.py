@@ -8,8 +8,13 @@ import socket
 import pytest
 
 from braidmq.host import CallRefused, CallTimeout
-from braidmq.net import Bounds, Fault
+from braidmq.net import Bounds, Fault, Security
 from tests.net.conftest import Large, Note, Ping, Pong, StartHost, until
+
+
+@pytest.fixture(params=["none", "key"])
+def security(request: pytest.FixtureRequest) -> Security:
+    return Security.none() if request.param == "none" else Security.key(bytes(range(32)))
 
 
 async def test_a_tick_is_one_frame(start_host: StartHost) -> None:

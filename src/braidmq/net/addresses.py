@@ -38,6 +38,16 @@ def format_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def is_loopback(host: str) -> bool:
+    """Whether this IP address stays on this machine. A name does not count, whatever it stands for."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
 def is_everywhere(host: str) -> bool:
     """Whether this is an address to listen on that nobody can connect to, such as 0.0.0.0."""
     try:

@@ -28,7 +28,7 @@ class Bounds:
     """Peers that are known at a time, linked or not."""
 
     strangers_max: int = 64
-    """Accepted connections that have not said hello; one more is closed."""
+    """Accepted connections that have not said hello, or not shown what they must; for one more the oldest goes."""
 
     hops_max: int = 1_000
     """A message that was passed on so often goes round: it is refused, or dropped if nobody waits for it."""

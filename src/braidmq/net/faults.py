@@ -12,8 +12,14 @@ class Fault(StrEnum):
     VERSION = "version"
     """Another version of the protocol."""
 
+    SECURITY = "security"
+    """Another kind of security, another braid key, or none; or none at all where there must be some."""
+
+    SEAL = "seal"
+    """A frame that was not sealed as the next one of its link."""
+
     ADDRESS = "address"
-    """A hello with an address that is none."""
+    """A hello with an address that is none, or not the sender's."""
 
     SELF = "self"
     """This very host at the other end."""

@@ -1,6 +1,7 @@
 """What travels on a link: frames, each a batch of envelopes, each with one message.
 
-    frame     length (4 bytes, of what follows), then one msgpack array of envelopes, its header always array 32
+    frame     length (4 bytes, of what follows), then one msgpack array of envelopes, its header always array 32;
+              sealed, if the link has a braid key
     Tell      [0, hops, message]
     Request   [1, call, origin, hops, message]     origin "": the sender itself
     Reply     [2, call, message]
@@ -24,7 +25,7 @@ from braidmq.net.faults import Fault, LinkError
 REASON_LENGTH_MAX = 200
 """Characters of a refusal."""
 
-_LENGTH_BYTES = 4
+LENGTH_BYTES = 4
 _ARRAY_32 = 0xDD
 _HEADER = struct.Struct(">IBI")
 _ARRAY_HEADER = struct.Struct(">BI")
@@ -130,7 +131,7 @@ class Batch:
     def add(self, envelope: Envelope) -> bool:
         """False if it is too large for any frame."""
         size = self._codec.append(envelope, self._open)
-        if len(self._open) - _LENGTH_BYTES > self._frame_bytes_max or self._open_messages == self._frame_messages_max:
+        if len(self._open) - LENGTH_BYTES > self._frame_bytes_max or self._open_messages == self._frame_messages_max:
             encoded = self._open[-size:]
             del self._open[-size:]
             if size + _ARRAY_HEADER.size > self._frame_bytes_max:
@@ -150,7 +151,7 @@ class Batch:
         return frames
 
     def _seal(self) -> None:
-        _HEADER.pack_into(self._open, 0, len(self._open) - _LENGTH_BYTES, _ARRAY_32, self._open_messages)
+        _HEADER.pack_into(self._open, 0, len(self._open) - LENGTH_BYTES, _ARRAY_32, self._open_messages)
         self._sealed.append(self._open)
         self._open = bytearray(_HEADER.size)
         self._open_messages = 0
@@ -169,18 +170,19 @@ class FrameReader:
         """The frames that are complete now, without their lengths."""
         buffer = self._buffer
         buffer += data
-        while len(buffer) >= _LENGTH_BYTES:
-            end = _LENGTH_BYTES + int.from_bytes(buffer[:_LENGTH_BYTES], "big")
-            if end - _LENGTH_BYTES > self.bytes_max:
-                text = f"a frame of {end - _LENGTH_BYTES} bytes; at most {self.bytes_max} are read"
+        while len(buffer) >= LENGTH_BYTES:
+            end = LENGTH_BYTES + int.from_bytes(buffer[:LENGTH_BYTES], "big")
+            if end - LENGTH_BYTES > self.bytes_max:
+                text = f"a frame of {end - LENGTH_BYTES} bytes; at most {self.bytes_max} are read"
                 raise LinkError(Fault.OVERSIZE, text)
             if len(buffer) < end:
                 return
-            frame = bytes(buffer[_LENGTH_BYTES:end])
+            with memoryview(buffer) as view, view[LENGTH_BYTES:end] as part:
+                frame = bytes(part)
             del buffer[:end]
             yield frame
 
 
 def framed(payload: bytes) -> bytes:
     """One frame with this in it."""
-    return len(payload).to_bytes(_LENGTH_BYTES, "big") + payload
+    return len(payload).to_bytes(LENGTH_BYTES, "big") + payload

@@ -1,14 +1,12 @@
-"""How two hosts begin: who I am, in which version, before anything else.
+"""How two hosts begin: who I am, in which version, how secured, before anything else.
 
-    preamble  "BRAIDMQ", then one byte: the version
-    hello     a frame with [address, nonce, to, name]
+    preamble  "BRAIDMQ", then one byte each: the version, the kind of security
+    hello     a frame with [address, nonce, to, name, is_question]
 
-The one who dials speaks first; the other answers in kind once it agrees to the link, so an answer is an acceptance. The
-preamble never changes: hosts of any two versions can tell each other so. The nonce is drawn once in a host's life: the
-same address with another nonce is a host that was restarted, and my own nonce is myself.
-
-A proof that the peer belongs here (a shared key, over both nonces) has its place behind the hello: a further field of
-`Hello`, which older hosts skip, and a check in `Links.on_hello`, before a link is opened.
+The one who dials speaks first; the other answers in kind once it agrees to the link, so an answer is an acceptance.
+With a braid key there is a challenge and a proof around the hellos (braid_key). The first eight bytes never change:
+hosts of any two versions can tell each other so. The nonce is drawn once in a host's life: the same address with
+another nonce is a host that was restarted, or one that is wrong about its address; my own nonce is myself.
 """
 
 from __future__ import annotations
@@ -19,11 +17,11 @@ import msgspec
 
 from braidmq.net.addresses import parse_address
 from braidmq.net.faults import Fault, LinkError
-from braidmq.net.frames import framed
+from braidmq.net.security import KIND_NAMES, Kind
 
 MAGIC = b"BRAIDMQ"
 VERSION = 1
-PREAMBLE = MAGIC + bytes((VERSION,))
+PREAMBLE_BYTES = len(MAGIC) + 2
 
 HELLO_BYTES_MAX = 4096
 NONCE_BYTES = 16
@@ -41,19 +39,26 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     name: Annotated[str, msgspec.Meta(max_length=NAME_LENGTH_MAX)] = ""
     """For people who read logs."""
 
-
-def hello_bytes(hello: Hello) -> bytes:
-    """What a host says first."""
-    return PREAMBLE + framed(msgspec.msgpack.encode(hello))
+    is_question: bool = False
+    """Whether the sender only asks who is there: it wants a hello and no link."""
 
 
-def check_preamble(beginning: bytes) -> None:
+def preamble(kind: Kind) -> bytes:
+    return MAGIC + bytes((VERSION, kind))
+
+
+def check_preamble(beginning: bytes, kind: Kind) -> None:
     """Looks at the first bytes of a link, as many of the preamble as there are."""
     if beginning[: len(MAGIC)] != MAGIC[: len(beginning)]:
         raise LinkError(Fault.GARBAGE, f"it does not speak this protocol: it began with {beginning!r}")
-    if len(beginning) > len(MAGIC) and beginning[len(MAGIC)] != VERSION:
-        text = f"it speaks version {beginning[len(MAGIC)]} and this host version {VERSION}: update the older of the two"
+    version, theirs = beginning[len(MAGIC) : len(MAGIC) + 1], beginning[len(MAGIC) + 1 :]
+    if version and version[0] != VERSION:
+        text = f"it speaks version {version[0]} and this host version {VERSION}: update the older of the two"
         raise LinkError(Fault.VERSION, text)
+    if theirs and theirs[0] != kind:
+        has = KIND_NAMES[Kind(theirs[0])] if theirs[0] in KIND_NAMES else f"security of the unknown kind {theirs[0]}"
+        text = f"it has {has} and this host has {KIND_NAMES[kind]}: all hosts of a braid must have the same"
+        raise LinkError(Fault.SECURITY, text)
 
 
 def read_hello(frame: bytes) -> Hello:

@@ -25,7 +25,8 @@ from braidmq.net.counters import Counters
 from braidmq.net.faults import Fault
 from braidmq.net.frames import REASON_LENGTH_MAX, Codec, Envelope, Refused, Reply, Request, Tell
 from braidmq.net.hello import NAME_LENGTH_MAX
-from braidmq.net.links import Links, Tls
+from braidmq.net.links import Links
+from braidmq.net.security import Security
 
 _log = logging.getLogger("braidmq.net")
 
@@ -42,12 +43,13 @@ class NetHost:
         *,
         name: str = "",
         advertise: str | None = None,
-        tls: Tls | None = None,
+        security: Security | None = None,
         bounds: Bounds | None = None,
         chance: Chance | None = None,
     ) -> None:
         """`listen` is where, as host:port; `advertise` is what peers are told if that differs; `messages` are all
-        classes that any service of this host may send or hear; `name` is for people who read logs."""
+        classes that any service of this host may send or hear; `security` is the same in all hosts of a braid, and
+        may be left out on loopback; `name` is for people who read logs."""
         if len(name) > NAME_LENGTH_MAX:
             raise ValueError(f"a host's name has at most {NAME_LENGTH_MAX} characters")
         self.bounds = bounds or Bounds()
@@ -57,13 +59,13 @@ class NetHost:
         self._listen = listen
         self._advertise = advertise
         self._codec = Codec(messages, self.bounds.frame_messages_max)
-        self._links = Links(name, self._codec, self.bounds, tls, self.chance, self._receive)
+        self._links = Links(name, self._codec, self.bounds, security or Security.none(), self.chance, self._receive)
         self._handlers: dict[type[Message], Handler] = {}
         self._calls: dict[int, asyncio.Future[Message]] = {}
         self._next_call = secrets.randbits(62)  # an answer to an earlier life finds nobody
         self._own: deque[Envelope] = deque()
         self._own_counters = Counters()
-        self._procedures: dict[asyncio.Task[None], None] = {}
+        self._procedures: dict[asyncio.Task[object], None] = {}
         self._is_running = False
         self._was_started = False
 
@@ -140,7 +142,7 @@ class NetHost:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    def spawn(self, procedure: Coroutine[Any, Any, object]) -> asyncio.Task[None]:
+    def spawn(self, procedure: Coroutine[Any, Any, object]) -> asyncio.Task[object]:
         """Runs a procedure until it ends, is cancelled, or the host stops. One that raises is logged and counted."""
         task = asyncio.get_running_loop().create_task(procedure)
         self._procedures[task] = None
@@ -257,7 +259,7 @@ class NetHost:
         else:
             future.set_result(envelope.body)
 
-    def _on_procedure_done(self, task: asyncio.Task[None]) -> None:
+    def _on_procedure_done(self, task: asyncio.Task[object]) -> None:
         self._procedures.pop(task, None)
         error = None if task.cancelled() else task.exception()
         if error is not None:

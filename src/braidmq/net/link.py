@@ -1,4 +1,4 @@
-"""One connection to a peer: preamble, hello, then frames, until it ends.
+"""One connection to a peer: preamble, hello (with challenge and proof, if there is a braid key), then frames.
 
 MADE ──preamble and hello──> OPEN ──┐
   └────────────────────────────────┴──fault, loss, close──> CLOSED
@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
+
+from braidmq.net.braid_key import TAG_BYTES, Opener, Proof, Sealer
 from braidmq.net.faults import Fault, LinkError
-from braidmq.net.frames import FrameReader
-from braidmq.net.hello import HELLO_BYTES_MAX, PREAMBLE, check_preamble, read_hello
+from braidmq.net.frames import LENGTH_BYTES, FrameReader, framed
+from braidmq.net.hello import HELLO_BYTES_MAX, PREAMBLE_BYTES, check_preamble, preamble, read_hello
 
 if TYPE_CHECKING:
     from braidmq.net.links import Links
@@ -20,12 +24,14 @@ if TYPE_CHECKING:
 
 
 class Link(asyncio.Protocol):
-    def __init__(self, links: Links, dialled: Peer | None, where: str) -> None:
+    def __init__(self, links: Links, dialled: Peer | None, where: str, is_question: bool = False) -> None:
         self.links = links
         self.dialled = dialled
         """Whom this host dialled; None if the other side did."""
         self.where = where
-        """The other end, for people, until it has said its address."""
+        """The other end, until it has said its address: the name that was dialled, or a text for people."""
+        self.is_question = is_question
+        """Whether this host dialled only to ask who is there."""
         self.peer: Peer | None = None
         """Who is at the other end, while the link is open."""
         self.address = ""
@@ -33,10 +39,10 @@ class Link(asyncio.Protocol):
         self.nonce = b""
         self.opened_at = 0.0
         self.deadline = float("inf")
-        """When it is cut: it has not said hello, or not taken its last bytes."""
+        """When it is cut: it has not said hello and shown what it must, or not taken its last bytes."""
         self.used_at = 0.0
         self.has_greeted = False
-        """Whether this host dialled and has said hello."""
+        """Whether this host has said hello."""
         self.failure = ""
         self.settled = asyncio.Event()
         """Set once it is open or will never be."""
@@ -46,6 +52,10 @@ class Link(asyncio.Protocol):
         self._taken_bytes = 0
         self._stuck_since: float | None = None
         self._beginning = b""
+        self._preamble = preamble(links.security.kind)
+        self._proof: Proof | None = None
+        self._sealer: Sealer | None = None
+        self._opener: Opener | None = None
         self._reader = FrameReader(HELLO_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
 
@@ -73,9 +83,28 @@ class Link(asyncio.Protocol):
     def describe(self) -> str:
         return self.address or self.where
 
+    @property
+    def certificate(self) -> dict[str, Any] | None:
+        """The peer's, which TLS has verified."""
+        return None if self._transport is None else self._transport.get_extra_info("peercert")
+
     # Out
 
-    def write(self, data: bytes) -> None:
+    def greet(self, to: str) -> None:
+        """Says hello."""
+        hello = msgspec.msgpack.encode(self.links.hello(to, self.is_question))
+        self.write(framed(hello if self._proof is None else self._proof.say(hello)))
+        self.has_greeted = True
+
+    def send(self, frames: Sequence[bytearray]) -> int:
+        """Sends frames once the link is open; returns their size on the way."""
+        if self._sealer is not None:
+            frames = [self._sealer.seal(frame) for frame in frames]
+        data = frames[0] if len(frames) == 1 else b"".join(frames)
+        self.write(data)
+        return len(data)
+
+    def write(self, data: bytes | bytearray) -> None:
         if self._transport is not None and not self.is_closed:
             self._written_bytes += len(data)
             self._moved = True
@@ -83,6 +112,10 @@ class Link(asyncio.Protocol):
 
     def open(self, frame_bytes_max: int) -> None:
         self._reader.bytes_max = frame_bytes_max
+        if self._proof is not None:
+            self._reader.bytes_max += TAG_BYTES
+            self._sealer, self._opener = self._proof.seals()
+            self._proof = None
         self.deadline = float("inf")
         self.settled.set()
 
@@ -113,38 +146,71 @@ class Link(asyncio.Protocol):
             self._transport.abort()
             return
         self._set_options(self._transport)
-        self.links.on_made(self)
+        try:
+            self.links.on_made(self, transport.get_extra_info("peername"))
+        except LinkError as error:
+            self.links.on_fault(self, error)
+            return
         if self.dialled is not None:
-            self.write(self.links.greeting(self.where))
-            self.has_greeted = True
+            self.write(self._preamble)
+            if self.links.security.braid_key is None:
+                self.greet(self.where)
 
     def data_received(self, data: bytes) -> None:
         if self.is_closed:
             return
         self._moved = True
-        if self.peer is not None:
-            self.peer.counters.bytes_in += len(data)
         try:
-            if len(self._beginning) < len(PREAMBLE):
-                missing = len(PREAMBLE) - len(self._beginning)
-                self._beginning += data[:missing]
-                check_preamble(self._beginning)
-                data = data[missing:]
+            if len(self._beginning) < PREAMBLE_BYTES:
+                data = self._on_beginning(data)
             for frame in self._reader.feed(data):
                 if self.peer is None:
-                    self.links.on_hello(self, read_hello(frame))
+                    self._on_greeting(frame)
                 else:
-                    self.links.on_frame(self, frame)
+                    self.peer.counters.bytes_in += LENGTH_BYTES + len(frame)
+                    self.links.on_frame(self, frame if self._opener is None else self._opener.open(frame))
                 if self.is_closed:
                     return
         except LinkError as error:
-            if error.fault is Fault.VERSION and self.dialled is None:
-                self.write(PREAMBLE)  # so that the other side can say why, too
-                self.links.on_fault(self, error, cut=False)
-            else:
-                self.links.on_fault(self, error)
+            self._on_fault(error)
+
+    def _on_beginning(self, data: bytes) -> bytes:
+        """The preamble, or a part of it; returns what is behind it."""
+        missing = PREAMBLE_BYTES - len(self._beginning)
+        beginning = self._beginning + data[:missing]
+        check_preamble(beginning, self.links.security.kind)
+        self._beginning = beginning
+        if len(beginning) == PREAMBLE_BYTES:
+            key = self.links.security.braid_key
+            if key is not None:
+                self._proof = key.begin(self._preamble, self.dialled is not None)
+            if self.dialled is None:
+                self.write(self._preamble if self._proof is None else self._preamble + framed(self._proof.challenge))
+        return data[missing:]
+
+    def _on_greeting(self, frame: bytes) -> None:
+        """A challenge or a hello."""
+        if self._proof is not None:
+            if self.dialled is not None and not self.has_greeted:
+                self._proof.on_challenge(frame)
+                self.greet(self.where)
+                return
+            frame = self._proof.hear(frame)
+        self.links.on_hello(self, read_hello(frame))
+
+    def _on_fault(self, error: LinkError) -> None:
+        if error.fault in (Fault.VERSION, Fault.SECURITY) and self.dialled is None:
+            # So that the other side can say why, too: another preamble, or nothing in the place of a proof.
+            self.write(self._preamble if len(self._beginning) < PREAMBLE_BYTES else framed(b""))
+            self.links.on_fault(self, error, cut=False)
+        else:
+            self.links.on_fault(self, error)
 
     def connection_lost(self, error: Exception | None) -> None:
+        if self.dialled is not None and self.certificate is not None and not self._beginning and not self.is_closed:
+            # In TLS 1.3 the other side looks at our certificate when we have finished, and may leave without a word.
+            text = f"it left after the TLS handshake ({error or 'no reason given'}): does it trust our certificate?"
+            self.links.on_fault(self, LinkError(Fault.TLS, text))
         self._end(str(error) if error else "the other side closed the connection")
         self.links.on_lost(self)
 

@@ -4,6 +4,11 @@ Two hosts may dial each other at the same moment. Then the connection that the h
 stays: it turns the other's hello away once it has said its own, and the host with the larger address gives up its dial
 when it hears that hello. A hello from a peer that is linked already comes from one that lost its end: the new link
 takes the place of the old.
+
+If that hello has another nonce, then the peer was restarted and this host has not noticed, or two processes believe
+that they have the same address. Neither clocks nor the order of hellos can tell which it is, but the address can:
+whoever answers there has it. So the hello is turned away, and this host dials the address to ask who is there. If it is
+a newcomer, the old link is cut, and the newcomer is let in when it comes again; else all stays as it was.
 """
 
 from __future__ import annotations
@@ -12,66 +17,50 @@ import asyncio
 import contextlib
 import logging
 import secrets
-import socket
 import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 from braidmq.host import Chance
-from braidmq.net.addresses import format_address, is_everywhere, parse_address
+from braidmq.net.addresses import format_address, parse_address
 from braidmq.net.bounds import Bounds
 from braidmq.net.counters import Counters
+from braidmq.net.door import Door
 from braidmq.net.faults import Fault, LinkError
 from braidmq.net.frames import Codec, Envelope
-from braidmq.net.hello import NONCE_BYTES, Hello, hello_bytes
+from braidmq.net.hello import NONCE_BYTES, Hello
 from braidmq.net.link import Link
 from braidmq.net.peer import Peer
+from braidmq.net.security import KIND_NAMES, Security
 
 _log = logging.getLogger("braidmq.net")
-
-BACKLOG = 128
-"""Connections that the system holds until they are accepted."""
-
-ACCEPT_PAUSE_S = 0.1
-"""The wait after the system could not give a connection: out of file descriptors, say."""
 
 Receive = Callable[[str, list[Envelope]], None]
 """Given the sender and what it sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """The contexts for the links that others dial and for those that this host dials. For mutual TLS the server's
-    requires a certificate and the client's has one."""
-
-    server: ssl.SSLContext
-    client: ssl.SSLContext
-
-
 class Links:
     def __init__(
-        self, name: str, codec: Codec, bounds: Bounds, tls: Tls | None, chance: Chance, receive: Receive
+        self, name: str, codec: Codec, bounds: Bounds, security: Security, chance: Chance, receive: Receive
     ) -> None:
         self.bounds = bounds
+        self.security = security
         self.address = ""
         self.past = Counters()
         """Of peers that are forgotten."""
         self.faults: Counter[Fault] = Counter()
         self._name = name
         self._codec = codec
-        self._tls = tls
         self._chance = chance
         self._receive = receive
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._peers: dict[str, Peer] = {}
         self._links: dict[Link, None] = {}
-        self._strangers: dict[Link, None] = {}
         self._unflushed: list[Peer] = []
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._listener: socket.socket | None = None
+        self._door = Door(self)
         self._is_stopping = False
         self._complaint = ""
         self._all_lost = asyncio.Event()
@@ -79,28 +68,10 @@ class Links:
     # Life
 
     async def start(self, listen: str, advertise: str | None) -> None:
-        host, port = parse_address(listen, port_min=0)
-        if advertise is None and is_everywhere(host):
-            raise ValueError(f"{listen} is no address that peers can reach: say with `advertise` which one is")
-        if advertise is not None:
-            parse_address(advertise)
-        loop = asyncio.get_running_loop()
-        family, kind, protocol, _, where = (
-            await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        )[0]
-        listener = self._listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setblocking(False)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(where)
-            listener.listen(BACKLOG)
-        except OSError as error:
-            listener.close()
-            raise OSError(error.errno, f"cannot listen on {listen}: {error.strerror}") from None
-        self.address = advertise or format_address(host, listener.getsockname()[1])
-        self.keep(self._accept(listener))
+        host, port = await self._door.open(listen, advertise)
+        self.address = advertise or format_address(host, port)
         self.keep(self._sweep())
-        _log.info("%s listens for its peers%s", self.describe(), " with TLS" if self._tls else "")
+        _log.info("%s listens for its peers with %s", self.describe(), KIND_NAMES[self.security.kind])
 
     async def stop(self) -> None:
         self._is_stopping = True
@@ -108,8 +79,7 @@ class Links:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._listener is not None:
-            self._listener.close()
+        self._door.close()
         self._flush()
         for link in list(self._links):
             if link.peer is not None:
@@ -128,10 +98,10 @@ class Links:
     def describe(self) -> str:
         return f"{self._name} at {self.address}" if self._name else self.address
 
-    def greeting(self, to: str) -> bytes:
-        return hello_bytes(Hello(self.address, self._nonce, to, self._name))
+    def hello(self, to: str, is_question: bool) -> Hello:
+        return Hello(self.address, self._nonce, to, self._name, is_question)
 
-    def keep(self, procedure: Coroutine[Any, Any, object]) -> asyncio.Task[None]:
+    def keep(self, procedure: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Runs a procedure of the links; it ends with them at the latest."""
         task = asyncio.get_running_loop().create_task(procedure)
         self._tasks[task] = None
@@ -186,16 +156,30 @@ class Links:
 
     # What links report
 
-    def on_made(self, link: Link) -> None:
+    def on_made(self, link: Link, where: tuple[str, int] | None) -> None:
         """A connection stands, with TLS if that is wanted; the hello is to come."""
         self._links[link] = None
-        link.deadline = self._now() + self.bounds.connect_timeout_s
+        if link.dialled is not None:
+            link.deadline = self._now() + self.bounds.connect_timeout_s
+            if where is not None and not self.security.allows(where[0]):
+                text = f"{where[0]} is another machine: links need a braid key or TLS (or `insecure` said)"
+                raise LinkError(Fault.SECURITY, text)
 
     def on_hello(self, link: Link, hello: Hello) -> None:
-        """Decides whether a link is opened. The place to ask for a proof, once there are any."""
+        """Decides whether a link is opened. With a braid key, its proof was right."""
         if hello.nonce == self._nonce:
             raise LinkError(Fault.SELF, "it is this host itself, under another name")
+        if hello.address == self.address:
+            raise LinkError(Fault.ADDRESS, "it says that it has the address of this host")
+        self.security.check_name(hello.address, link.certificate)
         link.address = hello.address
+        if link.is_question or hello.is_question:
+            self._answer_question(link, hello)
+            return
+        if self._is_contested(link, hello):
+            self._ask_who_is_there(self._peers[hello.address], link.where)
+            link.close("another process is linked under its address", self._now() + self.bounds.close_s_max)
+            return
         if link.dialled is not None:
             peer = self._named(link.dialled, hello.address)
         else:
@@ -204,7 +188,7 @@ class Links:
                 _log.debug("%s: %s dialled at the same time; its link is not needed", self.describe(), hello.address)
                 link.close("the other side dialled, too", self._now() + self.bounds.close_s_max)
                 return
-            link.write(self.greeting(hello.address))
+            link.greet(hello.address)
         if peer is not link.dialled:
             peer.give_up_dial()
         self._open(peer, link, hello)
@@ -226,7 +210,7 @@ class Links:
 
     def on_end(self, link: Link) -> None:
         """Nothing passes on a link any more; its last bytes may still be on their way."""
-        self._strangers.pop(link, None)
+        self._door.strangers.pop(link, None)
         peer = link.peer
         if peer is not None and peer.link is link:
             now = self._now()
@@ -299,7 +283,7 @@ class Links:
         old, peer.link = peer.link, link
         if old is not None:
             old.close("a newer link took its place", now + self.bounds.close_s_max)
-        self._strangers.pop(link, None)
+        self._door.strangers.pop(link, None)
         link.peer = peer
         link.nonce = hello.nonce
         link.opened_at = link.used_at = now
@@ -309,38 +293,6 @@ class Links:
         peer.linked_before = True
         _log.info("%s is linked to %s%s", self.describe(), peer.address, f" ({hello.name!r})" if hello.name else "")
         peer.flush(now)
-
-    # Accepting: not by asyncio's server, so that strangers are bounded, and seen, from their first byte on
-
-    async def _accept(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                connection, where = await loop.sock_accept(listener)
-            except OSError as error:
-                _log.error("%s cannot accept connections: %s", self.describe(), error)
-                await asyncio.sleep(ACCEPT_PAUSE_S)
-                continue
-            link = Link(self, None, f"{where[0]} port {where[1]}")
-            if len(self._strangers) < self.bounds.strangers_max:
-                self._strangers[link] = None
-                self.keep(self._take(link, connection))
-            else:
-                connection.close()
-                text = f"{len(self._strangers)} connections that have not said hello are enough (strangers_max)"
-                self.on_fault(link, LinkError(Fault.CROWD, text))
-
-    async def _take(self, link: Link, connection: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        context = self._tls.server if self._tls is not None else None
-        timeout_s = self.bounds.connect_timeout_s if context is not None else None
-        try:
-            await loop.connect_accepted_socket(lambda: link, connection, ssl=context, ssl_handshake_timeout=timeout_s)
-        except (ConnectionResetError, BrokenPipeError):
-            link.abort("the other side went away")  # no fault: it may have given up its dial for ours
-        except OSError as error:
-            if not link.is_closed:
-                self.on_fault(link, LinkError(Fault.TLS, f"the TLS handshake failed: {error}"))
 
     # Dialling
 
@@ -369,9 +321,17 @@ class Links:
 
     async def _try(self, peer: Peer) -> str | None:
         """Dials once; returns why there is no link, or None if there is."""
-        host, port = parse_address(peer.names[0])
         link = peer.trying = Link(self, peer, peer.names[0])
-        context = self._tls.client if self._tls is not None else None
+        try:
+            await self._connect(link)
+        finally:
+            peer.trying = None
+        return None if link.peer is not None else link.failure
+
+    async def _connect(self, link: Link) -> None:
+        """Until it is open, or has failed, or has its answer."""
+        host, port = parse_address(link.where)
+        context = self.security.contexts.client if self.security.contexts is not None else None
         try:
             async with asyncio.timeout(self.bounds.connect_timeout_s):
                 await asyncio.get_running_loop().create_connection(
@@ -380,14 +340,59 @@ class Links:
                 await link.settled.wait()
         except TimeoutError:
             link.failure = link.failure or f"no hello within {self.bounds.connect_timeout_s} s"
+        except ssl.SSLError as error:
+            if not link.is_closed:
+                self.on_fault(link, LinkError(Fault.TLS, f"the TLS handshake failed: {error}"))
         except OSError as error:
             link.failure = link.failure or str(error)
         finally:
-            peer.trying = None
             if link.peer is None:
                 link.abort("given up")
                 self.on_lost(link)  # a loop whose connecting is cancelled may not say so
-        return None if link.peer is not None else link.failure
+
+    # Two processes, one address
+
+    def _is_contested(self, link: Link, hello: Hello) -> bool:
+        """Whether another process than the one that is linked claims its address, and was not reached there."""
+        known = self._peers.get(hello.address)
+        if known is None or known.link is None or known.link.nonce == hello.nonce:
+            return False
+        return link.dialled is None or link.where != hello.address
+
+    def _answer_question(self, link: Link, hello: Hello) -> None:
+        """Says who is there, or hears it; no link comes of it."""
+        if link.dialled is None:
+            link.greet(hello.address)
+        else:
+            link.nonce = hello.nonce
+        link.close("it was only asked who is there", self._now() + self.bounds.close_s_max)
+
+    def _ask_who_is_there(self, peer: Peer, claimant: str) -> None:
+        if peer.question is None:
+            peer.question = self.keep(self._settle(peer, claimant))
+
+    async def _settle(self, peer: Peer, claimant: str) -> None:
+        """Asks at an address that two processes claim, and cuts the link of one that is not there."""
+        try:
+            link = Link(self, peer, peer.address, is_question=True)
+            await self._connect(link)
+            held = peer.link
+            if held is None or self._is_stopping:
+                return
+            if not link.nonce or link.address != peer.address:
+                _log.info("%s asked at %s who is there, for nothing: %s", self.describe(), peer.address, link.failure)
+            elif link.nonce != held.nonce:
+                held.abort("another process has its address now")
+            else:
+                self.faults[Fault.ADDRESS] += 1
+                _log.warning(
+                    "%s turned %s away: it says that it is %s, but there another process answers",
+                    self.describe(),
+                    claimant,
+                    peer.address,
+                )
+        finally:
+            peer.question = None
 
     # Upkeep
 

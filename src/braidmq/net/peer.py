@@ -18,8 +18,8 @@ from braidmq.net.frames import Batch, Codec, Envelope
 if TYPE_CHECKING:
     from braidmq.net.link import Link
 
-Waiting = tuple[float, int, int, bytes]
-"""(since when, frames, messages, their bytes)"""
+Waiting = tuple[float, int, list[bytearray]]
+"""(since when, messages, the frames that they are in)"""
 
 
 class Peer:
@@ -36,6 +36,7 @@ class Peer:
         "link",
         "linked_before",
         "names",
+        "question",
         "trying",
         "waiting",
     )
@@ -49,6 +50,8 @@ class Peer:
         self.dial: asyncio.Task[None] | None = None
         self.trying: Link | None = None
         """What `dial` is trying to open just now."""
+        self.question: asyncio.Task[None] | None = None
+        """Asks at its address who is there: another process claims to be."""
         self.dial_at = 0.0
         """Not before this time."""
         self.linked_before = False
@@ -67,7 +70,13 @@ class Peer:
     @property
     def is_forgettable(self) -> bool:
         """Whether nothing would be lost with it but the names and the back-off."""
-        return self.link is None and self.dial is None and not self.waiting and not self._batch.messages
+        return (
+            self.link is None
+            and self.dial is None
+            and self.question is None
+            and not self.waiting
+            and not self._batch.messages
+        )
 
     def queue(self, envelope: Envelope) -> str | None:
         """Takes an envelope to be sent at the end of the tick, or says why not."""
@@ -86,16 +95,17 @@ class Peer:
         messages = self._batch.messages
         if messages:
             frames = self._batch.take()
-            self.waiting.append((now, len(frames), messages, b"".join(frames)))
-            self._waiting_bytes += len(self.waiting[-1][3])
+            self.waiting.append((now, messages, frames))
+            self._waiting_bytes += sum(map(len, frames))
         link = self.link
         if link is not None and self.waiting:
             counters = self.counters
-            for _, frame_count, message_count, data in self.waiting:
-                counters.frames_out += frame_count
+            frames = []
+            for _, message_count, more in self.waiting:
                 counters.messages_out += message_count
-                counters.bytes_out += len(data)
-            link.write(b"".join([data for *_, data in self.waiting]))
+                frames += more
+            counters.frames_out += len(frames)
+            counters.bytes_out += link.send(frames)
             self.waiting.clear()
             self._waiting_bytes = 0
         self._backlog = self._waiting_bytes + (link.unsent_bytes if link is not None else 0)
@@ -103,8 +113,8 @@ class Peer:
     def drop_waiting(self, before: float = float("inf")) -> None:
         """Drops and counts what has waited since before then."""
         while self.waiting and self.waiting[0][0] < before:
-            _, _, messages, data = self.waiting.popleft()
-            self._waiting_bytes -= len(data)
+            _, messages, frames = self.waiting.popleft()
+            self._waiting_bytes -= sum(map(len, frames))
             self.counters.dropped += messages
 
     def absorb(self, other: Peer) -> None:

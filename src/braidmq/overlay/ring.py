@@ -335,6 +335,7 @@ class RingNode:
         if tuple(mine) == self.neighbours:
             return
         self.neighbours = tuple(mine)
+        self.on_change()
         if self.status is Status.IN and self.right.key != self.me.key:
             told = Neighbours(self.ring, self.right.key, self.me, self._neighbours_of_right())
             self.host.send(self.right.address, told)

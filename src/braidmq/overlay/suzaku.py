@@ -115,6 +115,10 @@ class Find(Message, frozen=True, array_like=True, gc=False):
     hops: int = 0
 
 
+class Lost(Message, frozen=True, array_like=True, gc=False):
+    """A lookup met a node that is gone: it is better to ask carefully."""
+
+
 class Ask(Message, frozen=True, array_like=True, gc=False):
     """Where would you go for this key? The careful lookup asks hop by hop, and so learns who does not answer.
 
@@ -529,13 +533,16 @@ class Suzaku(Service):
     async def lookup(self, key: Key) -> Found | None:
         """The node that owns the key, from here: quickly, and if that gets no answer carefully."""
         start = next((node for node in self.nodes.values() if node.link.is_in), None)
-        if start is None:
-            return None
+        if start is None:  # a broker that has no key in the ring asks one that has
+            introducer = self.introduce()
+            return None if introducer is None else await self._careful_lookup(key, None, introducer)
         try:
             answer = await self.host.call(self.host.address, Find(start.me.key, key), LOOKUP_TIMEOUT_S)
         except CallError:
-            return await self._careful_lookup(key, start.me.key, start.me.address)
-        return answer if isinstance(answer, Found) else None
+            answer = None
+        if isinstance(answer, Found):
+            return answer
+        return await self._careful_lookup(key, start.me.key, start.me.address)
 
     async def _careful_lookup(self, key: Key, at: Key | None, address: Address) -> Found | None:
         """Asks hop by hop; who does not answer is passed over."""
@@ -582,14 +589,14 @@ class Suzaku(Service):
         key = find.key
         keys = self._way_keys or self.make_ways()
         if not keys or find.hops > LOOKUP_HOPS_MAX:
-            return None
+            return Lost()
         place = bisect_right(keys, key) - 1
         best, address = keys[place], self._way_addresses[place]
         if address == self.host.address:
             link = self.nodes[best].link
-            return Found(link.me, link.right, find.hops) if link.is_in and owns(link, key) else None
+            return Found(link.me, link.right, find.hops) if link.is_in and owns(link, key) else Lost()
         if in_arc(find.to, key, best):
-            return None  # it was for a node that is gone, and from here it would go back
+            return Lost()  # it was for a node that is gone, and from here it would go back
         return Forward(address, Find(best, key, find.hops + 1))
 
     def make_ways(self) -> tuple[Key, ...]:
