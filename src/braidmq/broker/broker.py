@@ -89,7 +89,7 @@ class Broker(Tick):
         """QoS 0 waits for this session, or no longer does: routes must lead through it, or may lead past it."""
         if session.in_order != session.was_in_order:
             session.was_in_order = session.in_order
-            self._forget_routes(session)
+            self.forget_routes(session)
 
     def run_timers(self) -> None:
         """Does what is due; what comes of it is flushed at the end of the tick."""
@@ -162,7 +162,7 @@ class Broker(Tick):
             session.expiry_timer.cancel()
             session.expiry_timer = None
         self.wills.renew(session, will)
-        self._forget_routes(session)
+        self.forget_routes(session)
 
     def identify(self, connection: Connection, identity: Identity) -> None:
         """Notes who is connected: for access control, and for the time that its credentials last."""
@@ -184,14 +184,12 @@ class Broker(Tick):
         if session.connection is not connection:
             return
         session.detach()
-        self._forget_routes(session)
+        self.forget_routes(session)
         self.wills.settle(session, will)
         if not session.durable:
             self.end_session(session)
             return
-        ends_at = None if session.never_ends else self.now() + session.expiry_s
-        self._save(session, ends_at)
-        self._expire_later(session, ends_at)
+        self.expire_detached(session)
         if session.burden:
             self._hand_over_shares(session)
         self.ring()
@@ -208,19 +206,37 @@ class Broker(Tick):
         if ends_at is not None:
             session.expiry_timer = self.timers.at(ends_at, partial(self.end_session, session))
 
-    def end_session(self, session: Session) -> None:
-        """Nothing of the session stays; a will that waited is due now [MQTT-3.1.2-8]."""
+    def expire_detached(self, session: Session) -> None:
+        """A session without a connection is here: its time begins to run."""
+        ends_at = None if session.never_ends else self.now() + session.expiry_s
+        self._save(session, ends_at)
+        self._expire_later(session, ends_at)
+
+    def adopt(self, session: Session) -> None:
+        """A session has come from another broker, with subscriptions that the router knows already."""
+        self.sessions[session.client_id] = session
+        self.metrics.sessions += 1
+        self.metrics.subscriptions += len(session.subscriptions)
+        self.expire_detached(session)
+        for full_filter, subscribed in session.subscriptions.items():
+            self.store.save_subscription(session.row, full_filter, subscribed)
+
+    def end_session(self, session: Session, moved: bool = False) -> None:
+        """Nothing of the session stays here. A will that waited is due now [MQTT-3.1.2-8], and what it had of shared
+        subscriptions goes to other members, unless it goes on at another broker."""
         if self.sessions.get(session.client_id) is not session:
             return
         del self.sessions[session.client_id]
         self.metrics.sessions -= 1
-        self._forget_routes(session)
+        self.forget_routes(session)
         for full_filter in session.subscriptions:
             self.router.unsubscribe(session, full_filter)
             self.metrics.subscriptions -= 1
-        left = session.give_back()
+        left = [] if moved else session.give_back()
         session.clear()
         self._drop_stored(session)
+        if moved:
+            self.wills.renew(session, None)
         self.wills.due(session)
         self._pass_on(left)
         self.ring()
@@ -234,7 +250,7 @@ class Broker(Tick):
             session.stored = False
             self.store.drop_session(session.row)
 
-    def _forget_routes(self, session: Session) -> None:
+    def forget_routes(self, session: Session) -> None:
         for full_filter in session.subscriptions:
             self.router.forget(full_filter)
 

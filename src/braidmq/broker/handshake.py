@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING
 
@@ -111,7 +112,14 @@ class Handshake:
         except PacketError as error:
             connection.fail(error)
             return
-        connection.go_on()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Reads on, after one reason to wait is gone; another one may have come."""
+        if self.connection.state is State.AUTHENTICATING:
+            self.connection.release_reading()
+        else:
+            self.connection.go_on()
 
     def _broken(self) -> Refusal:
         """Whatever a plug-in raises, its client is kept out and learns no more than that."""
@@ -191,13 +199,41 @@ class Handshake:
     # The session
 
     def accept(self, identity: Identity) -> None:
-        """The client is who it says: it gets its session and the CONNACK, then what waited for it."""
+        """The client is who it says: it gets its session, from another broker of the braid if it was there."""
+        connect = self.connect
+        connection = self.connection
+        braid = connection.broker.braid
+        if connect.will and not self._may_will(identity, connect.will.topic):
+            raise self._refused(Reason.NOT_AUTHORIZED, f"a will for {connect.will.topic!r} is not allowed")
+        if braid is None or not braid.is_in:
+            self._open(identity)
+            return
+        connection.state = State.AUTHENTICATING
+        connection.hold_reading()
+        braid.moves.arrive(connect.client_id, connect.clean_start, partial(self._arrived, identity))
+
+    def _arrived(self, identity: Identity, may_open: bool) -> None:
+        """No other broker has the client's session any more; or the client itself has gone to one since."""
+        connection = self.connection
+        if connection.state is not State.AUTHENTICATING:
+            return
+        if not may_open:
+            connection.end(will=False)
+            return
+        connection.state = State.CONNECTING
+        try:
+            self._open(identity)
+        except PacketError as error:
+            connection.fail(error)
+            return
+        connection.go_on()
+
+    def _open(self, identity: Identity) -> None:
+        """The client gets its session and the CONNACK, then what waited for it."""
         connect = self.connect
         connection = self.connection
         broker = connection.broker
         client_id = connect.client_id
-        if connect.will and not self._may_will(identity, connect.will.topic):
-            raise self._refused(Reason.NOT_AUTHORIZED, f"a will for {connect.will.topic!r} is not allowed")
         expiry_s = self._expiry_s()
         if expiry_s and broker.degraded:
             raise self._refused(Reason.SERVER_UNAVAILABLE, "the broker's store cannot be written")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from braidmq.broker.braid.place import Place
 from braidmq.broker.broker import Broker
 from braidmq.broker.config.problems import ConfigError
 from braidmq.broker.config.reload import reload_plan
@@ -70,12 +71,15 @@ class Server:
             exposition = Exposition(self.broker.metrics, self.listeners)
             checks = {"listeners": self.listeners.trouble, "store": self._store_trouble}
             self._admin = AdminServer(config.admin, exposition, checks)
+        self._place = None if config.braid is None else Place(self.broker, config.braid)
 
     async def start(self) -> None:
         try:
             await self.listeners.start()
             if self._admin is not None:
                 await self._admin.start()
+            if self._place is not None:
+                await self._place.start()
         except BaseException:
             await self.listeners.stop(0)
             self._store.close()
@@ -87,6 +91,8 @@ class Server:
         self.listeners.stop_accepting()
         self.broker.shut_down()
         await self.listeners.stop(STOP_GRACE_S)
+        if self._place is not None:
+            await self._place.stop()
         if self._admin is not None:
             await self._admin.stop()
         for task in list(self._tasks):
@@ -98,7 +104,8 @@ class Server:
 
     @property
     def addresses(self) -> list[str]:
-        return self.listeners.addresses + (self._admin.addresses if self._admin else [])
+        braid = [f"braid://{self._place.host.address}"] if self._place else []
+        return self.listeners.addresses + (self._admin.addresses if self._admin else []) + braid
 
     def reload(self, new: Config) -> None:
         """Applies what can be applied while running, and says what cannot."""

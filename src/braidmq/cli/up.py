@@ -35,6 +35,8 @@ EXAMPLES: Final = output.examples(
         "braidmq up --config braidmq.toml --set limits.receive_max=64",
     ),
     ("For all machines, with passwords", "braidmq up --host 0.0.0.0 --set authentication.password_file=users.txt"),
+    ("A braid of two: the first, and one that joins it", "braidmq up --braid 127.0.0.1:7883"),
+    ("", "braidmq up --port 1884 --data data2 --join 127.0.0.1:7883"),
     ("In a script: any free port, told in JSON when ready", "braidmq up --port 0 --json"),
 )
 
@@ -55,6 +57,17 @@ def up(
         int | None,
         typer.Option("--admin-port", min=0, max=65535, help="Metrics, health and readiness over HTTP, on this port."),
     ] = None,
+    join: Annotated[
+        list[str] | None,
+        typer.Option("--join", metavar="HOST:PORT", help="A broker of a braid to join; may be repeated."),
+    ] = None,
+    braid: Annotated[
+        str | None,
+        typer.Option("--braid", metavar="HOST:PORT", help="Where other brokers reach this one; port 0 takes any."),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", help="Where this broker stands, as a path: cloud1/edge1.")
+    ] = None,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"] | None, typer.Option("--log-level", help="What to log.")
     ] = None,
@@ -71,6 +84,9 @@ def up(
         "data": None if data is None else str(data),
         "admin.port": admin_port,
         "log.level": log_level,
+        "braid.listen": braid if braid is not None or not join else "127.0.0.1:0",
+        "braid.join": join,
+        "braid.cluster": cluster,
     }
     overrides |= _parse_settings(settings or [])
 

@@ -90,7 +90,7 @@ class Deliver(Message, frozen=True, array_like=True, gc=False):
     avoid: tuple[Key, ...] = ()
 
 
-class Gone(Message, frozen=True, array_like=True, gc=False):
+class Vacant(Message, frozen=True, array_like=True, gc=False):
     """Nodes that stand here no longer, though somebody was sent here for them."""
 
     keys: tuple[Key, ...]
@@ -261,14 +261,14 @@ class RangeDelivery(Service):
             return None
         gone = tuple([key for key in message.to if key not in self.overlay.view.own])
         if gone:
-            self.host.send(origin, Gone(gone))
+            self.host.send(origin, Vacant(gone))
             avoid = tuple(dict.fromkeys((*message.avoid, *gone)))[-AVOID_MAX:]
             message = msgspec.structs.replace(message, avoid=avoid)
         self._spread(message, origin, ())
         return Accepted() if fast else None
 
-    @handles(Gone)
-    def on_gone(self, origin: Address, told: Gone) -> Reply:
+    @handles(Vacant)
+    def on_vacant(self, origin: Address, told: Vacant) -> Reply:
         """Passes over what is gone, until the overlay has learnt better."""
         for key in told.keys:
             entry = self.overlay.view.at(key)

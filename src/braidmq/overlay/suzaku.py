@@ -523,8 +523,8 @@ class Suzaku(Service):
     async def _locate(self, key: Key) -> Gap | None:
         """The place of a key, asked as a stranger asks: of somebody else."""
         introducer = self.introduce()
-        if introducer is None:
-            return None
+        if introducer is None:  # nobody else is known: only this host's own nodes can be beside it
+            introducer = self.host.address
         found = await self._careful_lookup(key, None, introducer)
         return Gap(found.owner, found.right) if found else None
 

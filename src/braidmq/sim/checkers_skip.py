@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from braidmq.keys import Key
 from braidmq.overlay.membership import common_digits, list_of
-from braidmq.overlay.ring import RingNode
 from braidmq.overlay.ranges import Delivery, RangeDelivery
+from braidmq.overlay.ring import RingNode
 from braidmq.overlay.skip_graph import SkipGraph
 from braidmq.overlay.splitting import Cut
 from braidmq.sim.checkers import ring_is_closed_and_sorted

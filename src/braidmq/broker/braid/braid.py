@@ -8,8 +8,8 @@ empty topic, which no client can name, has every broker as its subscriber: what 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -25,6 +25,7 @@ from braidmq.broker.braid.reconcile import Reconciler
 from braidmq.broker.braid.shapes import Shape, Shapes, shape_of
 from braidmq.broker.message import Message as Publication
 from braidmq.host import Address, CallError, Host, Message, Reply, Service, handles
+from braidmq.keys import Role, key_of
 from braidmq.overlay.overlay import Overlay
 from braidmq.overlay.ranges import Outcome
 from braidmq.pubsub.method import Method, ProvenMethod
@@ -167,6 +168,8 @@ class Braid(Service):
         self.method = method
         self.name = name
         self.introducers = introducers
+        self._home = key_of(HOME, Role.PUBLISHER, "", name)
+        """The key by which this broker stands in the overlay whatever it wants and publishes."""
         self.shapes = Shapes()
         self.interest = Interest()
         now = broker.now()
@@ -227,6 +230,10 @@ class Braid(Service):
                 break
             await self.host.sleep(pause_s * self.host.chance.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, 2.0)
+        if self.introducers() is None:
+            self.overlay.found(self._home)
+        else:
+            await self.overlay.join(self._home)
         await self.method.subscribe(HOME)
         await self.method.advertise(HOME)
         self.is_in = True
@@ -253,11 +260,19 @@ class Braid(Service):
     async def leave(self) -> None:
         """Leaves in good order: neighbours are told, and nobody waits for this broker."""
         self.is_in = False
-        await self.directory.leave()
-        for topic_filter in [*self._standing, HOME]:
-            await self.method.unsubscribe(topic_filter)
-        for topic_filter in [*self.outlets.filters, HOME]:
-            await self.method.withdraw(topic_filter)
+        leaving = [self.method.unsubscribe(one) for one in (*self._standing, HOME)]
+        leaving += [self.method.withdraw(one) for one in (*self.outlets.filters, HOME)]
+        under_way = dict.fromkeys(range(len(leaving)))
+
+        async def run(number: int, procedure: Coroutine[Any, Any, None]) -> None:
+            await procedure
+            del under_way[number]
+
+        for number, procedure in enumerate(leaving):
+            self.host.spawn(run(number, procedure))
+        while under_way:
+            await self.host.sleep(POLL_S)
+        await self.overlay.leave(self._home)
 
     # Shapes
 

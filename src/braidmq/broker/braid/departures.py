@@ -21,9 +21,9 @@ from braidmq.broker.braid.directory import Holder
 from braidmq.broker.braid.roaming import (
     Marks,
     Moved,
-    Ranges,
     Relay,
     RoamingSession,
+    Row,
     delivery_of,
     moved_of,
     state_of,
@@ -65,6 +65,8 @@ class Answer(IntEnum):
     NEWER = 3
     """The client has come here since."""
     ELSEWHERE = 4
+    UNKNOWN = 5
+    """There is no session, and the client was never here since this broker has started."""
 
 
 class GiveUp(Message, frozen=True, array_like=True, gc=False):
@@ -108,7 +110,7 @@ class State(Message, frozen=True, array_like=True, gc=False):
     items: tuple[Moved, ...]
     following: int
     received: tuple[int, ...]
-    horizon: tuple[tuple[str, int, Ranges], ...]
+    horizon: tuple[Row, ...]
 
 
 class NoSuchMove(Message, frozen=True, array_like=True, gc=False):
@@ -149,7 +151,7 @@ class Departure:
         self.subscriptions = dict(session.subscriptions)
         self.relay: Relay | None = None
         self.state: list[Moved] | None = None
-        self.horizon: tuple[tuple[str, int, Ranges], ...] = ()
+        self.horizon: tuple[Row, ...] = ()
         self.received: tuple[int, ...] = ()
         self.heard_at = heard_at
         self.is_relaying = False
@@ -164,6 +166,8 @@ class Departures(Service):
         self._by_client: dict[str, Departure] = {}
         self.is_arriving: Callable[[GiveUp], Answer | None]
         """Asks the one side that takes sessions whether this one is just coming."""
+        self.has_served: Callable[[str], bool]
+        """Whether a client was here in this life of the broker."""
         self.is_aside: Callable[[str], bool]
         """Whether a session stands for nothing, since its client is elsewhere."""
         self.given = 0
@@ -189,12 +193,15 @@ class Departures(Service):
             return GivenUp(coming)
         if departure is not None and departure.session is not None:
             self.put_back(client_id)
+        was_here = client_id in self._broker.sessions
         session = self._disconnected(client_id, asked.clean)
+        if session is None and was_here:
+            return GivenUp(Answer.NOTHING)
         if session is None:
             gone_to = departure.holder if departure is not None and departure.session is None else None
             if gone_to is not None and gone_to.name != asked.name:
                 return GivenUp(Answer.ELSEWHERE, 0, gone_to)
-            return GivenUp(Answer.NOTHING)
+            return GivenUp(Answer.NOTHING if self.has_served(client_id) else Answer.UNKNOWN)
         self._broker.wills.renew(session, None)  # its client is back [MQTT-3.1.3-9]
         if session.expiry_timer is not None:
             session.expiry_timer.cancel()
@@ -284,15 +291,20 @@ class Departures(Service):
         departure.state = [one for one in state if one.size <= ITEM_BYTES_MAX]
         broker.metrics.messages_dropped += len(state) - len(departure.state)
         departure.received = tuple(sorted(session.received))
-        departure.horizon = (
-            (self._braid.origin, self._braid.history.head, ()),
-            *((origin, cursor.floor, tuple(cursor.seen_ranges())) for origin, cursor in self._braid.cursors),
-        )
+        departure.horizon = self._horizon(session)
         departure.relay = relay = Relay(broker, session.client_id, self._marks, lambda: self._forward(departure))
         if not self.is_aside(session.client_id):
             subscribe_all(broker, relay, departure.subscriptions)
             unsubscribe_all(broker, session, departure.subscriptions)
         return departure.state
+
+    def _horizon(self, session: Session) -> tuple[Row, ...]:
+        """How far the session has followed the histories: as this broker, unless it came here just now."""
+        if isinstance(session, RoamingSession) and session.looks_at_marks:
+            return tuple(session.horizon)
+        rows: list[Row] = [(self._braid.origin, self._braid.history.head, ())]
+        rows += ((origin, cursor.floor, tuple(cursor.seen_ranges())) for origin, cursor in self._braid.cursors)
+        return tuple(rows)
 
     def put_back(self, client_id: str) -> None:
         """The session stays here after all."""

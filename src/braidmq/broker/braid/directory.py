@@ -47,10 +47,23 @@ PAGE_MAX = 1000
 ARCS_MAX = 1024
 """Keepers that a broker remembers, with the hashes that are theirs."""
 
-CALL_TIMEOUT_S = 1.0
-TRIES_MAX = 4
+TIMEOUTS_S = (0.25, 0.5, 1.0)
+"""How long a keeper is waited for, each time that it is asked; then it is silent …"""
+
+SILENT_S = 10.0
+"""… and for so long its heir is asked at once."""
+
+REGISTER_ROUNDS = 4
+"""How often registering looks for the keepers of those that are left."""
+
 AGAIN_S = 0.05
 """How long to wait for a keeper that is just taking over."""
+
+TRIES_MAX = 100
+"""How often a keeper may say that it is not ready, or name another one."""
+
+WARM_MAX = 64
+"""Keepers that are looked up by a broker that enters, before it needs them."""
 
 
 class Holder(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -63,11 +76,12 @@ class Holder(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a keeper knows. `claim` names the claim that made it, `before` who had the client id before that."""
+    """What a keeper knows. `claim` names the claim that made it; the others had the client id before that."""
 
     holder: Holder
     claim: int = 0
     before: Holder | None = None
+    earlier: Holder | None = None
 
 
 class Claim(Message, frozen=True, array_like=True, gc=False):
@@ -81,8 +95,11 @@ class Claim(Message, frozen=True, array_like=True, gc=False):
 
 
 class Claimed(Message, frozen=True, array_like=True, gc=False):
+    """`earlier` had it before that one, who may have died before it had all."""
+
     epoch: int
     before: Holder | None
+    earlier: Holder | None
 
 
 class Register(Message, frozen=True, array_like=True, gc=False):
@@ -101,7 +118,9 @@ class Registered(Message, frozen=True, array_like=True, gc=False):
 
 
 class NotMine(Message, frozen=True, array_like=True, gc=False):
-    """Somebody else keeps this entry."""
+    """Somebody else keeps this entry; probably this one."""
+
+    keeper: Peer | None
 
 
 class Again(Message, frozen=True, array_like=True, gc=False):
@@ -172,6 +191,8 @@ class Directory(Service):
         self._heard_at: dict[str, float] = {}
         self._is_filling = False
         self._arcs: dict[Key, Arc] = {}
+        self._silent: dict[Address, float] = {}
+        """Keepers that did not answer, and until when they are passed by."""
         self._lows: list[Key] = []
         """Where the arcs begin, in order."""
         self.host.serve(self)
@@ -193,13 +214,17 @@ class Directory(Service):
                 if neighbour != self.host.address:
                     await self._fill(neighbour, low, high)
         self._is_filling = False
+        place = LOW
+        for _ in range(WARM_MAX):
+            arc = await self._arc_of(place)
+            if arc is None or arc.high == HIGH:
+                break
+            place = arc.high
 
     async def _fill(self, neighbour: Address, low: Key, high: Key) -> None:
         after = ""
         while True:
-            told = await self._call(neighbour, AskEntries(low, high, after)) or await self._call(
-                neighbour, AskEntries(low, high, after)
-            )
+            told = await self._call(neighbour, AskEntries(low, high, after))
             if not isinstance(told, Copies) or not told.entries:
                 return
             self._take_copies(told.entries)
@@ -223,66 +248,80 @@ class Directory(Service):
 
     async def claim(self, client_id: str) -> Claimed | None:
         """Makes this broker the holder of a client id; who was it before. None if no keeper answered."""
+        place = place_of(client_id)
         epoch = int(self._now() * 1000)
         number = self.host.chance.getrandbits(62)
-        for stands_in in (False, False, True, True):
-            answer = await self._ask(client_id, Claim(client_id, self.name, epoch, number, stands_in))
+        for _ in range(TRIES_MAX):
+            arc = await self._arc_of(place)
+            if arc is None:
+                return None
+            stands_in = self._is_silent(arc.keeper)
+            answer = await self._ask(arc, Claim(client_id, self.name, epoch, number, stands_in))
             if isinstance(answer, Claimed):
                 return answer
+            if isinstance(answer, Again):
+                await self.host.sleep(AGAIN_S)
+            elif isinstance(answer, NotMine):
+                self._refine(arc, answer.keeper)
+            elif stands_in:
+                return None
         return None
 
     async def register(self, clients: Iterable[tuple[str, int]]) -> list[Holder] | None:
         """Repeats what this broker holds; what others know otherwise. None if a keeper did not answer."""
         left = dict(clients)
         others: list[Holder] = []
-        for stands_in in (False, False, True, True):
-            groups: dict[Arc | None, list[tuple[str, int]]] = {}
+        for _ in range(REGISTER_ROUNDS):
+            groups: dict[Key, tuple[Arc, list[tuple[str, int]]]] = {}
             for client_id, epoch in left.items():
-                groups.setdefault(await self._arc_of(place_of(client_id)), []).append((client_id, epoch))
-            for arc, group in groups.items():
-                if arc is None:
-                    continue
+                arc = await self._arc_of(place_of(client_id))
+                if arc is not None:
+                    groups.setdefault(arc.low, (arc, []))[1].append((client_id, epoch))
+            for arc, group in groups.values():
                 for start in range(0, len(group), PAGE_MAX):
-                    page = group[start : start + PAGE_MAX]
-                    answer = await self._ask_keeper(arc, Register(self.name, tuple(page), stands_in))
-                    if isinstance(answer, Registered):
+                    answer = await self._register_page(arc, group[start : start + PAGE_MAX])
+                    if answer is not None:
                         others += answer.others
-                        for client_id, _ in page:
+                        for client_id, _ in group[start : start + PAGE_MAX]:
                             if client_id not in answer.not_mine:
                                 del left[client_id]
-                        if answer.not_mine:
-                            self._forget_arc(arc.low)
             if not left:
                 return others
         return None
 
-    async def _ask(self, client_id: str, request: Claim) -> object:
-        arc = await self._arc_of(place_of(client_id))
-        return None if arc is None else await self._ask_keeper(arc, request)
-
-    async def _ask_keeper(self, arc: Arc, request: Claim | Register) -> object:
-        """Asks the keeper of an arc, or its heir if that is asked to stand in for it."""
-        to: Peer | None = arc.keeper
-        if request.stands_in:
-            to = await self._heir_of(arc)
-        if to is None:
-            return None
-        for _ in range(TRIES_MAX):
-            answer = await self._call(to.address, request)
-            if not isinstance(answer, Again):
-                break
+    async def _register_page(self, arc: Arc, page: list[tuple[str, int]]) -> Registered | None:
+        answer = await self._ask(arc, Register(self.name, tuple(page), self._is_silent(arc.keeper)))
+        if isinstance(answer, Again):
             await self.host.sleep(AGAIN_S)
-        if answer is None or isinstance(answer, NotMine):
+        if not isinstance(answer, Registered):
+            return None
+        if answer.not_mine:
             self._forget_arc(arc.low)
         return answer
+
+    async def _ask(self, arc: Arc, request: Claim | Register) -> object:
+        """Asks the keeper of an arc, or its heir if that is to stand in for it. None if it is silent."""
+        to = await self._heir_of(arc) if request.stands_in else arc.keeper
+        answer = None if to is None else await self._call(to.address, request)
+        if answer is None:
+            self._forget_arc(arc.low)
+            self._silent[arc.keeper.address] = self.host.now() + SILENT_S
+            if len(self._silent) > ARCS_MAX:
+                self._silent.pop(next(iter(self._silent)))
+        return answer
+
+    def _is_silent(self, keeper: Peer) -> bool:
+        return self._silent.get(keeper.address, 0.0) > self.host.now()
 
     async def _call(self, to: Address, request: Message) -> object:
         if to == self.host.address:
             return self._answer(request)
-        try:
-            return await self.host.call(to, request, CALL_TIMEOUT_S)
-        except CallError:
-            return None
+        for timeout_s in TIMEOUTS_S:
+            try:
+                return await self.host.call(to, request, timeout_s)
+            except CallError:
+                continue
+        return None
 
     def _answer(self, request: Message) -> object:
         if isinstance(request, Claim):
@@ -313,6 +352,13 @@ class Directory(Service):
             return not self._key < own.right.key <= place
         return not (_is_inside(own.left.key) and own.left.key < self._key)
 
+    def _likely_keeper(self, place: Key) -> Peer | None:
+        own = self._own
+        if own is None:
+            return None
+        other = own.right if place > self._key else own.left
+        return other if _is_inside(other.key) else None
+
     async def _arc_of(self, place: Key) -> Arc | None:
         """The keeper of a place, remembered or looked up."""
         at = bisect_right(self._lows, place) - 1
@@ -325,12 +371,26 @@ class Directory(Service):
         self.hops += found.hops
         arc = _arc(found)
         if arc is not None:
-            self._forget_arc(arc.low)
-            self._arcs[arc.low] = arc
-            insort(self._lows, arc.low)
-            if len(self._arcs) > ARCS_MAX:
-                self._forget_arc(next(iter(self._arcs)))
+            self._remember_arc(arc)
         return arc
+
+    def _refine(self, arc: Arc, keeper: Peer | None) -> None:
+        """A keeper has named another one for a part of its arc: on its right, or the first of all."""
+        self._forget_arc(arc.low)
+        if keeper is None:
+            return
+        if arc.low < keeper.key < arc.high and arc.keeper.key < keeper.key:
+            self._remember_arc(Arc(arc.low, keeper.key, arc.keeper, keeper))
+            self._remember_arc(Arc(keeper.key, arc.high, keeper, None))
+        elif keeper.key < arc.keeper.key:
+            self._remember_arc(Arc(LOW, keeper.key, keeper, None))
+
+    def _remember_arc(self, arc: Arc) -> None:
+        self._forget_arc(arc.low)
+        self._arcs[arc.low] = arc
+        insort(self._lows, arc.low)
+        if len(self._arcs) > ARCS_MAX:
+            self._forget_arc(next(iter(self._arcs)))
 
     def _forget_arc(self, low: Key) -> None:
         if self._arcs.pop(low, None) is not None:
@@ -349,16 +409,16 @@ class Directory(Service):
         if self._is_filling:
             return Again()
         if not claim.stands_in and not self._is_mine(place_of(claim.client_id)):
-            return NotMine()
+            return NotMine(self._likely_keeper(place_of(claim.client_id)))
         old = self._entries.get(claim.client_id)
         if old is not None and old.claim == claim.claim:  # the answer got lost
-            return Claimed(old.holder.epoch, old.before)
+            return Claimed(old.holder.epoch, old.before, old.earlier)
         epoch = claim.epoch if old is None else max(claim.epoch, old.holder.epoch + 1)
-        before = None if old is None else old.holder
-        entry = Entry(Holder(claim.client_id, origin, claim.name, epoch), claim.claim, before)
+        before, earlier = (None, None) if old is None else (old.holder, old.before)
+        entry = Entry(Holder(claim.client_id, origin, claim.name, epoch), claim.claim, before, earlier)
         self._keep(entry)
         self._copy([entry])
-        return Claimed(epoch, before)
+        return Claimed(epoch, before, earlier)
 
     @handles(Register)
     def on_register(self, origin: Address, told: Register) -> Reply:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from braidmq.broker.braid.departures import (
@@ -61,7 +62,7 @@ from braidmq.mqtt.topics import split_share
 if TYPE_CHECKING:
     from braidmq.broker.braid.braid import Braid
 
-CLAIM_WAIT_S = 3.0
+CLAIM_WAIT_S = 5.0
 """How long a CONNECT waits for the directory; then it is served here, and claimed later."""
 
 MOVE_WAIT_S = 4.0
@@ -88,6 +89,9 @@ OFFER_S = 5.0
 LEFT_BEHIND_AFTER_S = 5.0
 """How long a client that had to begin anew may take to subscribe, before it is given what was left behind."""
 
+SERVED_MAX = 100_000
+"""Clients that are remembered after their session has ended or moved."""
+
 UNKNOWN_EPOCH = 1
 """Of a session from an earlier life: lower than any claim."""
 
@@ -101,10 +105,17 @@ class Offer(Message, frozen=True, array_like=True, gc=False):
     name: str
 
 
-class Offered(Message, frozen=True, array_like=True, gc=False):
-    """`is_wanted` False: it can be deleted. Otherwise it will be fetched, now or later."""
+class Interest(IntEnum):
+    NONE = 0
+    """Delete it: its client has had it here, or has ended it."""
+    SOME = 1
+    """It will be fetched, now or later."""
+    UNKNOWN = 2
+    """I know nothing of this client: it is yours."""
 
-    is_wanted: bool
+
+class Offered(Message, frozen=True, array_like=True, gc=False):
+    interest: Interest
 
 
 class Arrival:
@@ -115,6 +126,8 @@ class Arrival:
         self.clean = clean
         self.epoch = 0
         self.ends_at = 0.0
+        self.is_late = False
+        """The client was served before its session had come."""
         self._done: Callable[[bool], None] | None = done
 
     @property
@@ -138,6 +151,7 @@ class Moves(Service):
         self.departures = Departures(braid, self.marks)
         self.departures.is_arriving = self._is_arriving
         self.departures.is_aside = self._is_aside
+        self.departures.has_served = self._has_served
         self.taken = 0
         """Sessions that have moved here."""
         self._epochs: dict[str, int] = {}
@@ -147,7 +161,8 @@ class Moves(Service):
         """Sessions whose client is elsewhere: out of the subscriptions, until they are fetched."""
         self._came_from: dict[str, str] = {}
         """By client id: the broker from which its session came."""
-        self._opened_at: dict[str, float] = {}
+        self._served: dict[str, float] = {}
+        """Clients that have connected here in this life of the broker, and when."""
         self._fetching: dict[str, None] = {}
         """Clients for whom what was left behind is being fetched."""
         self._host.serve(self)
@@ -164,13 +179,16 @@ class Moves(Service):
         while client_id in self._arriving:
             await self._host.sleep(POLL_S)
         self._arriving[client_id] = arrival
+        self._served.pop(client_id, None)
+        self._served[client_id] = self._host.now()
+        if len(self._served) > SERVED_MAX:
+            self._served.pop(next(iter(self._served)))
         self._extend(arrival, CLAIM_WAIT_S)
         self._host.spawn(self._watch(arrival))
         try:
             await self._settle(arrival)
         finally:
             del self._arriving[client_id]
-        self._opened_at[client_id] = self._host.now()
         arrival.end(True)
 
     def _extend(self, arrival: Arrival, seconds: float) -> None:
@@ -181,6 +199,7 @@ class Moves(Service):
             left_s = arrival.ends_at - self._host.now()
             if left_s <= 0:
                 self._shelve(arrival.client_id)
+                arrival.is_late = True
                 arrival.end(True)
             else:
                 await self._host.sleep(left_s)
@@ -194,34 +213,48 @@ class Moves(Service):
         arrival.epoch = self._epochs[client_id] = claimed.epoch
         if claimed.before is None or claimed.before.name == self._name:
             self._take_back(client_id)
-        else:
-            await self._bring(arrival, claimed.before)
+            return
+        is_settled = await self._bring(arrival, claimed.before)
+        if (
+            not is_settled
+            and claimed.earlier is not None
+            and claimed.earlier.name
+            not in (
+                self._name,
+                claimed.before.name,
+            )
+        ):
+            is_settled = await self._bring(arrival, claimed.earlier)
+        if not is_settled:
+            if self.departures.under_way(client_id):
+                self._take_back(client_id)
+            else:
+                self._shelve(client_id)
 
-    async def _bring(self, arrival: Arrival, holder: Holder) -> None:
+    async def _bring(self, arrival: Arrival, holder: Holder) -> bool:
+        """Brings the session from a broker; False if that one does not answer, or knows nothing."""
         client_id = arrival.client_id
         for _ in range(HANDED_ON_MAX):
             move = self._host.chance.getrandbits(62)
             self._extend(arrival, MOVE_WAIT_S)
             asked = GiveUp(move, client_id, self._name, arrival.epoch, arrival.clean)
             answer = await self._ask_to_give_up(arrival, holder.address, asked)
-            if answer is not None and answer.answer is Answer.ELSEWHERE and answer.holder is not None:
-                if answer.holder.name != self._name:
-                    holder = answer.holder
-                    continue
-            break
-        if answer is None:
-            if self.departures.under_way(client_id):
-                self._take_back(client_id)
-            else:
-                self._shelve(client_id)
-        elif answer.answer is Answer.NEWER:
-            self._lose(arrival)
-        elif answer.answer is Answer.GIVEN:
-            await self._fetch(arrival, holder, move, answer.expiry_s)
-        elif self.departures.under_way(client_id):
-            self._take_back(client_id)
-        else:
-            self._end_stale(client_id)
+            if answer is None or answer.answer is Answer.UNKNOWN:
+                return False
+            if answer.answer is Answer.ELSEWHERE and answer.holder is not None:
+                holder = answer.holder
+                continue
+            if answer.answer is Answer.NEWER:
+                self._lose(arrival)
+            elif answer.answer is Answer.GIVEN:
+                return await self._fetch(arrival, holder, move, answer.expiry_s)
+            elif answer.answer is Answer.NOTHING:
+                if self.departures.under_way(client_id):
+                    self._take_back(client_id)
+                else:
+                    self._end_stale(client_id)
+            return True
+        return False
 
     async def _ask_to_give_up(self, arrival: Arrival, to: Address, asked: GiveUp) -> GivenUp | None:
         while True:
@@ -246,32 +279,32 @@ class Moves(Service):
 
     # Fetching its session
 
-    async def _fetch(self, arrival: Arrival, giver: Holder, move: int, expiry_s: int) -> None:
+    async def _fetch(self, arrival: Arrival, giver: Holder, move: int, expiry_s: int) -> bool:
         client_id = arrival.client_id
+        broker = self._broker
         subscriptions = await self._fetch_subscriptions(arrival, giver.address, move)
         if subscriptions is None:
-            self._shelve(client_id)
-            return
-        broker = self._broker
+            return False
         session = RoamingSession(broker, client_id, broker.store.next_row(), expiry_s, self.marks)
         subscribe_all(broker, session, subscriptions)
         await self._until_effective(arrival, subscriptions)
         fetched = await self._fetch_state(arrival, giver.address, move)
-        if fetched is None or arrival.is_over:
+        if fetched is None or arrival.is_late or broker.degraded:
             unsubscribe_all(broker, session, subscriptions)
-            if fetched is None or not self._fill(client_id, fetched[0]):
-                self._shelve(client_id)
-                return
+            if fetched is None or broker.degraded:
+                return False
+            self._fill(client_id, fetched[0])
         else:
             self._install(session, subscriptions, *fetched)
         broker.flush()
-        if broker.degraded:
-            if not arrival.is_over:
+        if broker.degraded:  # it stays where it was
+            if not arrival.is_late:
                 broker.end_session(session, moved=True)
-            return
+            return False
         self.taken += 1
         self._came_from[client_id] = giver.name
         self._host.spawn(self._confirm(giver.address, move, client_id, session))
+        return True
 
     async def _fetch_subscriptions(self, arrival: Arrival, giver: Address, move: int) -> dict[str, Subscribed] | None:
         found: dict[str, Subscribed] = {}
@@ -344,12 +377,12 @@ class Moves(Service):
 
     # What was left behind
 
-    def _fill(self, client_id: str, items: list[Moved]) -> bool:
-        """Gives a session what was left behind and matches what it subscribes to now; False if there is no session."""
+    def _fill(self, client_id: str, items: list[Moved]) -> None:
+        """Gives a session, if it has not ended, what was left behind and matches what it subscribes to now."""
         broker = self._broker
         session = broker.sessions.get(client_id)
         if session is None:
-            return False
+            return
         now = broker.now()
         for item in items:
             message = delivery_of(item, now).message
@@ -361,7 +394,6 @@ class Moves(Service):
                 continue
             session.deliver(message, min(message.qos, targets[0].qos), item.retain, targets[0].ids)
         broker.ring()
-        return True
 
     def _shelve(self, client_id: str) -> None:
         """The client begins anew here; an older session of its own that is here is left behind, too."""
@@ -390,6 +422,9 @@ class Moves(Service):
         session = self._aside.pop(client_id, None)
         if session is not None and self._broker.sessions.get(client_id) is session:
             subscribe_all(self._broker, session, session.subscriptions)
+
+    def _has_served(self, client_id: str) -> bool:
+        return client_id in self._served
 
     def _is_aside(self, client_id: str) -> bool:
         return client_id in self._aside
@@ -436,7 +471,7 @@ class Moves(Service):
             if session.connection is not None:
                 self._epochs.setdefault(client_id, int(self._broker.now() * 1000))
             clients[client_id] = self._epochs.get(client_id, UNKNOWN_EPOCH)
-        for memory in (self._epochs, self._came_from, self._opened_at):
+        for memory in (self._epochs, self._came_from):
             for client_id in [one for one in memory if one not in self._broker.sessions and one not in self._arriving]:
                 del memory[client_id]
         others = await self._directory.register(clients.items()) if clients else []
@@ -482,8 +517,11 @@ class Moves(Service):
                 answer = await self._host.call(to, Offer(client_id, self._name), CALL_TIMEOUT_S)
             except CallError:
                 answer = None
-            if isinstance(answer, Offered) and not answer.is_wanted and self._aside.get(client_id) is session:
-                self._end_stale(client_id)
+            if isinstance(answer, Offered) and self._aside.get(client_id) is session:
+                if answer.interest is Interest.NONE:
+                    self._end_stale(client_id)
+                elif answer.interest is Interest.UNKNOWN:
+                    await self._claim_back(client_id)
             await self._host.sleep(OFFER_S)
         if self._aside.get(client_id) is session:
             del self._aside[client_id]
@@ -492,16 +530,25 @@ class Moves(Service):
     def on_offer(self, origin: Address, offer: Offer) -> Reply:
         client_id = offer.client_id
         if client_id in self._arriving or client_id in self._fetching:
-            return Offered(True)
+            return Offered(Interest.SOME)
         session = self._broker.sessions.get(client_id)
+        if session is None and client_id not in self._served:
+            return Offered(Interest.UNKNOWN)
         if session is None or self._came_from.get(client_id) == offer.name:
-            return Offered(False)
-        is_early = self._host.now() - self._opened_at.get(client_id, 0.0) < LEFT_BEHIND_AFTER_S
+            return Offered(Interest.NONE)
+        is_early = self._host.now() - self._served.get(client_id, -LEFT_BEHIND_AFTER_S) < LEFT_BEHIND_AFTER_S
         if client_id in self._epochs and not is_early:
             self._fetching[client_id] = None
             holder = Holder(client_id, origin, offer.name, 0)
             self._host.spawn(self._fetch_left_behind(client_id, holder))
-        return Offered(True)
+        return Offered(Interest.SOME)
+
+    async def _claim_back(self, client_id: str) -> None:
+        """The broker that was about to take the session has lost all memory of it."""
+        claimed = await self._directory.claim(client_id)
+        if claimed is not None and client_id not in self._arriving:
+            self._epochs[client_id] = claimed.epoch
+            self._take_back(client_id)
 
     async def _fetch_left_behind(self, client_id: str, holder: Holder) -> None:
         """Brings what another broker still has of a client that has its session here."""
@@ -514,7 +561,8 @@ class Moves(Service):
             if answer is None or answer.answer is not Answer.GIVEN:
                 return
             fetched = await self._fetch_state(arrival, holder.address, move)
-            if fetched is not None and self._fill(client_id, fetched[0]):
+            if fetched is not None:
+                self._fill(client_id, fetched[0])
                 self._broker.flush()
                 if not self._broker.degraded:
                     await self._ask(holder.address, Done(move, client_id), CONFIRM_S)

@@ -46,15 +46,36 @@ class Moved(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return len(self.topic) + len(self.letter.payload) + len(self.letter.forward) + len(self.group) + 64
 
 
-class Horizon:
-    """How far the histories were followed: up to an offset everything, behind it some."""
+Row = tuple[str, int, Ranges]
+"""Of an origin's history: everything up to an offset, and ranges behind it."""
 
-    def __init__(self, rows: Iterable[tuple[str, int, Ranges]]) -> None:
-        self._by_origin = {origin: (floor, ranges) for origin, floor, ranges in rows}
+
+class Horizon:
+    """How far the histories were followed."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self.rows = tuple(rows)
+        self._by_origin: dict[str, list[tuple[int, Ranges]]] = {}
+        for origin, floor, ranges in self.rows:
+            self._by_origin.setdefault(origin, []).append((floor, ranges))
 
     def covers(self, mark: Mark) -> bool:
-        floor, ranges = self._by_origin.get(mark[0], (0, ()))
-        return mark[1] <= floor or any(low <= mark[1] <= high for low, high in ranges)
+        for floor, ranges in self._by_origin.get(mark[0], ()):
+            if mark[1] <= floor or any(low <= mark[1] <= high for low, high in ranges):
+                return True
+        return False
+
+
+def rows_of(marks: Iterable[Mark]) -> list[Row]:
+    """Single marks, as ranges."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for origin, offset in sorted(marks):
+        ranges = found.setdefault(origin, [])
+        if ranges and ranges[-1][1] == offset - 1:
+            ranges[-1] = (ranges[-1][0], offset)
+        else:
+            ranges.append((offset, offset))
+    return [(origin, 0, tuple(ranges)) for origin, ranges in found.items()]
 
 
 class Marks:
@@ -171,6 +192,11 @@ class RoamingSession(Session):
             if one.mark is None or not horizon.covers(one.mark):
                 d = one.delivery
                 super().deliver(d.message, d.qos, d.retain, d.ids, d.group)
+
+    @property
+    def horizon(self) -> list[Row]:
+        """What it has had, here or before it came, while it looks at marks."""
+        return [*self._horizon.rows, *rows_of(self._seen or ())]
 
     def settle(self) -> None:
         """Nothing comes on two ways any more."""

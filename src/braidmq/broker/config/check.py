@@ -10,11 +10,13 @@ import os
 import ssl
 from typing import Final
 
+from braidmq.broker.config.braid_security import security_of
 from braidmq.broker.config.problems import NOTHING, Findings
-from braidmq.broker.config.settings import Admin, Config, Listener, is_loopback
+from braidmq.broker.config.settings import Admin, BraidConfig, Config, Listener, is_loopback
 from braidmq.broker.security.passwords import PasswordFileError, read_password_file
 from braidmq.broker.security.tokens import TokenKeyError, read_token_keys
 from braidmq.broker.security.topic_patterns import pattern_problem
+from braidmq.net.addresses import parse_address
 
 UNIX_PATH_BYTES_MAX: Final = 107
 """What the kernel takes as a Unix socket's path."""
@@ -42,6 +44,8 @@ def check(config: Config, findings: Findings) -> None:
     _check_access(config, findings)
     if config.admin is not None and not findings.spoiled("admin"):
         _check_admin(config.admin, findings)
+    if config.braid is not None and not findings.spoiled("braid"):
+        _check_braid(config.braid, findings)
     for index, listener in enumerate(config.listeners):
         key = f"listeners[{index}]"
         if not findings.spoiled(f"{key}.kind"):
@@ -94,6 +98,30 @@ def _check_admin(admin: Admin, findings: Findings) -> None:
             'or bind it to loopback with host = "127.0.0.1"'
         )
         findings.add("admin.host", admin.host, expected)
+
+
+def _check_braid(braid: BraidConfig, findings: Findings) -> None:
+    for name, addresses in (("listen", (braid.listen,)), ("advertise", (braid.advertise,)), ("join", braid.join)):
+        for address in addresses:
+            try:
+                parse_address(address or "localhost:1")
+            except ValueError as error:
+                findings.add(f"braid.{name}", address, f"expected an address as host:port: {error}")
+    if any(character <= "\x02" for character in (braid.name or "") + braid.cluster):
+        findings.add("braid.name", braid.name, "expected name and cluster without U+0000 to U+0002")
+    try:
+        security_of(braid)
+    except ValueError as error:
+        findings.add("braid.key", NOTHING, str(error))
+        return
+    ways = [braid.key, braid.key_file, braid.certificate]
+    if not any(ways) and not braid.insecure and not findings.spoiled("braid.listen"):
+        if not is_loopback(parse_address(braid.listen)[0]):
+            expected = (
+                "other machines can reach it, and nothing tells brokers of the braid from others: name a key in "
+                "braid.key_file, or certificates in braid.certificate, certificate_key and authority"
+            )
+            findings.add("braid.listen", braid.listen, expected)
 
 
 def _check_kind(key: str, listener: Listener, findings: Findings) -> None:

@@ -17,7 +17,7 @@ from braidmq.broker.config.check import check_openness
 from braidmq.broker.config.problems import ConfigError, Findings, Problem, shown
 from braidmq.broker.config.settings import Config, Listener
 
-_RESTART_KEYS: Final = ("name", "data", "store", "admin")
+_RESTART_KEYS: Final = ("name", "data", "store", "admin", "braid")
 """The top-level keys that hold from start to end; so does `log.format`."""
 
 

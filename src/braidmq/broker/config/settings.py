@@ -179,6 +179,35 @@ class Admin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The bearer token that requests must show. Needed if other machines can reach the port."""
 
 
+class BraidConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    listen: Text = "127.0.0.1:7883"
+    """Where other brokers reach this one, as `host:port`; port 0 takes any free one."""
+    advertise: Text | None = None
+    """What other brokers are told instead, if they reach this one at another address."""
+    join: Texts = ()
+    """Other brokers of the braid, as `host:port`; one that is up is enough. Without any, a new braid begins here."""
+    name: Text | None = None
+    """This broker's name in the braid, which no other may have. By default its address."""
+    cluster: str = ""
+    """Where it stands, as a path such as `cloud1/edge1`."""
+    method: Literal["adaptive", "relayfree", "suzaku", "locality", "scribe", "bayeux", "canmc"] = "adaptive"
+    """How publications travel. All brokers of a braid need the same; the last three are for comparison."""
+    table_size: Annotated[int, msgspec.Meta(ge=16, le=4096)] = 60
+    """Entries of a routing table (adaptive): topics with fewer subscribing brokers take one hop."""
+    key: Text | None = None
+    """The braid's key: a passphrase of at least 12 characters, or 64 hexadecimal digits. `key_file` is safer."""
+    key_file: Text | None = None
+    """A file with the braid's key alone in it."""
+    certificate: Text | None = None
+    """This broker's certificate, a PEM file: mutual TLS between brokers, instead of a key."""
+    certificate_key: Text | None = None
+    """Its private key, a PEM file."""
+    authority: Text | None = None
+    """Who signs the certificates of the braid's brokers, a PEM file."""
+    insecure: bool = False
+    """Lets brokers talk without key and TLS beyond loopback. Anyone who reaches the port can then read and publish."""
+
+
 class Log(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
     """The least serious messages that are written."""
@@ -203,6 +232,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """What clients may do."""
     admin: Admin | None = None
     """The admin port; without this table there is none."""
+    braid: BraidConfig | None = None
+    """What joins this broker to others; without this table it stands alone."""
     sys_interval_s: Annotated[float, msgspec.Meta(ge=0)] = 10.0
     """How often the `$SYS` statistics are published; 0 turns them off."""
     log: Log = Log()

@@ -1,0 +1,162 @@
+"""A broker's place on the network of its braid: the host, the overlay and the method that its configuration names."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import Iterator
+from hashlib import sha256
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from braidmq.broker.braid import braid as braid_module
+from braidmq.broker.braid import departures, directory, moves, reconcile, roaming
+from braidmq.broker.braid.braid import Braid, Introducers
+from braidmq.broker.config.braid_security import security_of
+from braidmq.broker.config.settings import BraidConfig
+from braidmq.host import Message
+from braidmq.net.host import NetHost
+from braidmq.overlay import (
+    can,
+    finding,
+    flexible_graph,
+    flexible_messages,
+    overlay,
+    peers,
+    ranges,
+    ring,
+    skip_dht,
+    skip_graph,
+    skip_messages,
+    suzaku,
+)
+from braidmq.overlay.membership import DIGITS_MAX, Vector
+from braidmq.overlay.overlay import Overlay
+from braidmq.overlay.splitting import Cut
+from braidmq.pubsub import (
+    bayeux,
+    can_messages,
+    can_multicast,
+    delegates,
+    introducer,
+    locality,
+    proofs,
+    relay_free,
+    rendezvous_tree,
+    scribe,
+)
+from braidmq.pubsub.method import Method
+
+if TYPE_CHECKING:
+    from braidmq.broker.broker import Broker
+
+LEAVE_S = 5.0
+"""How long a broker that ends has to leave the braid in good order."""
+
+LIFE_EPOCH_S = 1_750_000_000
+LIVES_A_SECOND = 10
+"""A restart is another life: the tenths of a second since then."""
+
+_log = logging.getLogger("braidmq.braid")
+
+_ALWAYS = (peers, ring, overlay, ranges, reconcile, braid_module, departures, directory, moves, roaming)
+_SKIP = (finding, skip_graph, skip_messages)
+_DHT = (*_SKIP, skip_dht, introducer)
+_TREES = (*_DHT, rendezvous_tree)
+MODULES: dict[str, tuple[ModuleType, ...]] = {
+    "adaptive": (finding, flexible_graph, flexible_messages, relay_free),
+    "relayfree": (*_SKIP, relay_free),
+    "suzaku": (suzaku, relay_free),
+    "locality": (suzaku, locality, delegates, proofs),
+    "scribe": (*_TREES, scribe),
+    "bayeux": (*_TREES, bayeux),
+    "canmc": (*_DHT, can, can_messages, can_multicast),
+}
+"""By method: where the messages are that its brokers send each other."""
+
+
+def messages_of(method: str) -> list[type[Message]]:
+    """All messages that brokers with this method send each other."""
+    found: dict[type[Message], None] = {}
+    for module in (*_ALWAYS, *MODULES[method]):
+        found.update(dict.fromkeys(_messages_in(module)))
+    return list(found)
+
+
+def _messages_in(module: ModuleType) -> Iterator[type[Message]]:
+    for _, kind in inspect.getmembers(module, inspect.isclass):
+        if issubclass(kind, Message) and kind is not Message:
+            yield kind
+
+
+def vector_of(name: str) -> Vector:
+    """A broker's membership vector: as good as random, and the same each time it starts."""
+    return int.from_bytes(sha256(name.encode()).digest()[:8]) >> (64 - DIGITS_MAX)
+
+
+class Place:
+    """From start to stop."""
+
+    def __init__(self, broker: Broker, config: BraidConfig) -> None:
+        self._broker = broker
+        self._config = config
+        self.host = NetHost(
+            config.listen,
+            messages_of(config.method),
+            name=config.name or "",
+            advertise=config.advertise,
+            security=security_of(config),
+        )
+        self.braid: Braid | None = None
+
+    async def start(self) -> None:
+        """Listens for other brokers, and begins to join them. OSError if it cannot listen."""
+        await self.host.start()
+        config = self._config
+        name = config.name or self.host.address
+        life = int((time.time() - LIFE_EPOCH_S) * LIVES_A_SECOND)
+        introducers = Introducers(self.host, config.join)
+        overlay_, method = build(config, self.host, name, life, introducers)
+        self.braid = self._broker.braid = Braid(self._broker, overlay_, method, name, life, introducers)
+        self.host.spawn(self._enter(self.braid))
+
+    async def _enter(self, braid: Braid) -> None:
+        await braid.enter()
+        _log.info("%s is in the braid, at %s", braid.name, self.host.address)
+
+    async def stop(self) -> None:
+        """Leaves in good order, if that does not take too long."""
+        if self.braid is not None and self.braid.is_in:
+            try:
+                async with asyncio.timeout(LEAVE_S):
+                    await self.braid.leave()
+            except TimeoutError:
+                _log.warning("left the braid without a word: that took more than %g s", LEAVE_S)
+        await self.host.stop()
+
+
+def build(config: BraidConfig, host: NetHost, name: str, life: int, introducers: Introducers) -> tuple[Overlay, Method]:
+    """The overlay and the method that a configuration names."""
+    vector = vector_of(name)
+    if config.method == "adaptive":
+        flexible = flexible_graph.FlexibleGraph(host, vector, introducers, life, config.table_size)
+        return flexible, relay_free.RelayFree(flexible, name, config.cluster, Cut.SFB)
+    if config.method in ("suzaku", "locality"):
+        ring_ = suzaku.Suzaku(host, introducers, life)
+        if config.method == "suzaku":
+            return ring_, relay_free.RelayFree(ring_, name, config.cluster, Cut.SFB)
+        return ring_, locality.Locality(ring_, name, config.cluster)
+    graph = skip_graph.SkipGraph(host, vector, introducers, life)
+    if config.method == "relayfree":
+        return graph, relay_free.RelayFree(graph, name, config.cluster, Cut.MRF)
+    router = skip_dht.IdRouter(graph)
+    if config.method == "canmc":
+        return graph, can_multicast.CanMulticast(router, _ignore, _ignore)
+    tree = scribe.Scribe if config.method == "scribe" else bayeux.Bayeux
+    return graph, tree(router, _ignore, _ignore)
+
+
+def _ignore(*_: object) -> None:
+    """Until the braid listens."""
