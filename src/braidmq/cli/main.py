@@ -19,6 +19,7 @@ COMMANDS: Final = {
     "sub": "braidmq.cli.subscribe",
     "passwd": "braidmq.cli.passwd",
     "bench": "braidmq.cli.bench",
+    "sim": "braidmq.cli.sim",
     "version": "braidmq.cli.versions",
 }
 

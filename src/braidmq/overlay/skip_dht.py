@@ -93,6 +93,8 @@ class IdRouter(Service):
             level, start, best, best_vector = shared, key, None, 0
             if not node.is_linked(level):  # nobody else shares as much
                 return Step(None, Walk(walk.id, key, level, start, self.me(), graph.vector, walk.hops, True))
+        elif not node.is_linked(level):
+            return None  # it has left the list of this walk meanwhile
         while True:
             best, best_vector = self._closer(walk.id, best, best_vector, node.levels[0].me)
             right = node.levels[level].right

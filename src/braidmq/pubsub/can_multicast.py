@@ -155,8 +155,10 @@ class CanMulticast(Service):
     def publish(self, topic: str, body: bytes) -> bool:
         """Floods the topic's network, and is True: nobody knows who of its members subscribes."""
         part = self.topics.get(topic)
-        if part is None or not part.advertised or part.can is None or not part.can.zones:
+        if part is None or not part.advertised:
             raise ValueError(f"nothing can be published on {topic!r} before it is advertised")
+        if part.can is None or not part.can.zones:
+            return True  # its place was lost, and is entered again: this publication goes nowhere
         self._number += 1
         zone = next(iter(part.can.zones))
         everywhere = (zone, self.space.dimensions, 0)  # as if it had come along one dimension more than there are
