@@ -19,7 +19,7 @@ from braidmq.broker.braid.directory import Directory
 from braidmq.broker.braid.history import History, Sent
 from braidmq.broker.braid.inlets import Inlets
 from braidmq.broker.braid.interest import Interest
-from braidmq.broker.braid.moves import Moves
+from braidmq.broker.braid.moves import MOVED, Moves
 from braidmq.broker.braid.outlets import Outlet, Outlets
 from braidmq.broker.braid.reconcile import Reconciler
 from braidmq.broker.braid.shapes import Shape, Shapes, shape_of
@@ -182,7 +182,9 @@ class Braid(Service):
         """What was published before is not missed by anybody here."""
         saved = [msgspec.msgpack.decode(row, type=Sent) for row in broker.saved_history]
         self.history = History(broker.store, saved)
-        self.cursors = Cursors(broker.store, [row for row in broker.saved_cursors if row[0] != OWN])
+        self.cursors = Cursors(
+            broker.store, [row for row in broker.saved_cursors if row[0] != OWN and not row[0].startswith(MOVED)]
+        )
         self.outlets = Outlets(self.origin, life, self.shapes, host, self.history)
         self.outlets.advertise = method.advertise
         self.outlets.withdraw = method.withdraw
@@ -196,6 +198,7 @@ class Braid(Service):
             self.cursors,
             self.interest,
             self.inlets.take,
+            self.inlets.settle,
             self.inlets.is_holding,
         )
         self._saved_at = 0.0

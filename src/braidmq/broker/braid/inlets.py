@@ -32,9 +32,10 @@ HELD_MAX = 256
 class Inlet:
     """One stream: the publications of one topic from one life of one broker."""
 
-    __slots__ = ("early", "first", "held", "is_new", "last", "missing")
+    __slots__ = ("early", "first", "held", "is_new", "last", "missing", "origin")
 
-    def __init__(self, first: int) -> None:
+    def __init__(self, origin: str, first: int) -> None:
+        self.origin = origin
         self.is_new = first > 1
         """Whether nothing was passed on yet, and something may be before what has come."""
         self.first = first
@@ -46,15 +47,22 @@ class Inlet:
         """Numbers before the first one that came all the same."""
         self.held: dict[int, Batch] = {}
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether what is missing before the first batch that is held may be in the origin's history."""
+        letters = self.held[min(self.held)].letters
+        return bool(letters) and letters[0].offset > 0
+
 
 class Inlets:
     def __init__(self, host: Host, deliver: Callable[[Batch], None], on_gap: Callable[[str], None]) -> None:
-        """`on_gap` is called with an origin of which something of QoS 1 or 2 may be missing."""
+        """`on_gap` is called with an origin of which something of QoS 1 or 2 may be missing; once that was fetched,
+        `settle` is called."""
         self._host = host
         self._deliver = deliver
         self._on_gap = on_gap
-        self._holding: dict[str, int] = {}
-        """By origin: batches that are held back."""
+        self._holding: dict[str, dict[Inlet, None]] = {}
+        """By origin: the streams that hold something back."""
         self._streams: dict[tuple[str, int, str], Inlet] = {}
         self.duplicates = 0
         self.given_up = 0
@@ -62,100 +70,94 @@ class Inlets:
     def is_holding(self, origin: str) -> bool:
         return origin in self._holding
 
+    def settle(self, origin: str) -> None:
+        """All that an origin has kept has been fetched: what is still missing will not come."""
+        for inlet in list(self._holding.get(origin, ())):
+            if inlet.is_kept:
+                self._give_up(inlet)
+
     def take(self, batch: Batch) -> None:
         """Passes a batch on, now or in its turn; or not, if it has come before."""
         name = (batch.origin, batch.life, batch.topic)
         inlet = self._streams.pop(name, None)
         if inlet is None:
-            inlet = Inlet(batch.first)
+            inlet = Inlet(batch.origin, batch.first)
             if len(self._streams) >= INLETS_MAX:
                 self._streams.pop(next(iter(self._streams)))
         self._streams[name] = inlet
-        if inlet.is_new:
+        if inlet.is_new or batch.first > inlet.last + 1:
             self._hold(inlet, batch)
-        elif batch.first == inlet.last + 1:
+        else:
             self._pass_on(inlet, batch)
-        elif batch.first > inlet.last + 1:
-            self._hold(inlet, batch)
+            self._pass_on_held(inlet)
+
+    def _pass_on(self, inlet: Inlet, batch: Batch) -> None:
+        if batch.first == inlet.last + 1:
+            inlet.last += batch.count
+            self._deliver(batch)
         else:
             self._take_late(inlet, batch)
 
-    def _pass_on(self, inlet: Inlet, batch: Batch) -> None:
-        inlet.last = batch.first + batch.count - 1
-        self._deliver(batch)
+    def _pass_on_held(self, inlet: Inlet) -> None:
+        """What follows now without a gap."""
         while inlet.held:
-            following = self._release(inlet, inlet.last + 1)
-            if following is None:
-                break
-            inlet.last += following.count
-            self._deliver(following)
+            first = min(inlet.held)
+            if first > inlet.last + 1:
+                return
+            batch = inlet.held.pop(first)
+            self._pass_on(inlet, batch)
+        holding = self._holding.get(inlet.origin)
+        if holding is not None:
+            holding.pop(inlet, None)
+            if not holding:
+                del self._holding[inlet.origin]
 
     def _hold(self, inlet: Inlet, batch: Batch) -> None:
         if batch.first in inlet.held:
             self.duplicates += batch.count
             return
+        was_empty = not inlet.held
         inlet.held[batch.first] = batch
-        self._holding[batch.origin] = self._holding.get(batch.origin, 0) + 1
-        if batch.letters and batch.letters[0].offset and not inlet.is_new:
-            self._on_gap(batch.origin)
+        self._holding.setdefault(inlet.origin, {})[inlet] = None
+        if inlet.is_kept:
+            self._on_gap(inlet.origin)
         if len(inlet.held) > HELD_MAX:
-            if inlet.is_new:
-                self._begin(inlet)
-            else:
-                self._give_up(inlet)
-        elif len(inlet.held) == 1:
+            self._give_up(inlet)
+        elif was_empty:
             self._host.spawn(self._wait(inlet))
 
     async def _wait(self, inlet: Inlet) -> None:
         """Gives up what has not come in time, again and again while something is held."""
         while inlet.held:
-            if inlet.is_new:
-                await self._host.sleep(REORDER_S)
-                self._begin(inlet)
-                continue
             oldest = min(inlet.held)
-            letters = inlet.held[oldest].letters
-            await self._host.sleep(FETCH_S if letters and letters[0].offset else REORDER_S)
+            await self._host.sleep(FETCH_S if inlet.is_kept else REORDER_S)
             if inlet.held and min(inlet.held) == oldest:
                 self._give_up(inlet)
 
-    def _begin(self, inlet: Inlet) -> None:
-        """Passes on what has come of a new stream, from its lowest number on."""
-        inlet.is_new = False
-        inlet.first = min(inlet.held)
-        inlet.last = inlet.first - 1
-        batch = self._release(inlet, inlet.first)
-        assert batch is not None
-        self._pass_on(inlet, batch)
-
     def _give_up(self, inlet: Inlet) -> None:
+        """Goes on without what is missing before the first that is held."""
         first = min(inlet.held)
-        for number in range(inlet.last + 1, first)[-MISSING_MAX:]:
-            inlet.missing[number] = None
-        while len(inlet.missing) > MISSING_MAX:
-            inlet.missing.pop(next(iter(inlet.missing)))
-        self.given_up += first - inlet.last - 1
-        batch = self._release(inlet, first)
-        assert batch is not None
-        self._pass_on(inlet, batch)
-
-    def _release(self, inlet: Inlet, first: int) -> Batch | None:
-        batch = inlet.held.pop(first, None)
-        if batch is not None:
-            self._holding[batch.origin] -= 1
-            if not self._holding[batch.origin]:
-                del self._holding[batch.origin]
-        return batch
+        if inlet.is_new:
+            inlet.is_new = False
+            inlet.first = first
+        else:
+            for number in range(inlet.last + 1, first)[-MISSING_MAX:]:
+                inlet.missing[number] = None
+            while len(inlet.missing) > MISSING_MAX:
+                inlet.missing.pop(next(iter(inlet.missing)))
+            self.given_up += first - inlet.last - 1
+        inlet.last = first - 1
+        self._pass_on_held(inlet)
 
     def _take_late(self, inlet: Inlet, batch: Batch) -> None:
         """What is before the last one: letters of it that are missing are taken, the rest is here already."""
-        numbers = range(batch.first, batch.first + batch.count)
         if not batch.letters:
             self.duplicates += batch.count
             return
-        for number, letter in zip(numbers, batch.letters, strict=True):
-            if number > inlet.last:
-                self.take(_only(batch, number))
+        for number, letter in enumerate(batch.letters, batch.first):
+            if number == inlet.last + 1:
+                inlet.last = number
+                self._deliver(_only(batch, number))
             elif letter.qos and self._is_new(inlet, number):
                 self._deliver(_only(batch, number))
             else:

@@ -66,15 +66,18 @@ class Reconciler(Service):
         cursors: Cursors,
         interest: Interest,
         take: Callable[[Batch], None],
+        settle: Callable[[str], None],
         is_holding: Callable[[str], bool],
     ) -> None:
-        """`take` handles what was missed; `is_holding` says whether something of an origin is still held back."""
+        """`take` handles what was missed, `settle` is told an origin of which that was all; `is_holding` says whether
+        something of an origin is still held back."""
         self._host = host
         self._name = name
         self._history = history
         self._cursors = cursors
         self._interest = interest
         self._take = take
+        self._settle = settle
         self._is_holding = is_holding
         self._digests: dict[bytes, FilterTree[str]] = {}
         self._asking: dict[str, None] = {}
@@ -130,6 +133,8 @@ class Reconciler(Service):
             self.fetched += 1
             self._take(Batch(origin, sent.life, sent.topic, sent.number, 1, V5, b"", (sent.letter,)))
         cursor.head = max(cursor.head, answer.head)
+        if answer.floor >= answer.head:
+            self._settle(origin)
         if self._is_holding(origin):
             return False  # what is held back is not handled yet: the floor stays, and it is asked for again
         cursor.raise_floor(answer.floor)
