@@ -62,6 +62,13 @@ class Tick:
             self.flush_wanted = True
             self.wants_flush()
 
+    def begin_read(self) -> Callable[[], None]:
+        """Something is read that may lead to much: it is flushed when the function that this returns is called."""
+        if self.flush_wanted:
+            return _nothing
+        self.flush_wanted = True
+        return self.flush
+
     def settle(self) -> None:
         """The first read of a tick is done: if it left something to do, the tick's end will do it."""
         leaving = self.braid is not None and self.braid.outlets.has_ready
@@ -164,3 +171,7 @@ class Tick:
     def _retry_store(self) -> None:
         if self.degraded and not self.commit():
             self.timers.at(self.now() + STORE_RETRY_S, self._retry_store)
+
+
+def _nothing() -> None:
+    """Whoever asked first will flush."""

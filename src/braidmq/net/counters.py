@@ -14,6 +14,12 @@ class Counters:
     bytes_in: int = 0
     bytes_out: int = 0
 
+    publications_in: int = 0
+    publications_out: int = 0
+    publication_bytes_in: int = 0
+    publication_bytes_out: int = 0
+    """Of these, what the layers above call publications (`NetHost.weigh`); the rest is upkeep."""
+
     dropped: int = 0
     """Messages for the peer that were not sent: too large, too many, or it could not be reached in time."""
 

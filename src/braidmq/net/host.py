@@ -56,6 +56,10 @@ class NetHost:
         self.chance: Chance = chance or random.Random()  # noqa: S311 - for protocols, not for secrets
         self.on_message: OnMessage | None = None
         """Called with sender, receiver, message and hops when one arrives; a reply comes with 0 hops."""
+        self.on_read: Callable[[], Callable[[], None]] | None = None
+        """Called before the messages of a read are handled; what it returns is called when all of them are."""
+        self.weigh: Callable[[Message], int] | None = None
+        """Says of each message how many bytes of publications it carries, 0 if it is upkeep: for the counters."""
         self._listen = listen
         self._advertise = advertise
         self._codec = Codec(messages, self.bounds.frame_messages_max)
@@ -170,13 +174,20 @@ class NetHost:
 
     # Out
 
+    def cork(self) -> bool:
+        """Holds back what is sent until `uncork`, instead of until the end of the tick; False if it is held already."""
+        return self._links.cork()
+
+    def uncork(self) -> None:
+        self._links.uncork()
+
     def _post(self, to: Address, envelope: Envelope) -> str | None:
         """Puts an envelope on its way, or says why not."""
         if not self._is_running:
             self._own_counters.dropped += 1
             return "this host is not running"
         if to != self._links.address:
-            return self._links.queue(to, envelope)
+            return self._links.queue(to, envelope, self._weight(envelope))
         if len(self._own) >= self.bounds.local_max:
             self._own_counters.dropped += 1
             return f"{len(self._own)} messages of this host to itself wait already (local_max)"
@@ -202,9 +213,26 @@ class NetHost:
         self._receive(self._links.address, envelopes)
 
     def _receive(self, sender: str, envelopes: list[Envelope]) -> None:
+        if self.on_read is None:
+            self._handle_all(sender, envelopes)
+            return
+        done = self.on_read()
+        try:
+            self._handle_all(sender, envelopes)
+        finally:
+            done()
+
+    def _weight(self, envelope: Envelope) -> int:
+        return 0 if self.weigh is None or isinstance(envelope, Refused) else self.weigh(envelope.body)
+
+    def _handle_all(self, sender: str, envelopes: list[Envelope]) -> None:
+        counters = None if self.weigh is None else self._links.counters_of(sender)
         for envelope in envelopes:
             if not self._is_running:
                 return
+            if counters is not None and (weight := self._weight(envelope)):
+                counters.publications_in += 1
+                counters.publication_bytes_in += weight
             if isinstance(envelope, Tell):
                 self._deliver(sender, sender, None, envelope.body, envelope.hops)
             elif isinstance(envelope, Request):

@@ -55,6 +55,7 @@ class Links:
         self._codec = codec
         self._chance = chance
         self._receive = receive
+        self._is_corked = False
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._peers: dict[str, Peer] = {}
         self._links: dict[Link, None] = {}
@@ -110,8 +111,8 @@ class Links:
 
     # Out
 
-    def queue(self, to: object, envelope: Envelope) -> str | None:
-        """Takes an envelope to be sent at the end of the tick, or says why not."""
+    def queue(self, to: object, envelope: Envelope, weight: int = 0) -> str | None:
+        """Takes an envelope to be sent at the end of the tick, or says why not. `weight`: bytes of publications."""
         peer = self._peers.get(to) if isinstance(to, str) else None
         if peer is None:
             try:
@@ -123,12 +124,24 @@ class Links:
                     _log.warning("%s sends nothing to %.60r: %s", self.describe(), to, error)
                 return str(error)
         was_empty = not peer.batched
-        refusal = peer.queue(envelope)
+        refusal = peer.queue(envelope, weight)
         if refusal is None and was_empty:
-            if not self._unflushed:
+            if not self._unflushed and not self._is_corked:
                 asyncio.get_running_loop().call_soon(self._flush)
             self._unflushed.append(peer)
         return refusal
+
+    def cork(self) -> bool:
+        """Lets the caller say when what is sent from now on leaves, with `uncork`; False if somebody did already."""
+        if self._is_corked or self._unflushed:
+            return False
+        self._is_corked = True
+        return True
+
+    def uncork(self) -> None:
+        self._is_corked = False
+        if self._unflushed:
+            self._flush()
 
     def counters_of(self, to: str) -> Counters | None:
         peer = self._peers.get(to)

@@ -18,8 +18,8 @@ from braidmq.net.frames import Batch, Codec, Envelope
 if TYPE_CHECKING:
     from braidmq.net.link import Link
 
-Waiting = tuple[float, int, list[bytearray]]
-"""(since when, messages, the frames that they are in)"""
+Waiting = tuple[float, int, int, int, list[bytearray]]
+"""(since when, messages, those of them that are publications, their bytes, the frames that they are in)"""
 
 
 class Peer:
@@ -28,6 +28,8 @@ class Peer:
         "_backoff_s",
         "_batch",
         "_bounds",
+        "_publication_bytes",
+        "_publications",
         "_waiting_bytes",
         "address",
         "counters",
@@ -58,6 +60,8 @@ class Peer:
         self.waiting: deque[Waiting] = deque()
         self._waiting_bytes = 0
         self._backlog = 0
+        self._publications = 0
+        self._publication_bytes = 0
         self._backoff_s = bounds.backoff_s_min
         self._bounds = bounds
         self._batch = Batch(codec, bounds.frame_bytes_max, bounds.frame_messages_max)
@@ -78,8 +82,8 @@ class Peer:
             and not self._batch.messages
         )
 
-    def queue(self, envelope: Envelope) -> str | None:
-        """Takes an envelope to be sent at the end of the tick, or says why not."""
+    def queue(self, envelope: Envelope, weight: int = 0) -> str | None:
+        """Takes an envelope to be sent at the end of the tick, or says why not. `weight`: bytes of publications."""
         if len(self._batch) + self._backlog > self._bounds.queue_bytes_max:
             self._backlog = self._waiting_bytes + (self.link.unsent_bytes if self.link is not None else 0)
             if len(self._batch) + self._backlog > self._bounds.queue_bytes_max:
@@ -88,6 +92,9 @@ class Peer:
         if not self._batch.add(envelope):
             self.counters.dropped += 1
             return f"a message larger than the {self._bounds.frame_bytes_max} bytes of a frame"
+        if weight:
+            self._publications += 1
+            self._publication_bytes += weight
         return None
 
     def flush(self, now: float) -> None:
@@ -95,14 +102,17 @@ class Peer:
         messages = self._batch.messages
         if messages:
             frames = self._batch.take()
-            self.waiting.append((now, messages, frames))
+            self.waiting.append((now, messages, self._publications, self._publication_bytes, frames))
+            self._publications = self._publication_bytes = 0
             self._waiting_bytes += sum(map(len, frames))
         link = self.link
         if link is not None and self.waiting:
             counters = self.counters
             frames = []
-            for _, message_count, more in self.waiting:
+            for _, message_count, publications, publication_bytes, more in self.waiting:
                 counters.messages_out += message_count
+                counters.publications_out += publications
+                counters.publication_bytes_out += publication_bytes
                 frames += more
             counters.frames_out += len(frames)
             counters.bytes_out += link.send(frames)
@@ -113,7 +123,7 @@ class Peer:
     def drop_waiting(self, before: float = float("inf")) -> None:
         """Drops and counts what has waited since before then."""
         while self.waiting and self.waiting[0][0] < before:
-            _, messages, frames = self.waiting.popleft()
+            _, messages, _, _, frames = self.waiting.popleft()
             self._waiting_bytes -= sum(map(len, frames))
             self.counters.dropped += messages
 

@@ -14,7 +14,7 @@ what is not known counts as a match.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 
 import msgspec
 
@@ -53,11 +53,15 @@ class Answering(IntEnum):
     UP_THE_TREE = 2
 
 
-class Retrying(IntFlag):
+class Retrying(IntEnum):
     NONE = 0
     FAST = 1
     SLOW = 2
     BOTH = 3
+
+
+_FAST = (Retrying.FAST, Retrying.BOTH)
+_SLOW = (Retrying.SLOW, Retrying.BOTH)
 
 
 class Plan(Message, frozen=True, array_like=True, gc=False):
@@ -151,6 +155,9 @@ OnNobody = Callable[[Address, bytes, tuple[KeyRange, ...]], None]
 
 OnOutcome = Callable[[Outcome], None]
 
+OnHop = Callable[[Address, Deliver], None]
+"""The host that it comes from, and the message."""
+
 
 class _Open(msgspec.Struct):
     """A delivery of this host's own that is not proven yet."""
@@ -191,6 +198,8 @@ class RangeDelivery(Service):
         self._is_sweeping = False
         self.on_nobody: OnNobody | None = None
         """Called when ranges of a message have ended here, without a node in them, as far as is known here."""
+        self.on_hop: OnHop | None = None
+        """Called when a message has come here from another host, before it is passed on: for those who follow it."""
         self.values: Callable[[Key], Aggregate] | None = None
         """The own values of a node, for conditions; without it every node is a match."""
         self.host.serve(self)
@@ -242,7 +251,7 @@ class RangeDelivery(Service):
                     self._conclude(number, mine)
                 elif now >= mine.again_at:
                     mine.again_at = now + REISSUE_S
-                    if mine.message.plan.retrying & Retrying.SLOW:
+                    if mine.message.plan.retrying in _SLOW:
                         attempt = mine.message.attempt + 1
                         mine.message = msgspec.structs.replace(mine.message, attempt=attempt, ranges=mine.gaps)
                         self._begin(mine.message)
@@ -256,9 +265,11 @@ class RangeDelivery(Service):
 
     @handles(Deliver)
     def on_deliver(self, origin: Address, message: Deliver) -> Reply:
-        fast = message.plan.retrying & Retrying.FAST
+        fast = message.plan.retrying in _FAST
         if message.hops > HOPS_MAX or not self.overlay.view.own:
             return None
+        if self.on_hop is not None:
+            self.on_hop(origin, message)
         gone = tuple([key for key in message.to if key not in self.overlay.view.own])
         if gone:
             self.host.send(origin, Vacant(gone))
@@ -314,7 +325,7 @@ class RangeDelivery(Service):
             self._answer(answer, parent if up else message.root)
         for address, pieces in parcels.items():
             onward = _onward(message, tuple(pieces), tuple(peers[address]))
-            if plan.retrying & Retrying.FAST:
+            if plan.retrying in _FAST:
                 self.host.spawn(self._hand_over(address, onward, parent, avoid))
             else:
                 self.host.send(address, onward)

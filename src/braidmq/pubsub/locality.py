@@ -70,7 +70,7 @@ class HandOver(Message, frozen=True, array_like=True, gc=False):
     sure_s: float
 
 
-class Taken(Message, frozen=True, array_like=True, gc=False):
+class Undertaken(Message, frozen=True, array_like=True, gc=False):
     """The delegate sees to it."""
 
 
@@ -310,7 +310,7 @@ class Locality(Service):
             except CallError:
                 continue
             self._silent.trust(peer)
-            return isinstance(answer, Taken)
+            return isinstance(answer, Undertaken)
         self._silent.suspect(peer, self.host.now())
         return None
 
@@ -324,7 +324,7 @@ class Locality(Service):
         if name in self._taken:
             if self._taken[name]:
                 self.host.send(sender, Proven(carried.origin, carried.number, ((told.low, told.high),)))
-            return Taken()
+            return Undertaken()
         self._taken[name] = False
         if len(self._taken) > TAKEN_MAX:
             self._taken.pop(next(iter(self._taken)))
@@ -336,7 +336,7 @@ class Locality(Service):
             self._deliver(part, carried)
         else:
             self._spread_when_known(directory, part, carried)
-        return Taken()
+        return Undertaken()
 
     def _report(self, to: Address, name: _Name, gaps: tuple[KeyRange, ...]) -> None:
         """Tells who handed a publication over what is proven; what is not may be handed over again."""

@@ -116,6 +116,12 @@ class Introducers:
         self.may_be_used = False
         """Not before one of them is known to be in the braid."""
 
+    @property
+    def known(self) -> list[Address]:
+        """All of them, those that were met first."""
+        known = dict.fromkeys((*self._met, *self.seeds))
+        return [address for address in known if address != self._host.address]
+
     def meet(self, address: Address) -> None:
         if address != self._host.address:
             self._met.pop(address, None)
@@ -126,8 +132,7 @@ class Introducers:
     def __call__(self) -> Address | None:
         if not self.may_be_used:
             return None
-        known = list(dict.fromkeys((*self._met, *self.seeds)))
-        others = [address for address in known if address != self._host.address]
+        others = self.known
         return self._host.chance.choice(others) if others else None
 
 
@@ -166,6 +171,8 @@ class Braid(Service):
         self.overlay = overlay
         self.host = host = overlay.host
         self.method = method
+        self.proven = method if isinstance(method, ProvenMethod) else None
+        """The method, if it can prove who has a publication."""
         self.name = name
         self.introducers = introducers
         self._home = key_of(HOME, Role.PUBLISHER, "", name)
@@ -202,6 +209,9 @@ class Braid(Service):
             self.inlets.is_holding,
         )
         self._saved_at = 0.0
+        self.cork: Callable[[], bool] = lambda: False
+        self.uncork: Callable[[], None] = lambda: None
+        """Hold back what the host is to send, so that it leaves in one piece and at once."""
         self.is_in = False
         self.unproven = 0
         """Publications of QoS 1 or 2 of which no proof came in time."""
@@ -243,7 +253,7 @@ class Braid(Service):
         self.introducers.may_be_used = True
         await self._compare()
         await self.directory.enter()
-        await self.moves.enter()
+        await self.moves.strays.enter()
         self._announce([shape for one in self.interest.filters if (shape := shape_of(one))])
         self._stand()
         self.reconciler.ask_everybody()
@@ -321,8 +331,8 @@ class Braid(Service):
         body = _encode(Announcement(tuple(shapes)))
         if not shapes or not self.is_in:
             done()
-        elif isinstance(self.method, ProvenMethod):
-            self.method.publish_surely(HOME, body, PROOF_S, lambda _outcome: done())
+        elif self.proven is not None:
+            self.proven.publish_surely(HOME, body, PROOF_S, lambda _outcome: done())
         else:
             self.method.publish(HOME, body)
             done()
@@ -437,16 +447,22 @@ class Braid(Service):
 
     def flush(self) -> None:
         """The end of a tick: what was collected leaves."""
-        for outlet in self.outlets.take_ready():
+        ready = self.outlets.take_ready()
+        if not ready:
+            return
+        is_corked = self.cork()
+        for outlet in ready:
             for batch in outlet.batches():
                 self._publish(outlet, batch)
+        if is_corked:
+            self.uncork()
 
     def _publish(self, outlet: Outlet, batch: Batch) -> None:
         body = pack(batch)
-        surely = isinstance(self.method, ProvenMethod) and any(letter.qos for letter in batch.letters)
+        proven = self.proven if any(letter.qos for letter in batch.letters) else None
         for topic_filter in outlet.wanted:
-            if surely and isinstance(self.method, ProvenMethod):
-                self.method.publish_surely(topic_filter, body, PROOF_S, self._on_outcome)
+            if proven is not None:
+                proven.publish_surely(topic_filter, body, PROOF_S, self._on_outcome)
             else:
                 self.method.publish(topic_filter, body)
 

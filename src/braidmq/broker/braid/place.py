@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import time
 from collections.abc import Iterator
@@ -11,8 +10,6 @@ from hashlib import sha256
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from braidmq.broker.braid import braid as braid_module
-from braidmq.broker.braid import departures, directory, moves, reconcile, roaming
 from braidmq.broker.braid.braid import Braid, Introducers
 from braidmq.broker.config.braid_security import security_of
 from braidmq.broker.config.settings import BraidConfig
@@ -61,12 +58,12 @@ LIVES_A_SECOND = 10
 
 _log = logging.getLogger("braidmq.braid")
 
-_ALWAYS = (peers, ring, overlay, ranges, reconcile, braid_module, departures, directory, moves, roaming)
+_ALWAYS = (peers, ring, overlay, ranges)
 _SKIP = (finding, skip_graph, skip_messages)
 _DHT = (*_SKIP, skip_dht, introducer)
 _TREES = (*_DHT, rendezvous_tree)
 MODULES: dict[str, tuple[ModuleType, ...]] = {
-    "adaptive": (finding, flexible_graph, flexible_messages, relay_free),
+    "adaptive": (finding, skip_messages, flexible_graph, flexible_messages, relay_free),
     "relayfree": (*_SKIP, relay_free),
     "suzaku": (suzaku, relay_free),
     "locality": (suzaku, locality, delegates, proofs),
@@ -78,17 +75,16 @@ MODULES: dict[str, tuple[ModuleType, ...]] = {
 
 
 def messages_of(method: str) -> list[type[Message]]:
-    """All messages that brokers with this method send each other."""
-    found: dict[type[Message], None] = {}
-    for module in (*_ALWAYS, *MODULES[method]):
-        found.update(dict.fromkeys(_messages_in(module)))
-    return list(found)
+    """All messages that brokers with this method send each other: those of its modules, and of the whole braid."""
+    modules = {module.__name__ for module in (*_ALWAYS, *MODULES[method])}
+    kinds = dict.fromkeys(_kinds(Message))
+    return [one for one in kinds if one.__module__ in modules or one.__module__.startswith(f"{__package__}.")]
 
 
-def _messages_in(module: ModuleType) -> Iterator[type[Message]]:
-    for _, kind in inspect.getmembers(module, inspect.isclass):
-        if issubclass(kind, Message) and kind is not Message:
-            yield kind
+def _kinds(base: type[Message]) -> Iterator[type[Message]]:
+    for kind in base.__subclasses__():
+        yield kind
+        yield from _kinds(kind)
 
 
 def vector_of(name: str) -> Vector:
@@ -120,6 +116,8 @@ class Place:
         introducers = Introducers(self.host, config.join)
         overlay_, method = build(config, self.host, name, life, introducers)
         self.braid = self._broker.braid = Braid(self._broker, overlay_, method, name, life, introducers)
+        self.braid.cork, self.braid.uncork = self.host.cork, self.host.uncork
+        self.host.on_read = self._broker.begin_read
         self.host.spawn(self._enter(self.braid))
 
     async def _enter(self, braid: Braid) -> None:
