@@ -35,10 +35,11 @@ SEEN_MAX = 4096
 OPEN_MAX = 65536
 """Deliveries of its own that a host waits for at a time."""
 
-REISSUE_S = 5.0
-"""How long the sender waits for answers before it sends to the gaps again."""
+REISSUE_S = 1.0
+REISSUE_S_MAX = 8.0
+"""How long the sender waits for answers before it sends to the gaps again: twice as long each time, up to a bound."""
 
-SWEEP_S = 1.0
+SWEEP_S = 0.5
 """How often the sender looks for deliveries that are due."""
 
 BRANCH_S = 3.0
@@ -250,7 +251,7 @@ class RangeDelivery(Service):
                 if now >= mine.ends_at:
                     self._conclude(number, mine)
                 elif now >= mine.again_at:
-                    mine.again_at = now + REISSUE_S
+                    mine.again_at = now + min(REISSUE_S_MAX, REISSUE_S * 2 ** (1 + mine.message.attempt))
                     if mine.message.plan.retrying in _SLOW:
                         attempt = mine.message.attempt + 1
                         mine.message = msgspec.structs.replace(mine.message, attempt=attempt, ranges=mine.gaps)
