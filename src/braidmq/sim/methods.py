@@ -1,0 +1,296 @@
+"""The publish/subscribe methods by name: how a network of each is laid out, and how one broker of it starts.
+
+A laid-out network is what the protocol reaches by messages, made at once: for networks too large to grow. A started
+broker is one of a network that grows: it subscribes and advertises by messages, as on a real network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+import msgspec
+
+from braidmq.host import Address
+from braidmq.keys import Key, Role, key_of, parts_of
+from braidmq.overlay.flexible_graph import SIZE, FlexibleGraph
+from braidmq.overlay.membership import DIGITS_MAX
+from braidmq.overlay.overlay import Introduce, Overlay
+from braidmq.overlay.skip_dht import IdRouter
+from braidmq.overlay.skip_graph import SkipGraph
+from braidmq.overlay.splitting import Cut
+from braidmq.overlay.suzaku import PERIOD_S, Suzaku
+from braidmq.pubsub.bayeux import Bayeux
+from braidmq.pubsub.can_multicast import CanMulticast
+from braidmq.pubsub.locality import Locality, home_of
+from braidmq.pubsub.method import Method
+from braidmq.pubsub.relay_free import RelayFree
+from braidmq.pubsub.scribe import Scribe
+from braidmq.sim import layout_flexible, layout_skip
+from braidmq.sim.engine import SimHost, Simulator
+from braidmq.sim.layout import lay_out_suzaku
+from braidmq.sim.patterns import Cast
+
+CALM_S = 240.0
+"""Suspicions last two minutes, and checks are due some times after that."""
+
+SUZAKU_CALM_S = CALM_S + 60 * PERIOD_S
+"""Until every finger has been asked for several times: one of a node's is in each period."""
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What can be set about a method."""
+
+    cut: Cut = Cut.MRF
+    table_size: int = SIZE
+    clusters: int = 1
+    learn_s: float | None = None
+    """How long tables were learnt before the trial; without it they are laid out, the best by their order."""
+
+    def cluster_of(self, broker: int) -> str:
+        """Brokers are dealt out to the clusters in turn."""
+        return "" if self.clusters < 2 else f"c{broker % self.clusters:04d}"
+
+
+def name_of(broker: int) -> str:
+    return f"b{broker:07d}"
+
+
+class Kind(Protocol):
+    """A method that can be tried."""
+
+    @property
+    def what(self) -> str:
+        """In a few words."""
+        ...
+
+    @property
+    def cuts(self) -> tuple[Cut, ...]:
+        """How it can split ranges, the usual way first; none if it delivers otherwise."""
+        ...
+
+    @property
+    def is_relay_free(self) -> bool:
+        """Nobody is bothered with a publication who neither publishes nor subscribes to its topic."""
+        ...
+
+    @property
+    def knows_demand(self) -> bool:
+        """It says when a topic is wanted, and sends nothing when it is not."""
+        ...
+
+    @property
+    def calm_s(self) -> float:
+        """How long after a rough time everything has to be as if nothing had been."""
+        ...
+
+    @property
+    def laid_out(self) -> tuple[Role, ...]:
+        """The roles that brokers have in a laid-out network; the others they still have to ask for."""
+        ...
+
+    def lay_out(self, sim: Simulator, cast: Cast, options: Options) -> dict[int, Method]: ...
+
+    def start(self, host: SimHost, broker: int, introduce: Introduce, options: Options) -> Method:
+        """A broker of a growing network, in a new life of its host."""
+        ...
+
+    def is_in(self, method: Method) -> bool:
+        """Whether a started broker can introduce others."""
+        ...
+
+
+LayOutOverlay = Callable[
+    [Simulator, Mapping[Address, Sequence[Key]], Options, Callable[[Key], bool]], Mapping[Address, Overlay]
+]
+"""Lays out an overlay; of what is costly to lay out well, the keys for which the last argument holds come first."""
+
+StartOverlay = Callable[[SimHost, Introduce, Options], Overlay]
+
+
+class Ordered(msgspec.Struct, frozen=True):
+    """Relay-free delivery over an overlay in the order of keys."""
+
+    what: str
+    cuts: tuple[Cut, ...]
+    lay_out_overlay: LayOutOverlay
+    start_overlay: StartOverlay
+    is_relay_free: bool = True
+    knows_demand: bool = True
+    calm_s: float = CALM_S
+    laid_out: tuple[Role, ...] = (Role.PUBLISHER, Role.SUBSCRIBER)
+
+    def lay_out(self, sim: Simulator, cast: Cast, options: Options) -> dict[int, Method]:
+        keys: dict[Address, list[Key]] = {broker: [] for broker in range(cast.brokers)}
+        measured: dict[Key, None] = {}
+        for topic in cast.topics:
+            for role, members in ((Role.PUBLISHER, topic.publishers), (Role.SUBSCRIBER, topic.subscribers)):
+                for broker in members:
+                    key = key_of(topic.name, role, options.cluster_of(broker), name_of(broker))
+                    keys[broker].append(key)
+                    if topic.measured:
+                        measured[key] = None
+        overlays = self.lay_out_overlay(sim, keys, options, measured.__contains__)
+        methods: dict[int, Method] = {}
+        everything = zip(cast.subscriptions(), cast.adverts(), strict=True)
+        for broker, (subscribed, adverts) in enumerate(everything):
+            cluster = options.cluster_of(broker)
+            method = RelayFree(overlays[broker], name_of(broker), cluster, options.cut, compare_s=None)
+            method.adopt(subscribed, adverts)
+            methods[broker] = method
+        return methods
+
+    def start(self, host: SimHost, broker: int, introduce: Introduce, options: Options) -> Method:
+        overlay = self.start_overlay(host, introduce, options)
+        return RelayFree(overlay, name_of(broker), options.cluster_of(broker), options.cut)
+
+    def is_in(self, method: Method) -> bool:
+        assert isinstance(method, RelayFree)
+        return bool(method.overlay.view.own)
+
+
+class Learning(Ordered, frozen=True):
+    """Relay-free delivery over flexible routing tables, whose nodes learn if they shall."""
+
+    def lay_out(self, sim: Simulator, cast: Cast, options: Options) -> dict[int, Method]:
+        methods = Ordered.lay_out(self, sim, cast, options)
+        if options.learn_s is not None:
+            graphs: dict[int, FlexibleGraph] = {}
+            for broker, method in methods.items():
+                assert isinstance(method, RelayFree)
+                assert isinstance(method.overlay, FlexibleGraph)
+                graphs[broker] = method.overlay
+                method.overlay.introduce = partial(sim.chance.randrange, cast.brokers)
+            for topic in cast.topics:
+                if topic.measured:
+                    for broker in (*topic.publishers, *topic.subscribers):
+                        for key, node in graphs[broker].nodes.items():
+                            if parts_of(key)[0] == topic.name:
+                                sim.hosts[broker].spawn(graphs[broker].learn(node))
+        return methods
+
+
+class ByCluster(msgspec.Struct, frozen=True):
+    """Delivery by a delegate in each cluster, over Suzaku. Publishers find the delegates by messages."""
+
+    what: str
+    cuts: tuple[Cut, ...] = ()
+    is_relay_free: bool = True
+    knows_demand: bool = True
+    calm_s: float = SUZAKU_CALM_S
+    laid_out: tuple[Role, ...] = (Role.SUBSCRIBER,)
+
+    def lay_out(self, sim: Simulator, cast: Cast, options: Options) -> dict[int, Method]:
+        keys: dict[Address, list[Key]] = {}
+        for broker, (subscribed, adverts) in enumerate(zip(cast.subscriptions(), cast.adverts(), strict=True)):
+            name, cluster = name_of(broker), options.cluster_of(broker)
+            keys[broker] = [key_of(topic, Role.SUBSCRIBER, cluster, name) for topic in subscribed]
+            if adverts:
+                keys[broker].append(home_of(cluster, name))
+        overlays = lay_out_suzaku(sim, keys)
+        methods: dict[int, Method] = {}
+        for broker, subscribed in enumerate(cast.subscriptions()):
+            method = Locality(overlays[broker], name_of(broker), options.cluster_of(broker))
+            method.adopt(subscribed)
+            methods[broker] = method
+        return methods
+
+    def start(self, host: SimHost, broker: int, introduce: Introduce, options: Options) -> Method:
+        return Locality(Suzaku(host, introduce, host.life), name_of(broker), options.cluster_of(broker))
+
+    def is_in(self, method: Method) -> bool:
+        assert isinstance(method, Locality)
+        return bool(method.overlay.view.own)
+
+
+class ByHash(msgspec.Struct, frozen=True):
+    """The baselines: a broker stands in a Skip Graph by its name alone, and a topic's ID leads to its root.
+
+    Their trees and spaces are laid out by messages: every broker subscribes and advertises.
+    """
+
+    what: str
+    make: type[Scribe] | type[Bayeux] | type[CanMulticast]
+    is_relay_free: bool
+    cuts: tuple[Cut, ...] = ()
+    knows_demand: bool = False
+    calm_s: float = CALM_S
+    laid_out: tuple[Role, ...] = ()
+
+    def lay_out(self, sim: Simulator, cast: Cast, options: Options) -> dict[int, Method]:
+        names: dict[Address, tuple[Key, ...]] = {broker: (name_of(broker).encode(),) for broker in range(cast.brokers)}
+        graphs = layout_skip.lay_out(sim, names, sim.seed)
+        return {
+            broker: self.make(IdRouter(graphs[broker]), _ignore, _ignore, refresh_s=None)
+            for broker in range(cast.brokers)
+        }
+
+    def start(self, host: SimHost, broker: int, introduce: Introduce, options: Options) -> Method:
+        graph = SkipGraph(host, host.chance.getrandbits(DIGITS_MAX), introduce, host.life)
+        name = name_of(broker).encode()
+        if introduce() is None:
+            graph.found(name)
+        else:
+            host.spawn(graph.join(name))
+        return self.make(IdRouter(graph), _ignore, _ignore)
+
+    def is_in(self, method: Method) -> bool:
+        assert isinstance(method, Scribe | Bayeux | CanMulticast)
+        return bool(method.router.graph.view.own)
+
+
+def _ignore(*_: object) -> None:
+    """Nobody listens yet."""
+
+
+def _lay_out_suzaku(
+    sim: Simulator, keys: Mapping[Address, Sequence[Key]], options: Options, matters: Callable[[Key], bool]
+) -> Mapping[Address, Overlay]:
+    return lay_out_suzaku(sim, keys)
+
+
+def _lay_out_skip_graph(
+    sim: Simulator, keys: Mapping[Address, Sequence[Key]], options: Options, matters: Callable[[Key], bool]
+) -> Mapping[Address, Overlay]:
+    return layout_skip.lay_out(sim, keys, sim.seed)
+
+
+def _lay_out_flexible_graph(
+    sim: Simulator, keys: Mapping[Address, Sequence[Key]], options: Options, matters: Callable[[Key], bool]
+) -> Mapping[Address, Overlay]:
+    is_ideal = matters if options.learn_s is None else lambda _key: False
+    return layout_flexible.lay_out(sim, keys, sim.seed, options.table_size, is_ideal)
+
+
+def _start_suzaku(host: SimHost, introduce: Introduce, options: Options) -> Overlay:
+    return Suzaku(host, introduce, host.life)
+
+
+def _start_skip_graph(host: SimHost, introduce: Introduce, options: Options) -> Overlay:
+    return SkipGraph(host, host.chance.getrandbits(DIGITS_MAX), introduce, host.life)
+
+
+def _start_flexible_graph(host: SimHost, introduce: Introduce, options: Options) -> Overlay:
+    return FlexibleGraph(host, host.chance.getrandbits(DIGITS_MAX), introduce, host.life, options.table_size)
+
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "suzaku": Ordered(
+        "range delivery over Suzaku",
+        (Cut.RIGHT,),
+        _lay_out_suzaku,
+        _start_suzaku,
+        is_relay_free=False,  # what lies before a topic's first subscriber is for whoever stands there
+        calm_s=SUZAKU_CALM_S,
+    ),
+    "relayfree": Ordered("SG-TBPS: over a Skip Graph", (Cut.MRF, Cut.SFB), _lay_out_skip_graph, _start_skip_graph),
+    "adaptive": Learning(
+        "over flexible routing tables", (Cut.SFB, Cut.MRF), _lay_out_flexible_graph, _start_flexible_graph
+    ),
+    "locality": ByCluster("PIQT: by delegates in each cluster, over Suzaku"),
+    "scribe": ByHash("Scribe: trees of the ways to a root", Scribe, is_relay_free=False),
+    "bayeux": ByHash("Bayeux: trees of the ways from a root", Bayeux, is_relay_free=False),
+    "canmc": ByHash("CAN-MC: a small space a topic, flooded", CanMulticast, is_relay_free=True),
+}
+"""By the name on the command line."""

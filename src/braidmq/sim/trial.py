@@ -1,0 +1,393 @@
+"""One trial of a publish/subscribe method: build a network, publish, measure, check. A function of its parameters.
+
+    play(Trial(method="relayfree", pattern="delta", nodes=1000, seed=1)).figures.hops_mean
+
+Two runs of the same trial give the same figures, but for those that are of the machine (`OF_THE_MACHINE`).
+"""
+
+from __future__ import annotations
+
+import gc
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Final
+
+import msgspec
+
+from braidmq.host import Address
+from braidmq.keys import Key
+from braidmq.overlay.flexible_graph import SIZE
+from braidmq.overlay.flexible_messages import SIZE_MAX
+from braidmq.overlay.splitting import Cut
+from braidmq.sim import lookups, rough
+from braidmq.sim.engine import GC_THRESHOLD, Simulator
+from braidmq.sim.meter import Complaints, Tally, publication_of
+from braidmq.sim.methods import KINDS, Kind, Options, Ordered
+from braidmq.sim.network import Constant, Network, Uniform, wide_area
+from braidmq.sim.patterns import Cast, Lookups, drawn
+from braidmq.sim.patterns import parse as parse_pattern
+from braidmq.sim.picture import HOSTS_MAX
+from braidmq.sim.stage import Stage, no_garbage_collection
+from braidmq.sim.trace import Journey, Trace
+
+GROWN_NODES_MAX: Final = 512
+"""Networks up to this size can grow by messages in reasonable time."""
+
+TABLE_SIZE_MIN: Final = 8
+LEARN_MAX_S: Final = 3_600.0
+LEARN_STEPS: Final = 10
+"""Signs of progress while tables are learnt."""
+
+CLUSTERS_MAX: Final = 10_000
+
+NETWORKS: Final[dict[str, Callable[[], Network]]] = {
+    "constant": lambda: Constant(0.01),
+    "uniform": lambda: Uniform(0.005, 0.05),
+    "wan": wide_area,
+}
+
+OnProgress = Callable[[str, float], None]
+"""Called with what is being done, and which part of it is."""
+
+
+class TrialError(ValueError):
+    """A trial that makes no sense; it says why, and what would."""
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """The parameters. None is what the method or the pattern takes of itself."""
+
+    method: str
+    pattern: str
+    nodes: int | None = None
+    seed: int = 1
+    faults: str | None = None
+    network: str = "constant"
+    cut: str | None = None
+    table_size: int | None = None
+    learn_s: float | None = None
+    clusters: int | None = None
+    publications: int | None = None
+    trace: bool = False
+
+
+class Rough(msgspec.Struct, frozen=True):
+    """What became of publications while the network had a rough time. None of it is promised."""
+
+    publications: int
+    expected: int
+    deliveries: int
+    duplicates: int
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured."""
+
+    publications: int
+    publications_of: int
+    """How many there would be if every publisher published once."""
+    suspended: int
+    deliveries: int
+    missed: int
+    duplicates: int
+    bothered: int
+    hops_mean: float
+    hops_p50: int
+    hops_p99: int
+    hops_max: int
+    messages: int
+    messages_without_subscribers: int
+    crossings: int
+    forwards_max: int
+    children_max: int
+    bytes: int
+    delay_mean_s: float
+    delay_max_s: float
+    virtual_s: float
+    build_messages: int
+    """All that arrived until the network was there, as far as it was not laid out."""
+    simulated_messages: int
+    """All that arrived during the run, also those that belong to no publication."""
+    simulated_messages_per_s: float
+    build_s: float
+    run_s: float
+    wall_s: float
+    rss_mib: float
+    rough: Rough | None = None
+
+
+OF_THE_MACHINE: Final = ("simulated_messages_per_s", "build_s", "run_s", "wall_s", "rss_mib")
+"""Figures that differ from run to run: seconds are of CPU time but for `wall_s`."""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The outcome of a trial: with all parameters as they were used, and what checkers complain about."""
+
+    parameters: dict[str, str | int | float | None]
+    figures: Figures
+    notes: list[str]
+    complaints: list[str]
+    complaints_count: int
+    picture: str | None
+
+
+class Play(msgspec.Struct):
+    """A trial under way."""
+
+    trial: Trial
+    kind: Kind
+    options: Options
+    sim: Simulator
+    weather: rough.Weather | None
+    on_progress: OnProgress
+    tally: Tally = msgspec.field(default_factory=Tally)
+    complaints: Complaints = msgspec.field(default_factory=Complaints)
+    notes: list[str] = msgspec.field(default_factory=list)
+    publications_of: int = 0
+    rough: Rough | None = None
+    picture: str | None = None
+    build_s: float = 0.0
+    run_s: float = 0.0
+    messages_before: int = 0
+
+
+def play(trial: Trial, on_progress: OnProgress = lambda _what, _part: None) -> Report:
+    """Plays a trial; a TrialError, PatternError or FaultsError if it cannot be played."""
+    began_at = time.monotonic()
+    kind = _kind(trial.method)
+    options = _options(trial, kind)
+    if trial.network not in NETWORKS:
+        raise TrialError(f"there is no network {trial.network!r}; there are {', '.join(NETWORKS)}")
+    pattern = parse_pattern(trial.pattern)
+    nodes = pattern.nodes_default if trial.nodes is None else trial.nodes
+    faults, churn = (None, 0.0) if trial.faults is None else rough.parse(trial.faults)
+    cast = pattern.deal(nodes, Random(trial.seed))  # noqa: S311 - reproducible on purpose
+    network = NETWORKS[trial.network]()
+    weather = rough.Weather(network, faults, churn) if faults is not None else None
+    it = Play(trial, kind, options, Simulator(trial.seed, weather or network), weather, on_progress)
+    if cast.note:
+        it.notes.append(cast.note)
+    with _hardly_any_garbage():
+        if isinstance(pattern, Lookups):
+            _look_up(it, cast.brokers)
+        else:
+            _publish(it, cast)
+    figures = _figures(it, time.monotonic() - began_at)
+    parameters: dict[str, str | int | float | None] = {
+        "method": trial.method,
+        "pattern": trial.pattern,
+        "nodes": cast.brokers,
+        "seed": trial.seed,
+        "faults": trial.faults,
+        "network": trial.network,
+        "cut": options.cut.name.lower() if kind.cuts else None,
+        "table_size": options.table_size if trial.method == "adaptive" else None,
+        "learn_s": options.learn_s,
+        "clusters": options.clusters,
+    }
+    return Report(parameters, figures, it.notes, it.complaints.first, it.complaints.count, it.picture)
+
+
+@contextmanager
+def _hardly_any_garbage() -> Iterator[None]:
+    """Looks for garbage seldom, for a network of millions of objects is none; what is frozen is not looked at."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(GC_THRESHOLD, *thresholds[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+
+
+def _kind(method: str) -> Kind:
+    if method not in KINDS:
+        known = ", ".join(f"{name} ({kind.what})" for name, kind in KINDS.items())
+        raise TrialError(f"there is no method {method!r}; there are {known}")
+    return KINDS[method]
+
+
+def _options(trial: Trial, kind: Kind) -> Options:
+    """What is set about the method; what it does not have cannot be set."""
+    cuts = {cut.name.lower(): cut for cut in kind.cuts}
+    if trial.cut is not None and trial.cut not in cuts:
+        can = f"{trial.method} splits by {' or '.join(cuts)}" if cuts else f"{trial.method} does not split ranges"
+        raise TrialError(f"no cut {trial.cut!r}: {can}")
+    if trial.table_size is not None and trial.method != "adaptive":
+        raise TrialError(f"only the method adaptive has a table size, not {trial.method}")
+    if trial.learn_s is not None and trial.method != "adaptive":
+        raise TrialError(f"only the tables of the method adaptive are learnt, not those of {trial.method}")
+    if trial.learn_s is not None and not 0 <= trial.learn_s <= LEARN_MAX_S:
+        raise TrialError(f"learning for {trial.learn_s:g} s: from 0 to {LEARN_MAX_S:,.0f}")
+    size = SIZE if trial.table_size is None else trial.table_size
+    if not TABLE_SIZE_MIN <= size <= SIZE_MAX:
+        raise TrialError(f"a table of {size} entries: from {TABLE_SIZE_MIN} to {SIZE_MAX}")
+    clusters = 1 if trial.clusters is None else trial.clusters
+    if not 1 <= clusters <= CLUSTERS_MAX:
+        raise TrialError(f"{clusters} clusters: from 1 to {CLUSTERS_MAX:,}")
+    cut = cuts[trial.cut] if trial.cut is not None else next(iter(kind.cuts), Cut.MRF)
+    return Options(cut, size, clusters, trial.learn_s)
+
+
+def _publish(it: Play, cast: Cast) -> None:
+    began_at = time.process_time()
+    stage = Stage(it.sim, it.kind, it.options)
+    grows = it.weather is not None and rough.LIVING_MIN <= cast.brokers <= GROWN_NODES_MAX
+    if grows:
+        it.complaints.add(stage.grow(cast, lambda part: it.on_progress("the network grows", part)))
+    else:
+        it.on_progress("the network is laid out", 0.0)
+        it.complaints.add(stage.lay_out(cast, lambda part: it.on_progress("roles are asked for", part)))
+        _learn(it)
+    it.build_s = time.process_time() - began_at
+    it.messages_before = it.sim.messages
+    began_at = time.process_time()
+    publications = [(topic.name, broker) for topic, broker in cast.publications()]
+    if it.weather is not None:
+        if it.weather.churn and not grows:
+            it.notes.append(f"no churn: only networks of {rough.LIVING_MIN} to {GROWN_NODES_MAX} nodes can grow")
+        _endure(it, it.weather, stage, grows)
+        publications = [(topic, broker) for topic, (publishers, _) in stage.members.items() for broker in publishers]
+    it.publications_of = len(publications)
+    deliveries = [len(stage.members[topic][1]) for topic, _ in publications]
+    some = drawn(publications, deliveries, it.trial.publications, Random(it.trial.seed))  # noqa: S311
+    if len(some) < len(publications):
+        it.notes.append(f"{len(some):,} of {len(publications):,} publishers were drawn by chance, and published once")
+    if it.trial.trace:
+        _draw(it, stage, some[0])
+        some = some[1:]
+    stage.publish_all(some, it.tally, it.complaints, lambda part: it.on_progress("publications", part))
+    it.run_s = time.process_time() - began_at
+    it.complaints.add(stage.wrong_demand())
+    if stage.meter.strays:
+        it.complaints.add([f"{stage.meter.strays} deliveries came long after their publication"])
+
+
+def _learn(it: Play) -> None:
+    """Lets tables be learnt, if they are not laid out as they should be."""
+    if it.trial.method != "adaptive":
+        return
+    if it.options.learn_s is None:
+        it.notes.append("the tables were laid out, the best by their order; with --learn they are learnt by messages")
+        return
+    for step in range(LEARN_STEPS):
+        it.on_progress("tables are learnt", step / LEARN_STEPS)
+        it.sim.run(it.sim.now + it.options.learn_s / LEARN_STEPS)
+
+
+def _endure(it: Play, weather: rough.Weather, stage: Stage, grown: bool) -> None:
+    tally = Tally()
+    it.on_progress("the network has a rough time", 0.0)
+    rough.endure(stage, weather, weather.churn if grown else 0.0, tally)
+    it.rough = Rough(tally.publications, tally.expected, tally.deliveries, tally.duplicates)
+    it.complaints.add(stage.unsettled())
+
+
+def _draw(it: Play, stage: Stage, publication: tuple[str, int]) -> None:
+    """Publishes once, and draws the ways that the publication took."""
+    trace = Trace(it.sim)
+    stage.publish_all([publication], it.tally, it.complaints, lambda _part: None)
+    trace.stop()
+    shown = [journey for journey in trace.journeys if _is_of_publication(journey)]
+    topic, broker = publication
+    hosts = list(dict.fromkeys([broker, *(end for one in shown for end in (one.sender, one.receiver))]))
+    if not shown:
+        raise TrialError(f"there is nothing to draw: no message was sent for the publication of {broker} on {topic}")
+    if len(hosts) > HOSTS_MAX:
+        raise TrialError(
+            f"a publication that {len(hosts):,} brokers see makes no picture: at most {HOSTS_MAX}, as in pattern delta"
+        )
+    title = f"{it.trial.method}: a publication of broker {broker} on {topic}, seed {it.trial.seed}"
+    it.picture = trace.svg(_is_of_publication, hosts, title)
+
+
+def _is_of_publication(journey: Journey) -> bool:
+    return publication_of(journey.message) is not None
+
+
+def _look_up(it: Play, nodes: int) -> None:
+    if not isinstance(it.kind, Ordered):
+        raise TrialError(f"{it.trial.method} has no ordered overlay to look up keys in; suzaku, for example, has")
+    if it.trial.faults is not None or it.trial.trace:
+        raise TrialError("lookups are measured without faults, and are not drawn")
+    began_at = time.process_time()
+    it.on_progress("the network is laid out", 0.0)
+    keys = lookups.keys_of(it.sim, nodes)
+    placed: dict[Address, tuple[Key, ...]] = {broker: (key,) for broker, key in enumerate(keys)}
+    with no_garbage_collection():
+        overlays = list(it.kind.lay_out_overlay(it.sim, placed, it.options, lambda _key: True).values())
+    it.build_s = time.process_time() - began_at
+    count = it.publications_of = nodes if it.trial.publications is None else it.trial.publications
+    began_at = time.process_time()
+    lookups.look_up(
+        it.sim,
+        overlays,
+        sorted(keys),
+        count,
+        it.tally,
+        it.complaints,
+        lambda part: it.on_progress("keys are looked up", part),
+    )
+    it.run_s = time.process_time() - began_at
+
+
+def _figures(it: Play, wall_s: float) -> Figures:
+    tally = it.tally
+    hops = tally.hops
+    heard = sum(hops.values())
+    simulated = it.sim.messages - it.messages_before
+    return Figures(
+        publications=tally.publications,
+        publications_of=it.publications_of,
+        suspended=tally.suspended,
+        deliveries=tally.deliveries,
+        missed=tally.missed,
+        duplicates=tally.duplicates,
+        bothered=tally.bothered,
+        hops_mean=sum(count * times for count, times in hops.items()) / heard if heard else 0.0,
+        hops_p50=_quantile(hops, 0.5),
+        hops_p99=_quantile(hops, 0.99),
+        hops_max=max(hops, default=0),
+        messages=tally.messages,
+        messages_without_subscribers=tally.messages_without_subscribers,
+        crossings=tally.crossings,
+        forwards_max=tally.forwards_max,
+        children_max=tally.children_max,
+        bytes=tally.bytes,
+        delay_mean_s=tally.delay_sum_s / heard if heard else 0.0,
+        delay_max_s=tally.delay_max_s,
+        virtual_s=it.sim.now,
+        build_messages=it.messages_before,
+        simulated_messages=simulated,
+        simulated_messages_per_s=simulated / it.run_s if it.run_s else 0.0,
+        build_s=it.build_s,
+        run_s=it.run_s,
+        wall_s=wall_s,
+        rss_mib=_resident_mib(),
+        rough=it.rough,
+    )
+
+
+def _quantile(counts: Counter[int], share: float) -> int:
+    """The least number that so large a share does not exceed."""
+    left = share * sum(counts.values())
+    for number in sorted(counts):
+        left -= counts[number]
+        if left <= 0:
+            return number
+    return 0
+
+
+def _resident_mib() -> float:
+    """The memory of this process: now if the system tells, else the most that it has had."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize() / 2**20
+    except OSError:
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most / (2**20 if sys.platform == "darwin" else 2**10)

@@ -1,0 +1,328 @@
+"""The flexible graph: what tables are learnt by messages, lookups, and what faults leave behind."""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+import pytest
+
+from braidmq.host import Address
+from braidmq.keys import Key, Role, key_of, segment
+from braidmq.overlay.flexible_graph import CHECK_INTERVAL_S, FlexibleGraph
+from braidmq.overlay.flexible_messages import SIZE_MAX, Exchange, Gone, Greet
+from braidmq.overlay.flexible_table import Contact, is_better, subscribers_of
+from braidmq.overlay.membership import DIGITS_MAX
+from braidmq.overlay.peers import SUSPICION_S, Peer
+from braidmq.overlay.ranges import Delivery, RangeDelivery
+from braidmq.overlay.splitting import Cut
+from braidmq.sim.checkers_flexible import entries_are_there, graph_is_whole, lookups_end_at_owners, missing_part
+from braidmq.sim.engine import Constant, Network, Simulator
+from braidmq.sim.layout_flexible import lay_out
+from braidmq.sim.layout_skip import vectors_of
+from tests.overlay.test_ring import Rough
+
+TOPICS = 8
+SIZE = 30
+"""Small tables, so that not everybody fits."""
+
+QUIET_S = 2 * SUSPICION_S + SIZE * CHECK_INTERVAL_S
+"""Long enough for all entries to be checked, and for the suspected to be trusted and learnt again."""
+
+
+class Province:
+    """Brokers with a few subscriptions each, that come, go, crash and return."""
+
+    def __init__(self, seed: int, network: Network, size: int = SIZE) -> None:
+        self.sim = Simulator(seed, network)
+        self.size = size
+        self.graphs: dict[Address, FlexibleGraph] = {}
+        self.wanted: dict[Address, list[Key]] = {}
+        self.lost: dict[int, list[Key]] = {}
+        """The keys of those who crashed, with which they may return."""
+        self.next_key = 0
+
+    def new_key(self) -> Key:
+        self.next_key += 1
+        role = Role.SUBSCRIBER if self.sim.chance.random() < 0.8 else Role.PUBLISHER
+        return key_of(f"t{self.sim.chance.randrange(TOPICS)}", role, "", f"b{self.next_key:05}")
+
+    def introduce(self, mine: Address) -> Address | None:
+        inside = [address for address in self.inside() if address != mine]
+        return self.sim.chance.choice(inside) if inside else None
+
+    def inside(self) -> list[Address]:
+        """Those who have a key in the graph."""
+        return [a for a, graph in self.graphs.items() if any(node.base.is_linked for node in graph.nodes.values())]
+
+    def start(self, address: int, keys: list[Key], vector: int | None = None) -> None:
+        host = self.sim.hosts.get(address) or self.sim.host(address)
+        host.restart()
+        if vector is None:
+            vector = self.sim.chance.getrandbits(DIGITS_MAX)
+        graph = FlexibleGraph(host, vector, lambda: self.introduce(address), host.life, self.size)
+        first = not self.graphs
+        self.graphs[address], self.wanted[address] = graph, list(keys)
+        for place, key in enumerate(keys):
+            if first and place == 0:
+                graph.found(key)
+            else:
+                self.join(address, key)
+
+    def join(self, address: Address, key: Key) -> None:
+        async def go() -> None:
+            await self.graphs[address].join(key)
+
+        self.sim.hosts[address].spawn(go())
+
+    def subscribe(self, address: Address) -> None:
+        key = self.new_key()
+        self.wanted[address].append(key)
+        self.join(address, key)
+
+    def unsubscribe(self, address: Address, key: Key | None = None) -> None:
+        key = key or self.sim.chance.choice(self.wanted[address])
+        self.wanted[address].remove(key)
+        self.sim.hosts[address].spawn(self.graphs[address].leave(key))
+
+    def crash(self, address: Address) -> None:
+        self.sim.hosts[address].crash()
+        del self.graphs[address]
+        self.lost[int(address)] = self.wanted.pop(address)
+
+    def churn(self) -> None:
+        """Somebody starts, crashes, returns, or has one key more or less."""
+        chance = self.sim.chance
+        what = chance.randrange(5)
+        busy = [address for address, keys in self.wanted.items() if len(keys) > 1]
+        if what == 0 or len(self.inside()) < 8:  # if all were lost who are in, nobody could ever come back in
+            self.start(len(self.sim.hosts), [self.new_key() for _ in range(1 + chance.randrange(2))])
+        elif what == 1 and self.lost:
+            address = chance.choice(list(self.lost))
+            self.start(address, self.lost.pop(address))
+        elif what == 2 and busy:
+            self.unsubscribe(chance.choice(busy))
+        elif what == 3:
+            self.subscribe(chance.choice(list(self.graphs)))
+        else:
+            self.crash(chance.choice(list(self.graphs)))
+
+    def wrong(self) -> list[str]:
+        graphs = list(self.graphs.values())
+        found = [
+            f"{address} has {sorted(graph.nodes)}, not {sorted(self.wanted[address])}"
+            for address, graph in self.graphs.items()
+            if sorted(graph.nodes) != sorted(self.wanted[address])
+        ]
+        keys = [self.new_key() for _ in range(4)]
+        return found + graph_is_whole(graphs) + lookups_end_at_owners(self.sim, graphs, keys)
+
+
+def rough_flexible(seed: int, brokers: int = 12) -> list[str]:
+    """Loss, repetition, overtaking, churn and a partition; then quiet. What the checkers complain about."""
+    province = Province(seed, Rough(0.02, split=(60.0, 75.0), until=120.0))
+    for address in range(brokers):
+        province.start(address, [province.new_key() for _ in range(1 + address % 3)])
+    for second in range(30, 120):
+        province.sim.at(second, province.churn)
+    province.sim.run(120 + QUIET_S)
+    return province.wrong()
+
+
+def topics(brokers: int, keys: int, seed: int) -> dict[Address, list[Key]]:
+    """Brokers that each take part in some topics."""
+    chance = Random(seed)
+    names = brokers * keys // 20
+    return {
+        broker: [
+            key_of(f"t{topic:03}", Role.PUBLISHER if chance.random() < 0.1 else Role.SUBSCRIBER, "", f"b{broker:04}")
+            for topic in chance.sample(range(names), keys)
+        ]
+        for broker in range(brokers)
+    }
+
+
+def test_what_is_learnt_by_messages_is_nearly_what_is_laid_out() -> None:
+    wanted = topics(40, 3, 5)
+    vectors = vectors_of(wanted, 7)
+    province = Province(1, Constant(0.02))
+    for number, (address, mine) in enumerate(wanted.items()):
+        province.sim.at(number * 0.2, lambda a=address, m=mine: province.start(a, m, vectors[a]))  # type: ignore[misc]
+    province.sim.run(8 + QUIET_S)
+    assert province.wrong() == []
+    ideal = {
+        key: node.table.contacts
+        for graph in lay_out(Simulator(2), wanted, 7, SIZE).values()
+        for key, node in graph.nodes.items()
+    }
+    missing = [
+        missing_part(node, ideal[key]) for graph in province.graphs.values() for key, node in graph.nodes.items()
+    ]
+    assert sum(missing) / len(missing) < 0.02
+
+
+def test_what_is_laid_out_is_the_best_there_is() -> None:
+    graphs = lay_out(Simulator(2), topics(60, 2, 3), 4, size=20)
+    assert graph_is_whole(list(graphs.values())) == []
+    everybody = [node.contact for graph in graphs.values() for node in graph.nodes.values()]
+    for graph in graphs.values():
+        for node in graph.nodes.values():
+            before = node.table.contacts
+            assert not node.take(everybody)
+            assert not is_better(node.table, node.table.contacts, before)
+
+
+def test_plain_tables_are_those_of_a_skip_graph() -> None:
+    graphs = lay_out(sim := Simulator(2), topics(100, 2, 3), 4, 1000, is_ideal=lambda key: False)
+    for graph in graphs.values():
+        for node in graph.nodes.values():
+            assert 0 < len(node.table) <= 2 * (1 + max(node.table.levels()))
+    assert lookups_end_at_owners(sim, list(graphs.values()), [b"t001", b"t003\0x"]) == []
+
+
+def test_a_small_topic_knows_all_its_subscribers_and_forgets_who_leaves() -> None:
+    province = Province(3, Constant(0.02))
+    for address in range(24):
+        province.start(address, [key_of("a", Role.SUBSCRIBER if address else Role.PUBLISHER, "", f"b{address:02}")])
+    province.sim.run(60)
+    low, high = segment("a", Role.SUBSCRIBER)
+    publisher = province.graphs[0]
+    assert len(publisher.view.inside(low, high, province.sim.now)) == 23
+    province.unsubscribe(7)
+    province.sim.run(province.sim.now + 1)
+    gone = key_of("a", Role.SUBSCRIBER, "", "b07")
+    assert all(
+        node.table.get(gone) is None
+        for address, graph in province.graphs.items()
+        for node in graph.nodes.values()
+        if address != 7
+    )
+    province.wanted[7].append(gone)
+    province.join(7, gone)
+    province.sim.run(province.sim.now + 30)
+    assert len(publisher.view.inside(low, high, province.sim.now)) == 23
+    publisher.forget(gone)
+    assert len(publisher.view.inside(low, high, province.sim.now)) == 22
+
+
+def test_a_publication_reaches_each_subscriber_once_and_a_small_topic_in_one_hop() -> None:
+    wanted = topics(100, 2, 6)
+    sim = Simulator(3)
+    graphs = lay_out(sim, wanted, 6)
+    deliveries: list[Delivery] = []
+    ranges = {address: RangeDelivery(graph, deliveries.append) for address, graph in graphs.items()}
+    for address, keys in wanted.items():
+        for key in keys:
+            low, high = subscribers_of(key)
+            if low <= key < high:
+                continue
+            ranges[address].send(low, high, b"news", Cut.SFB)
+            sim.run(sim.now + 10)
+            expected = sorted(other for others in wanted.values() for other in others if low <= other < high)
+            assert sorted(key for delivery in deliveries for key in delivery.keys) == expected
+            assert {delivery.hops for delivery in deliveries} <= {0, 1}
+            deliveries.clear()
+
+
+def test_a_silent_host_is_dropped_with_all_its_nodes() -> None:
+    province = Province(4, Constant(0.02))
+    for address in range(20):
+        province.start(address, [province.new_key(), province.new_key()])
+    province.sim.run(60)
+    province.crash(5)
+    province.sim.run(60 + QUIET_S)
+    assert entries_are_there(list(province.graphs.values())) == []
+    assert province.wrong() == []
+
+
+def test_brokers_that_join_at_once_form_a_graph() -> None:
+    province = Province(3, Rough(0.0))
+    for address in range(32):
+        province.start(address, [province.new_key(), province.new_key()])
+    province.sim.run(QUIET_S)
+    assert province.wrong() == []
+
+
+def test_all_keys_but_one_leave_at_once() -> None:
+    province = Province(4, Rough(0.0))
+    for address in range(12):
+        province.start(address, [province.new_key(), province.new_key()])
+    province.sim.run(60)
+    for address in range(12):
+        for _ in range(2 if address else 1):
+            province.unsubscribe(address)
+    province.sim.run(60 + QUIET_S)
+    assert province.wrong() == []
+    assert sum(len(graph.nodes) for graph in province.graphs.values()) == 1
+
+
+def test_who_lies_about_its_address_is_not_learnt() -> None:
+    province = Province(5, Constant(0.01))
+    key = key_of("a", Role.SUBSCRIBER, "", "b0")
+    province.start(0, [key])
+    province.sim.run(1)
+    graph, me = province.graphs[0], Contact(Peer(b"\xff\0", 9, 1), 1)
+    assert isinstance(graph.on_greet(8, Greet(key, me)), Gone)
+    assert isinstance(graph.on_exchange(8, Exchange(key, me, 10, ())), Gone)
+    assert len(graph.nodes[key].table) == 0
+    graph.on_exchange(9, Exchange(key, me, 10, ()))
+    assert graph.nodes[key].table.contacts == (me,)
+    graph.on_gone(8, Gone(me.peer))
+    assert len(graph.nodes[key].table) == 1
+    graph.on_gone(9, Gone(me.peer))
+    assert len(graph.nodes[key].table) == 0
+
+
+def test_a_publisher_can_ask_at_once() -> None:
+    province = Province(6, Constant(0.02))
+    for address in range(12):
+        province.start(address, [key_of("a", Role.SUBSCRIBER if address else Role.PUBLISHER, "", f"b{address:02}")])
+    province.sim.run(300)
+    late = key_of("a", Role.SUBSCRIBER, "", "b99")
+    province.start(99, [late])
+    province.sim.run(303)
+    publisher = province.graphs[0]
+    publisher.forget(late)
+    province.sim.hosts[0].spawn(publisher.explore(publisher.view.own_keys[0]))
+    province.sim.run(304)
+    assert late in [entry.peer.key for entry in publisher.view.entries]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Exchange(b"a", Contact(Peer(b"b", 1), 1 << DIGITS_MAX), 60, ()),
+        Exchange(b"a", Contact(Peer(b"b", 1), 5), 60, (Contact(Peer(b"c", 2), -1),)),
+        Exchange(b"a", Contact(Peer(b"b", 1), 5), SIZE_MAX + 1, ()),
+        Exchange(b"a", Contact(Peer(b"b", 1), 5), 60, (Contact(Peer(b"c", 2), 7),) * (SIZE_MAX + 1)),
+    ],
+)
+def test_what_cannot_be_is_not_let_in(wrong: Exchange) -> None:
+    good = Exchange(b"a", Contact(Peer(b"b", 1), 5), 60, (Contact(Peer(b"c", 2), 7),))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(good), type=Exchange) == good
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(msgspec.msgpack.encode(wrong), type=Exchange)
+
+
+def test_lookups_take_about_log2_n_hops() -> None:
+    wanted = topics(512, 2, 8)
+    sim = Simulator(9)
+    graphs = lay_out(sim, wanted, 9)
+    assert graph_is_whole(list(graphs.values())) == []
+    hops: list[int] = []
+
+    async def look(graph: FlexibleGraph, key: Key) -> None:
+        found = await graph.lookup(key)
+        assert found is not None
+        hops.append(found.hops)
+
+    for address, graph in graphs.items():
+        sim.hosts[address].spawn(look(graph, b"t%03d" % sim.chance.randrange(50)))
+    sim.run(60.0)
+    assert len(hops) == 512
+    assert sum(hops) / len(hops) < 5
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_graph_mends_itself(seed: int) -> None:
+    assert rough_flexible(seed) == [], f"seed {seed}"

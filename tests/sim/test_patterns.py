@@ -1,0 +1,116 @@
+"""Patterns: who publishes and subscribes what."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from braidmq.sim.patterns import TABLE_2, Cast, PatternError, drawn, parse
+
+
+def deal(pattern: str, nodes: int | None = None, seed: int = 1) -> Cast:
+    found = parse(pattern)
+    return found.deal(found.nodes_default if nodes is None else nodes, Random(seed))
+
+
+def topics_of_brokers(cast: Cast) -> Counter[int]:
+    return Counter(broker for topic in cast.topics for broker in (*topic.publishers, *topic.subscribers))
+
+
+@pytest.mark.parametrize(("name", "numbers"), TABLE_2.items())
+def test_the_papers_patterns_give_each_broker_one_topic(name: str, numbers: tuple[int, int]) -> None:
+    cast = deal(name, 3000)
+    assert cast.brokers == 3000
+    assert len(cast.topics) == 3000 // sum(numbers)
+    assert {(len(topic.publishers), len(topic.subscribers)) for topic in cast.topics} == {numbers}
+    assert topics_of_brokers(cast) == dict.fromkeys(range(3000), 1)
+    assert cast.note == ""
+
+
+def test_greek_letters_are_names_too() -> None:
+    assert parse("δ") == parse("delta")
+    assert parse("ζ") == parse("zeta")
+
+
+def test_nodes_that_do_not_divide_are_cut_and_that_is_said() -> None:
+    cast = deal("delta", 1009)
+    assert cast.brokers == 1000
+    assert "1,000 are used" in cast.note
+
+
+def test_explicit_numbers_leave_the_others_a_topic_of_their_own() -> None:
+    cast = deal("2x3x4", 25)
+    assert [(len(t.publishers), len(t.subscribers)) for t in cast.topics] == [(2, 3)] * 4 + [(0, 1)] * 5
+    assert topics_of_brokers(cast) == dict.fromkeys(range(25), 1)
+    assert len(cast.publications()) == 8
+    assert "5 nodes" in cast.note
+
+
+def test_explicit_numbers_with_few_nodes_share_them_evenly() -> None:
+    cast = deal("2x3x4", 7)
+    assert set(topics_of_brokers(cast).values()) <= {2, 3}
+    for topic in cast.topics:
+        members = (*topic.publishers, *topic.subscribers)
+        assert len(set(members)) == len(members)
+
+
+def test_without_subscribers_nothing_is_wanted() -> None:
+    cast = deal("1x0x100")
+    assert cast.brokers == 100
+    assert [adverts for adverts in cast.adverts() if adverts != [(adverts[0][0], False)]] == []
+
+
+def test_one_topic_is_measured_among_others_of_all_sizes() -> None:
+    cast = deal("subs80", 1000)
+    measured = [topic for topic in cast.topics if topic.measured]
+    assert [(len(topic.publishers), len(topic.subscribers)) for topic in measured] == [(1, 80)]
+    assert sum(topics_of_brokers(cast).values()) == 5000
+    sizes = sorted(1 + len(topic.subscribers) for topic in cast.topics)
+    assert sizes[0] < 10
+    assert sizes[-1] > 100
+
+
+def test_zipf_has_few_large_topics_and_many_small_ones() -> None:
+    sizes = [len(topic.subscribers) for topic in deal("zipf").topics]
+    assert len(sizes) == 100
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] > 20 * sizes[-1]
+
+
+def test_the_same_seed_deals_the_same() -> None:
+    assert deal("subs20", 200, 7) == deal("subs20", 200, 7)
+    assert deal("delta", 200, 7) == deal("delta", 200, 7) != deal("delta", 200, 8)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "nodes", "words"),
+    [
+        ("omega", 10, "alpha, beta"),
+        ("1x2", 10, "PUBLISHERSxSUBSCRIBERSxTOPICS"),
+        ("0x5x5", 50, "publishes nothing"),
+        ("5x5x0", 50, "publishes nothing"),
+        ("delta", 9, "at least 10"),
+        ("subs100", 100, "at least 101"),
+        ("5000000x0x5000000", 1_000_000, "too few"),
+        ("500000x500000x9999999", 1_000_000, "at most"),
+        ("delta", 2_000_000, "too many"),
+        ("lookups", 1, "too few"),
+    ],
+)
+def test_what_cannot_be_played_is_told(pattern: str, nodes: int, words: str) -> None:
+    with pytest.raises(PatternError, match=words):
+        deal(pattern, nodes)
+
+
+def test_publications_are_drawn_when_there_are_too_many() -> None:
+    publications = deal("beta", 10_000).publications()
+    deliveries = [len(topic.subscribers) for topic, _ in publications]
+    assert len(publications) == 5000
+    some = drawn(publications, deliveries, None, Random(1))
+    assert len(some) == 2000
+    assert some == drawn(publications, deliveries, None, Random(1))
+    assert [one for one in publications if one in some] == some
+    assert len(drawn(publications, deliveries, 7, Random(1))) == 7
+    assert drawn(publications, deliveries, 9999, Random(1)) == publications
