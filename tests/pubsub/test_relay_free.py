@@ -190,6 +190,7 @@ def test_who_subscribes_to_its_own_topic_wants_it_itself(overlay: str) -> None:
         key_of("tide", Role.SUBSCRIBER, "", "b0")
     ]
     harbour.subscribe("tide", 3)
+    harbour.settle()
     harbour.unsubscribe("tide", 0)
     harbour.settle()
     assert harbour.publish(0, "tide") == [3]

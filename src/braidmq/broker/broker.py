@@ -15,10 +15,12 @@ from braidmq.broker.connection import Connection
 from braidmq.broker.fast_path import deliver_run
 from braidmq.broker.flow import Link
 from braidmq.broker.limits import Limits
+from braidmq.broker.local_topics import is_local
 from braidmq.broker.message import Delivery, Message
-from braidmq.broker.retained import Retained
+from braidmq.broker.retained import Retained, tombstone
 from braidmq.broker.router import Router, Target, filter_cost
 from braidmq.broker.security.identity import Access, Authenticator, Identity, Method, OpenAccess, Origin
+from braidmq.broker.security.reading import may_read
 from braidmq.broker.session import Session
 from braidmq.broker.shares import ShareGroup, Subscribed
 from braidmq.broker.store import MemoryStore, Snapshot, Store
@@ -29,6 +31,9 @@ from braidmq.mqtt.reasons import Reason
 
 RETAINED_SWEEP_S = 60.0
 """How often expired retained messages are thrown away; they are not delivered in the meantime."""
+
+INSTANT_S = 1e-6
+"""The least time between two retained messages of one topic."""
 
 
 def _no_spawn(coroutine: Coroutine[Any, Any, None]) -> None:
@@ -59,6 +64,8 @@ class Broker(Tick):
         self.router = Router(self.limits.route_cache_max)
         self.retained = Retained(self.limits)
         self.wills = Wills(self)
+        self.on_delivery: Callable[[Message, Iterable[Target]], None] | None = None
+        """Called with what is about to be given to sessions, while somebody needs to know."""
         self.sessions: dict[str, Session] = {}
         self.expires_all = self.limits.message_expiry_max_s > 0
         self.started_at = self.now()
@@ -303,12 +310,12 @@ class Broker(Tick):
     def withdraw_forbidden(self, session: Session, identity: Identity) -> None:
         """Takes from a session what this identity may not have: the rules have changed, or it is somebody else."""
         for full_filter in list(session.subscriptions):
-            if not self.access.may_subscribe(identity, session.client_id, full_filter):
+            if not may_read(self.access, identity, session.client_id, full_filter):
                 self.log.info("client %r loses its subscription to %r", session.client_id, full_filter)
                 self.unsubscribe(session, full_filter)
         judged: dict[str, bool] = {}
         for topic in session.topics_waiting():
-            judged[topic] = self.access.may_subscribe(identity, session.client_id, topic)
+            judged[topic] = may_read(self.access, identity, session.client_id, topic)
         if not all(judged.values()):
             session.withdraw({topic for topic, allowed in judged.items() if not allowed})
 
@@ -317,17 +324,21 @@ class Broker(Tick):
     def publish(self, message: Message, publisher: Connection | None = None) -> bool:
         """Keeps a message if it is to be retained and gives it to all that want it; False if that is nobody."""
         self.publisher = publisher
-        if message.retain:
-            self._retain(message)
+        is_new = message.retain and self._retain(message)
         route = self.router.route(message.topic)
         reached = self.deliver(message, route.targets, route.groups)
         if self.braid is not None:
-            reached = self.braid.send(message) or reached
+            has_left = self.braid.send(message)
+            reached = has_left or reached
+            if message.retain:
+                self.braid.keepers.on_retained(message, is_new, has_left)
         return reached
 
     def inject(self, message: Message) -> None:
         """A publication of another broker's client, for the clients here."""
         self.publisher = None
+        if message.retain and self.braid is not None:
+            self.braid.keepers.heard(message.topic, message.at)
         route = self.router.route(message.topic)
         self.deliver(message, route.targets, route.groups)
         self.ring()
@@ -339,6 +350,8 @@ class Broker(Tick):
 
     def deliver(self, message: Message, targets: Iterable[Target], groups: Iterable[ShareGroup]) -> bool:
         reached = False
+        if self.on_delivery is not None:
+            self.on_delivery(message, targets)
         for target in targets:
             session = target.session
             if target.no_local and session.client_id == message.sender:  # [MQTT-3.8.3-3]
@@ -374,22 +387,47 @@ class Broker(Tick):
             else:
                 self.metrics.messages_dropped += 1
 
-    def _retain(self, message: Message) -> None:
-        """[MQTT-3.3.1-5], [MQTT-3.3.1-6]: the newest replaces the last; an empty one takes it away."""
-        durable = not message.topic.startswith("$SYS/")
+    def _retain(self, message: Message) -> bool:
+        """[MQTT-3.3.1-5], [MQTT-3.3.1-6]: the newest replaces the last; an empty one takes it away.
+
+        True if none of its topic was kept before.
+        """
+        last = self.retained.get(message.topic)
+        message.at = self.now() if last is None else max(self.now(), last.at + INSTANT_S)
         if message.payload:
-            self.retained.keep(message)
-            if durable:
-                self.store.save_retained(message)
-        elif self.retained.discard(message.topic) and durable:
-            self.store.drop_retained(message.topic)
+            self._keep(message)
+        else:
+            self._bury(message.topic, message.at)
+        return last is None or not last.payload
+
+    def _keep(self, message: Message) -> None:
+        self.retained.keep(message)
+        if not is_local(message.topic):
+            self.store.save_retained(message)
+        for topic in self.retained.surplus():
+            self.drop_retained(topic)
+        self.metrics.retained_messages = len(self.retained)
+
+    def _bury(self, topic: str, at: float) -> None:
+        """Takes a message away; other brokers may have older copies, which must not take its place."""
+        if self.braid is not None and self.braid.keepers.is_on and not is_local(topic):
+            self._keep(tombstone(topic, at, self.now()))
+        else:
+            self.drop_retained(topic)
+
+    def drop_retained(self, topic: str) -> None:
+        """Takes a message away, or its tombstone, and leaves nothing."""
+        if self.retained.discard(topic) and not is_local(topic):
+            self.store.drop_retained(topic)
         self.metrics.retained_messages = len(self.retained)
 
     def _sweep_retained(self) -> None:
         for topic in self.retained.expired(self.now()):
-            self.retained.discard(topic)
-            self.store.drop_retained(topic)
-        self.metrics.retained_messages = len(self.retained)
+            message = self.retained.get(topic)
+            if message is not None and message.payload:
+                self._bury(topic, message.at)
+            else:
+                self.drop_retained(topic)
         self.timers.at(self.now() + RETAINED_SWEEP_S, self._sweep_retained)
 
     # The end

@@ -205,6 +205,7 @@ class Handshake:
         braid = connection.broker.braid
         if connect.will and not self._may_will(identity, connect.will.topic):
             raise self._refused(Reason.NOT_AUTHORIZED, f"a will for {connect.will.topic!r} is not allowed")
+        self._check_room(self._expiry_s())
         if braid is None or not braid.is_in:
             self._open(identity)
             return
@@ -212,21 +213,30 @@ class Handshake:
         connection.hold_reading()
         braid.moves.arrive(connect.client_id, connect.clean_start, partial(self._arrived, identity))
 
-    def _arrived(self, identity: Identity, may_open: bool) -> None:
+    def _check_room(self, expiry_s: int) -> None:
+        broker = self.connection.broker
+        if expiry_s and broker.degraded:
+            raise self._refused(Reason.SERVER_UNAVAILABLE, "the broker's store cannot be written")
+        if self.connect.client_id not in broker.sessions and len(broker.sessions) >= broker.limits.sessions_max:
+            raise self._refused(Reason.QUOTA_EXCEEDED, f"{broker.limits.sessions_max} sessions are the bound")
+
+    def _arrived(self, identity: Identity, may_open: bool) -> bool:
         """No other broker has the client's session any more; or the client itself has gone to one since."""
         connection = self.connection
         if connection.state is not State.AUTHENTICATING:
-            return
+            return False
         if not may_open:
             connection.end(will=False)
-            return
+            return False
         connection.state = State.CONNECTING
         try:
+            self._check_room(self._expiry_s())
             self._open(identity)
         except PacketError as error:
             connection.fail(error)
-            return
+            return False
         connection.go_on()
+        return True
 
     def _open(self, identity: Identity) -> None:
         """The client gets its session and the CONNACK, then what waited for it."""
@@ -235,10 +245,6 @@ class Handshake:
         broker = connection.broker
         client_id = connect.client_id
         expiry_s = self._expiry_s()
-        if expiry_s and broker.degraded:
-            raise self._refused(Reason.SERVER_UNAVAILABLE, "the broker's store cannot be written")
-        if client_id not in broker.sessions and len(broker.sessions) >= broker.limits.sessions_max:
-            raise self._refused(Reason.QUOTA_EXCEEDED, f"{broker.limits.sessions_max} sessions are the bound")
         session, present = broker.take_up(client_id, connect.clean_start, expiry_s)
         window = min(connect.properties.receive_maximum or 65535, broker.limits.inflight_max)
         connection.session = session

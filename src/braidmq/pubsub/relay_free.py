@@ -173,25 +173,42 @@ class RelayFree(Service):
         return key_of(topic, role, self.cluster, self.name)
 
     async def _settle(self, topic: str) -> None:
-        """Makes the keys of a topic what they should be; the new one comes before the old one goes."""
-        while topic in self._settling:
-            await self.host.sleep(SETTLE_POLL_S)
-        self._settling[topic] = None
+        """Makes the keys of a topic what they should be; the new one comes before the old one goes.
+
+        Returns when a new key stands; an old one then leaves by itself.
+        """
+        await self._begin_change(topic)
         try:
-            while True:
-                role = self._role(topic)
-                wrong = [key for key, (of, what) in self._standing.items() if of == topic and what is not role]
-                if role is not None and self._key(topic, role) not in self._standing:
-                    await self._stand(topic, role)
-                elif wrong:
-                    del self._standing[wrong[0]]
-                    await self.overlay.leave(wrong[0])
-                else:
-                    break
+            while (role := self._role(topic)) is not None and self._key(topic, role) not in self._standing:
+                await self._stand(topic, role)
             if role is Role.SUBSCRIBER:
                 self._set_wanted(topic, True)
         finally:
             del self._settling[topic]
+        if role is None:
+            await self._clear(topic)
+        elif self._wrong_keys(topic):
+            self.host.spawn(self._clear(topic))
+
+    async def _clear(self, topic: str) -> None:
+        """Takes the keys of a topic away that this broker should not stand at."""
+        await self._begin_change(topic)
+        try:
+            while wrong := self._wrong_keys(topic):
+                del self._standing[wrong[0]]
+                await self.overlay.leave(wrong[0])
+        finally:
+            del self._settling[topic]
+
+    async def _begin_change(self, topic: str) -> None:
+        """One change of a topic's keys at a time."""
+        while topic in self._settling:
+            await self.host.sleep(SETTLE_POLL_S)
+        self._settling[topic] = None
+
+    def _wrong_keys(self, topic: str) -> list[Key]:
+        role = self._role(topic)
+        return [key for key, (of, what) in self._standing.items() if of == topic and what is not role]
 
     async def _stand(self, topic: str, role: Role) -> None:
         key = self._key(topic, role)

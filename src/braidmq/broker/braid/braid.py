@@ -13,16 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from braidmq.broker.braid.asking import Asking
 from braidmq.broker.braid.batch import Batch, Letter, letter_of, message_of, pack, unpack
-from braidmq.broker.braid.cursors import Cursors
+from braidmq.broker.braid.cursors import SEEN_MANY, Cursors
+from braidmq.broker.braid.demand import Demand
 from braidmq.broker.braid.directory import Directory
 from braidmq.broker.braid.history import History, Sent
 from braidmq.broker.braid.inlets import Inlets
 from braidmq.broker.braid.interest import Interest
+from braidmq.broker.braid.keepers import Keepers
 from braidmq.broker.braid.moves import MOVED, Moves
 from braidmq.broker.braid.outlets import Outlet, Outlets
 from braidmq.broker.braid.reconcile import Reconciler
 from braidmq.broker.braid.shapes import Shape, Shapes, shape_of
+from braidmq.broker.local_topics import LOCAL_PREFIXES
 from braidmq.broker.message import Message as Publication
 from braidmq.host import Address, CallError, Host, Message, Reply, Service, handles
 from braidmq.keys import Role, key_of
@@ -36,9 +40,6 @@ if TYPE_CHECKING:
 
 HOME = ""
 """The topic of all brokers."""
-
-LOCAL_PREFIXES = ("$SYS/", "$demand/", "$braid/")
-"""Topics that are each broker's own, and those that brokers talk to each other on: none of them is passed on."""
 
 CALL_TIMEOUT_S = 2.0
 FOUND_AFTER_S = 5.0
@@ -66,6 +67,9 @@ OWN = ""
 """The store's row for the name of the own history, and the time when this broker was last alive."""
 
 POLL_S = 0.02
+
+MISSED_S = 20.0
+"""How long one that did not answer is left alone."""
 
 INTRODUCERS_MAX = 64
 """Other brokers that are remembered to enter by."""
@@ -113,6 +117,8 @@ class Introducers:
         self._host = host
         self.seeds = list(dict.fromkeys(seeds))
         self._met: dict[Address, None] = {}
+        self._missed: dict[Address, float] = {}
+        """When one of them did not answer."""
         self.may_be_used = False
         """Not before one of them is known to be in the braid."""
 
@@ -124,15 +130,23 @@ class Introducers:
 
     def meet(self, address: Address) -> None:
         if address != self._host.address:
+            self._missed.pop(address, None)
             self._met.pop(address, None)
             self._met[address] = None
             if len(self._met) > INTRODUCERS_MAX:
                 self._met.pop(next(iter(self._met)))
 
+    def miss(self, address: Address) -> None:
+        """One of them did not answer: it is left alone for a while, if there are others."""
+        if address in self._met or address in self.seeds:
+            self._missed[address] = self._host.now()
+
     def __call__(self) -> Address | None:
         if not self.may_be_used:
             return None
-        others = self.known
+        recently = self._host.now() - MISSED_S
+        known = self.known
+        others = [one for one in known if self._missed.get(one, recently) <= recently] or known
         return self._host.chance.choice(others) if others else None
 
 
@@ -185,6 +199,9 @@ class Braid(Service):
         self.origin = f"{name}#{before.history:x}"
         """The name of this broker's history: another one if its store was lost."""
         self._own = before
+        if not own:  # at once: what is kept under a name must not come back under another
+            broker.store.save_cursor(OWN, msgspec.msgpack.encode(before))
+            broker.ring()
         self._since = before.alive_at - AWAY_SLACK_S if own else now
         """What was published before is not missed by anybody here."""
         saved = [msgspec.msgpack.decode(row, type=Sent) for row in broker.saved_history]
@@ -193,7 +210,7 @@ class Braid(Service):
             broker.store, [row for row in broker.saved_cursors if row[0] != OWN and not row[0].startswith(MOVED)]
         )
         self.outlets = Outlets(self.origin, life, self.shapes, host, self.history)
-        self.outlets.advertise = method.advertise
+        self.outlets.advertise = self._advertise
         self.outlets.withdraw = method.withdraw
         self.outlets.on_touched = broker.ring
         self.outlets.on_open = broker.router.forget
@@ -204,10 +221,14 @@ class Braid(Service):
             self.history,
             self.cursors,
             self.interest,
-            self.inlets.take,
+            self.inlets.take_fetched,
             self.inlets.settle,
             self.inlets.is_holding,
         )
+        self.keepers = Keepers(broker, host, method, name)
+        self.keepers.send_late = self._send_late
+        self.asking = Asking(broker, host, self.keepers, name)
+        self.demand = Demand(broker, self.outlets)
         self._saved_at = 0.0
         self.cork: Callable[[], bool] = lambda: False
         self.uncork: Callable[[], None] = lambda: None
@@ -221,6 +242,8 @@ class Braid(Service):
         self._settling: dict[str, None] = {}
         method.on_message = self._on_message
         method.on_demand = self.outlets.set_demand
+        if isinstance(method, ProvenMethod):
+            method.on_question = self.keepers.on_question
         host.serve(self)
         self.directory = Directory(overlay, name, broker.now)
         self.moves = Moves(self, self.directory)
@@ -229,6 +252,7 @@ class Braid(Service):
         broker.router.is_offered = self._is_offered
         broker.router.forget_all()
         for topic_filter in broker.router.filters():
+            self.demand.on_filter(topic_filter, True)
             if not topic_filter.startswith(LOCAL_PREFIXES):
                 self.interest.add(topic_filter, 0.0)
 
@@ -256,16 +280,22 @@ class Braid(Service):
         await self.moves.strays.enter()
         self._announce([shape for one in self.interest.filters if (shape := shape_of(one))])
         self._stand()
+        self.keepers.enter()
         self.reconciler.ask_everybody()
         self.host.spawn(self._keep_comparing())
         self.host.spawn(self._keep_refreshing())
+
+    async def _advertise(self, topic_filter: str) -> None:
+        """Not before this broker is in the braid: the first key of a broker that knows nobody begins a ring."""
+        while not self.is_in:
+            await self.host.sleep(POLL_S)
+        await self.method.advertise(topic_filter)
 
     async def _find_introducer(self) -> bool:
         seeds = [seed for seed in self.introducers.seeds if seed != self.host.address]
         self.host.chance.shuffle(seeds)
         for seed in seeds:
             if await self._compare_with(seed):
-                self.introducers.meet(seed)
                 self.introducers.may_be_used = True
                 return True
         return False
@@ -273,7 +303,7 @@ class Braid(Service):
     async def leave(self) -> None:
         """Leaves in good order: neighbours are told, and nobody waits for this broker."""
         self.is_in = False
-        leaving = [self.method.unsubscribe(one) for one in (*self._standing, HOME)]
+        leaving = [self.method.unsubscribe(one) for one in (*self._standing, *self.keepers.leave(), HOME)]
         leaving += [self.method.withdraw(one) for one in (*self.outlets.filters, HOME)]
         under_way = dict.fromkeys(range(len(leaving)))
 
@@ -285,6 +315,7 @@ class Braid(Service):
             self.host.spawn(run(number, procedure))
         while under_way:
             await self.host.sleep(POLL_S)
+        await self.directory.leave()
         await self.overlay.leave(self._home)
 
     # Shapes
@@ -294,9 +325,12 @@ class Braid(Service):
         try:
             told = await self.host.call(address, Compare(tuple(self.shapes), self._heads()), CALL_TIMEOUT_S)
         except CallError:
+            self.introducers.miss(address)
             return False
         if not isinstance(told, Compared):
             return False
+        if told.is_in:
+            self.introducers.meet(address)
         self._learn(told.shapes)
         self._learn_heads(told.heads)
         return told.is_in
@@ -363,6 +397,7 @@ class Braid(Service):
 
     def _on_filter(self, topic_filter: str, wanted: bool) -> None:
         """A filter has its first subscription here, or has lost its last."""
+        self.demand.on_filter(topic_filter, wanted)
         if topic_filter.startswith(LOCAL_PREFIXES):
             return
         if wanted:
@@ -387,7 +422,8 @@ class Braid(Service):
         shape = shape_of(topic_filter)
         if shape is not None and shape not in self.shapes:
             await self._announce_and_wait(shape)
-        await self.method.subscribe(topic_filter)
+        if topic_filter in self._standing:  # it may have lost its last subscription meanwhile
+            await self.method.subscribe(topic_filter)
         self._settling.pop(topic_filter, None)
         for waiting in list(self._waiting):
             waiting.look()
@@ -436,6 +472,12 @@ class Braid(Service):
                 self.moves.marks.set(message, (self.origin, self.history.head))
         return is_open
 
+    def _send_late(self, message: Publication) -> None:
+        """What nobody elsewhere wanted when it was published leaves now, if somebody does."""
+        outlet = self.outlets.get(message.topic)
+        if outlet is not None and outlet.is_open:
+            self.send(message)
+
     def _is_offered(self, topic: str) -> bool:
         return topic in self.outlets or topic.startswith(LOCAL_PREFIXES)
 
@@ -447,6 +489,8 @@ class Braid(Service):
 
     def flush(self) -> None:
         """The end of a tick: what was collected leaves."""
+        if not self.broker.store.dirty:
+            self.history.written()
         ready = self.outlets.take_ready()
         if not ready:
             return
@@ -511,4 +555,10 @@ class Braid(Service):
     def _is_new(self, origin: str, letter: Letter) -> bool:
         """Whether a publication has not been handled before, in this life of the broker or an earlier one."""
         cursor = self.cursors.get(origin)
-        return not letter.offset or cursor is None or self.cursors.take(origin, cursor, letter.offset)
+        if not letter.offset or cursor is None:
+            return True
+        is_new = self.cursors.take(origin, cursor, letter.offset)
+        self.inlets.duplicates += not is_new
+        if len(cursor.seen) > SEEN_MANY:
+            self.reconciler.ask_soon(origin, cursor)
+        return is_new

@@ -50,8 +50,14 @@ SILENCE_S = 15.0
 TAIL_S = 30.0
 """How long what is still on its way to a session is passed on: as long as a publication is repeated."""
 
+CONFIRM_S = 600.0
+"""How long the broker that a session came from is told so, until it answers."""
+
 TAIL_MAX = 256
 """Publications that are passed on in one message."""
+
+DEPARTURES_MAX = 100_000
+"""Sessions that are under way or have just gone; the relay of the one that has gone first ends early."""
 
 CALL_TIMEOUT_S = 1.0
 
@@ -208,6 +214,8 @@ class Departures(Service):
             session.expiry_timer = None
         departure = Departure(asked, origin, session, self._host.now())
         self._by_client[client_id] = departure
+        if len(self._by_client) > DEPARTURES_MAX:
+            self._end_oldest()
         self._host.spawn(self._watch(client_id, departure))
         return GivenUp(Answer.GIVEN, departure.expiry_s)
 
@@ -389,6 +397,11 @@ class Departures(Service):
                 self._marks.current = item.mark
                 session.deliver(message, item.qos, item.retain, item.ids, item.group)
         self._marks.current = None
+
+    def _end_oldest(self) -> None:
+        gone = next((one for one, departure in self._by_client.items() if departure.session is None), None)
+        if gone is not None:
+            self.end(gone, None)
 
     async def _end_later(self, client_id: str, departure: Departure) -> None:
         await self._host.sleep(TAIL_S)

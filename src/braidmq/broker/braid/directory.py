@@ -17,20 +17,16 @@ its heir is asked instead. Two claims that met different keepers are told apart 
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable
-from hashlib import blake2b
 
 import msgspec
 
+from braidmq.broker.braid.arcs import HIGH, LOW, Arc, Arcs, is_inside, place_of, stand_of
 from braidmq.host import Address, CallError, Host, Message, Reply, Service, handles
-from braidmq.keys import Key, Role, key_of, segment
-from braidmq.overlay.overlay import Found, Overlay
+from braidmq.keys import Key
+from braidmq.overlay.overlay import Overlay
 from braidmq.overlay.peers import Peer
 from braidmq.overlay.ring import RingNode
-
-TOPIC = "$braid/dir"
-LOW, HIGH = segment(TOPIC, Role.SUBSCRIBER)
 
 REGISTER_S = 30.0
 """How often a broker repeats which clients it has."""
@@ -44,14 +40,8 @@ ENTRIES_MAX = 1_000_000
 PAGE_MAX = 1000
 """Entries in one message."""
 
-ARCS_MAX = 1024
-"""Keepers that a broker remembers, with the hashes that are theirs."""
-
 TIMEOUTS_S = (0.25, 0.5, 1.0)
-"""How long a keeper is waited for, each time that it is asked; then it is silent …"""
-
-SILENT_S = 10.0
-"""… and for so long its heir is asked at once."""
+"""How long a keeper is waited for, each time that it is asked; then it is silent."""
 
 REGISTER_ROUNDS = 4
 """How often registering looks for the keepers of those that are left."""
@@ -60,7 +50,10 @@ AGAIN_S = 0.05
 """How long to wait for a keeper that is just taking over."""
 
 TRIES_MAX = 100
-"""How often a keeper may say that it is not ready, or name another one."""
+"""How often a keeper may say that it is not ready, or not the one."""
+
+HINTS_MAX = 2
+"""How often a keeper's word for another one is taken, before that is looked up."""
 
 WARM_MAX = 64
 """Keepers that are looked up by a broker that enters, before it needs them."""
@@ -145,33 +138,6 @@ class AskEntries(Message, frozen=True, array_like=True, gc=False):
     after: str
 
 
-def _hash(text: str) -> str:
-    return blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def place_of(client_id: str) -> Key:
-    """Where a client id belongs."""
-    return key_of(TOPIC, Role.SUBSCRIBER, _hash(client_id), "")
-
-
-def stand_of(name: str) -> Key:
-    """Where a broker stands."""
-    return key_of(TOPIC, Role.SUBSCRIBER, _hash(name), name)
-
-
-def _is_inside(key: Key) -> bool:
-    return LOW <= key < HIGH
-
-
-class Arc(msgspec.Struct, frozen=True):
-    """The hashes of one keeper, as they were when they were looked up; `heir` is known for the first one."""
-
-    low: Key
-    high: Key
-    keeper: Peer
-    heir: Peer | None
-
-
 class Directory(Service):
     """One broker's part: a keeper of entries, and the way to the others."""
 
@@ -179,10 +145,7 @@ class Directory(Service):
         """`now` is Unix time: epochs follow it."""
         self.host: Host = overlay.host
         self.name = name
-        self.lookups = 0
-        """How often a keeper had to be looked up: it was not remembered."""
-        self.hops = 0
-        """How many hops these took."""
+        self.arcs = Arcs(overlay)
         self._overlay = overlay
         self._now = now
         self._key = stand_of(name)
@@ -190,11 +153,6 @@ class Directory(Service):
         """The one that was heard of least recently first."""
         self._heard_at: dict[str, float] = {}
         self._is_filling = False
-        self._arcs: dict[Key, Arc] = {}
-        self._silent: dict[Address, float] = {}
-        """Keepers that did not answer, and until when they are passed by."""
-        self._lows: list[Key] = []
-        """Where the arcs begin, in order."""
         self.host.serve(self)
 
     def __len__(self) -> int:
@@ -208,15 +166,15 @@ class Directory(Service):
         await self._overlay.join(self._key)
         own = self._own
         if own is not None:
-            low = self._key if _is_inside(own.left.key) and own.left.key < self._key else LOW
+            low = self._key if is_inside(own.left.key) and own.left.key < self._key else LOW
             high = own.right.key if self._key < own.right.key < HIGH else HIGH
-            for neighbour in {peer.address: None for peer in (own.left, own.right) if _is_inside(peer.key)}:
+            for neighbour in {peer.address: None for peer in (own.left, own.right) if is_inside(peer.key)}:
                 if neighbour != self.host.address:
                     await self._fill(neighbour, low, high)
         self._is_filling = False
         place = LOW
         for _ in range(WARM_MAX):
-            arc = await self._arc_of(place)
+            arc = await self.arcs.find(place)
             if arc is None or arc.high == HIGH:
                 break
             place = arc.high
@@ -241,7 +199,8 @@ class Directory(Service):
         entries = list(self._entries.values())
         if heir is not None:
             for start in range(0, len(entries), PAGE_MAX):
-                await self._call(heir.address, Copies(tuple(entries[start : start + PAGE_MAX])))
+                if await self._call(heir.address, Copies(tuple(entries[start : start + PAGE_MAX]))) is None:
+                    break
         await self._overlay.leave(self._key)
 
     # Claiming and registering
@@ -251,18 +210,20 @@ class Directory(Service):
         place = place_of(client_id)
         epoch = int(self._now() * 1000)
         number = self.host.chance.getrandbits(62)
+        hints = 0
         for _ in range(TRIES_MAX):
-            arc = await self._arc_of(place)
+            arc = await self.arcs.find(place)
             if arc is None:
                 return None
-            stands_in = self._is_silent(arc.keeper)
+            stands_in = self.arcs.is_silent(arc.keeper)
             answer = await self._ask(arc, Claim(client_id, self.name, epoch, number, stands_in))
             if isinstance(answer, Claimed):
                 return answer
             if isinstance(answer, Again):
                 await self.host.sleep(AGAIN_S)
             elif isinstance(answer, NotMine):
-                self._refine(arc, answer.keeper)
+                hints += 1
+                self.arcs.refine(arc, answer.keeper if hints <= HINTS_MAX else None)
             elif stands_in:
                 return None
         return None
@@ -274,7 +235,7 @@ class Directory(Service):
         for _ in range(REGISTER_ROUNDS):
             groups: dict[Key, tuple[Arc, list[tuple[str, int]]]] = {}
             for client_id, epoch in left.items():
-                arc = await self._arc_of(place_of(client_id))
+                arc = await self.arcs.find(place_of(client_id))
                 if arc is not None:
                     groups.setdefault(arc.low, (arc, []))[1].append((client_id, epoch))
             for arc, group in groups.values():
@@ -290,28 +251,22 @@ class Directory(Service):
         return None
 
     async def _register_page(self, arc: Arc, page: list[tuple[str, int]]) -> Registered | None:
-        answer = await self._ask(arc, Register(self.name, tuple(page), self._is_silent(arc.keeper)))
+        answer = await self._ask(arc, Register(self.name, tuple(page), self.arcs.is_silent(arc.keeper)))
         if isinstance(answer, Again):
             await self.host.sleep(AGAIN_S)
         if not isinstance(answer, Registered):
             return None
         if answer.not_mine:
-            self._forget_arc(arc.low)
+            self.arcs.forget(arc.low)
         return answer
 
     async def _ask(self, arc: Arc, request: Claim | Register) -> object:
         """Asks the keeper of an arc, or its heir if that is to stand in for it. None if it is silent."""
-        to = await self._heir_of(arc) if request.stands_in else arc.keeper
+        to = await self.arcs.heir_of(arc) if request.stands_in else arc.keeper
         answer = None if to is None else await self._call(to.address, request)
         if answer is None:
-            self._forget_arc(arc.low)
-            self._silent[arc.keeper.address] = self.host.now() + SILENT_S
-            if len(self._silent) > ARCS_MAX:
-                self._silent.pop(next(iter(self._silent)))
+            self.arcs.note_silent(arc.keeper)
         return answer
-
-    def _is_silent(self, keeper: Peer) -> bool:
-        return self._silent.get(keeper.address, 0.0) > self.host.now()
 
     async def _call(self, to: Address, request: Message) -> object:
         if to == self.host.address:
@@ -341,8 +296,8 @@ class Directory(Service):
         own = self._own
         if own is None:
             return None
-        heir = own.left if _is_inside(own.left.key) and own.left.key < self._key else own.right
-        return heir if _is_inside(heir.key) and heir.address != self.host.address else None
+        heir = own.left if is_inside(own.left.key) and own.left.key < self._key else own.right
+        return heir if is_inside(heir.key) and heir.address != self.host.address else None
 
     def _is_mine(self, place: Key) -> bool:
         own = self._own
@@ -350,57 +305,14 @@ class Directory(Service):
             return False
         if place >= self._key:
             return not self._key < own.right.key <= place
-        return not (_is_inside(own.left.key) and own.left.key < self._key)
+        return not (is_inside(own.left.key) and own.left.key < self._key)
 
     def _likely_keeper(self, place: Key) -> Peer | None:
         own = self._own
         if own is None:
             return None
         other = own.right if place > self._key else own.left
-        return other if _is_inside(other.key) else None
-
-    async def _arc_of(self, place: Key) -> Arc | None:
-        """The keeper of a place, remembered or looked up."""
-        at = bisect_right(self._lows, place) - 1
-        if at >= 0 and place < self._arcs[self._lows[at]].high:
-            return self._arcs[self._lows[at]]
-        self.lookups += 1
-        found = await self._overlay.lookup(place)
-        if found is None:
-            return None
-        self.hops += found.hops
-        arc = _arc(found)
-        if arc is not None:
-            self._remember_arc(arc)
-        return arc
-
-    def _refine(self, arc: Arc, keeper: Peer | None) -> None:
-        """A keeper has named another one for a part of its arc: on its right, or the first of all."""
-        self._forget_arc(arc.low)
-        if keeper is None:
-            return
-        if arc.low < keeper.key < arc.high and arc.keeper.key < keeper.key:
-            self._remember_arc(Arc(arc.low, keeper.key, arc.keeper, keeper))
-            self._remember_arc(Arc(keeper.key, arc.high, keeper, None))
-        elif keeper.key < arc.keeper.key:
-            self._remember_arc(Arc(LOW, keeper.key, keeper, None))
-
-    def _remember_arc(self, arc: Arc) -> None:
-        self._forget_arc(arc.low)
-        self._arcs[arc.low] = arc
-        insort(self._lows, arc.low)
-        if len(self._arcs) > ARCS_MAX:
-            self._forget_arc(next(iter(self._arcs)))
-
-    def _forget_arc(self, low: Key) -> None:
-        if self._arcs.pop(low, None) is not None:
-            self._lows.remove(low)
-
-    async def _heir_of(self, arc: Arc) -> Peer | None:
-        found = await self._overlay.lookup(arc.keeper.key[:-1])
-        if found is not None and _is_inside(found.owner.key) and found.owner.key < arc.keeper.key:
-            return found.owner
-        return arc.heir
+        return other if is_inside(other.key) else None
 
     # What a keeper is told
 
@@ -480,14 +392,3 @@ class Directory(Service):
     def _forget(self, client_id: str) -> None:
         del self._entries[client_id]
         del self._heard_at[client_id]
-
-
-def _arc(found: Found) -> Arc | None:
-    """What a lookup says about the keepers around a place."""
-    owner, right = found.owner, found.right
-    if _is_inside(owner.key):
-        has_next = owner.key < right.key < HIGH
-        return Arc(owner.key, right.key if has_next else HIGH, owner, right if has_next else None)
-    if _is_inside(right.key):
-        return Arc(LOW, right.key, right, None)
-    return None

@@ -9,6 +9,7 @@ acknowledged before. The taker drops that, and everything whose mark it has seen
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import msgspec
 
@@ -64,6 +65,13 @@ class Horizon:
             if mark[1] <= floor or any(low <= mark[1] <= high for low, high in ranges):
                 return True
         return False
+
+
+class SavedMove(msgspec.Struct, frozen=True, array_like=True):
+    """What is kept in the store of a session that has come, while it looks at marks."""
+
+    giver: str
+    horizon: tuple[Row, ...]
 
 
 def rows_of(marks: Iterable[Mark]) -> list[Row]:
@@ -125,6 +133,26 @@ class RoamingSession(Session):
         self._seen: dict[Mark, None] | None = {}
         self._horizon = Horizon(())
         self._gathered: list[Waiting] | None = []
+
+    @classmethod
+    def instead_of(cls, session: Session, marks: Marks, horizon: Horizon) -> RoamingSession:
+        """A session that had just come when the broker died: it goes on to look at marks."""
+        broker = session.broker
+        roaming = cls(broker, session.client_id, session.row, session.expiry_s, marks)
+        roaming._horizon, roaming._gathered = horizon, None
+        for name in ("stored", "subscriptions", "filter_bytes", "inflight", "released", "received", "backlog", "will"):
+            setattr(roaming, name, getattr(session, name))
+        expiry, will = session.expiry_timer, session.will_timer
+        if expiry is not None:
+            roaming.expiry_timer = broker.timers.at(expiry.when, partial(broker.end_session, roaming))
+            expiry.cancel()
+        if will is not None:
+            roaming.will_timer = broker.timers.at(will.when, partial(broker.wills.due, roaming))
+            will.cancel()
+        broker.sessions[session.client_id] = roaming
+        subscribe_all(broker, roaming, session.subscriptions)
+        unsubscribe_all(broker, session, session.subscriptions)
+        return roaming
 
     @property
     def takes_plain(self) -> bool:
