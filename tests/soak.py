@@ -13,6 +13,7 @@ from collections.abc import Callable
 from multiprocessing import Pool
 
 from braidmq.overlay.suzaku import PERIOD_S
+from tests.overlay.test_flexible_graph import rough_flexible
 from tests.overlay.test_ring import QUIET_S, Rough, Town
 from tests.overlay.test_ring import wrong as wrong_ring
 from tests.overlay.test_skip_graph import rough_city
@@ -50,7 +51,16 @@ def skip_graph(seed: int) -> list[str]:
     return rough_city(seed, NODES).wrong()
 
 
-OVERLAYS: dict[str, Callable[[int], list[str]]] = {"ring": ring, "suzaku": suzaku, "skip_graph": skip_graph}
+def flexible(seed: int) -> list[str]:
+    return rough_flexible(seed, NODES)
+
+
+OVERLAYS: dict[str, Callable[[int], list[str]]] = {
+    "ring": ring,
+    "suzaku": suzaku,
+    "skip_graph": skip_graph,
+    "flexible": flexible,
+}
 
 
 def _run(task: tuple[str, int]) -> tuple[str, int, list[str]]:
