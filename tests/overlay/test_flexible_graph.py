@@ -16,10 +16,12 @@ from braidmq.overlay.membership import DIGITS_MAX
 from braidmq.overlay.peers import SUSPICION_S, Peer
 from braidmq.overlay.ranges import Delivery, RangeDelivery
 from braidmq.overlay.splitting import Cut
-from braidmq.sim.checkers_flexible import entries_are_there, graph_is_whole, lookups_end_at_owners, missing_part
-from braidmq.sim.engine import Constant, Network, Simulator
+from braidmq.sim.checkers import lookups_end_at_owners
+from braidmq.sim.checkers_flexible import entries_are_there, graph_is_whole, missing_part
+from braidmq.sim.engine import Constant, Network, SimHost, Simulator
 from braidmq.sim.layout_flexible import lay_out
 from braidmq.sim.layout_skip import vectors_of
+from tests.overlay.city import City, endure, rough
 from tests.overlay.test_ring import Rough
 
 TOPICS = 8
@@ -30,102 +32,33 @@ QUIET_S = 2 * SUSPICION_S + SIZE * CHECK_INTERVAL_S
 """Long enough for all entries to be checked, and for the suspected to be trusted and learnt again."""
 
 
-class Province:
-    """Brokers with a few subscriptions each, that come, go, crash and return."""
+class Province(City[FlexibleGraph]):
+    """Brokers with a few subscriptions each."""
 
     def __init__(self, seed: int, network: Network, size: int = SIZE) -> None:
-        self.sim = Simulator(seed, network)
+        super().__init__(seed, network)
         self.size = size
-        self.graphs: dict[Address, FlexibleGraph] = {}
-        self.wanted: dict[Address, list[Key]] = {}
-        self.lost: dict[int, list[Key]] = {}
-        """The keys of those who crashed, with which they may return."""
-        self.next_key = 0
+
+    def make(self, host: SimHost, vector: int) -> FlexibleGraph:
+        return FlexibleGraph(host, vector, lambda: self.introduce(host.address), host.life, self.size)
+
+    def keys_of(self, graph: FlexibleGraph) -> list[Key]:
+        return list(graph.nodes)
 
     def new_key(self) -> Key:
         self.next_key += 1
         role = Role.SUBSCRIBER if self.sim.chance.random() < 0.8 else Role.PUBLISHER
         return key_of(f"t{self.sim.chance.randrange(TOPICS)}", role, "", f"b{self.next_key:05}")
 
-    def introduce(self, mine: Address) -> Address | None:
-        inside = [address for address in self.inside() if address != mine]
-        return self.sim.chance.choice(inside) if inside else None
-
-    def inside(self) -> list[Address]:
-        """Those who have a key in the graph."""
-        return [a for a, graph in self.graphs.items() if any(node.base.is_linked for node in graph.nodes.values())]
-
-    def start(self, address: int, keys: list[Key], vector: int | None = None) -> None:
-        host = self.sim.hosts.get(address) or self.sim.host(address)
-        host.restart()
-        if vector is None:
-            vector = self.sim.chance.getrandbits(DIGITS_MAX)
-        graph = FlexibleGraph(host, vector, lambda: self.introduce(address), host.life, self.size)
-        first = not self.graphs
-        self.graphs[address], self.wanted[address] = graph, list(keys)
-        for place, key in enumerate(keys):
-            if first and place == 0:
-                graph.found(key)
-            else:
-                self.join(address, key)
-
-    def join(self, address: Address, key: Key) -> None:
-        async def go() -> None:
-            await self.graphs[address].join(key)
-
-        self.sim.hosts[address].spawn(go())
-
-    def subscribe(self, address: Address) -> None:
-        key = self.new_key()
-        self.wanted[address].append(key)
-        self.join(address, key)
-
-    def unsubscribe(self, address: Address, key: Key | None = None) -> None:
-        key = key or self.sim.chance.choice(self.wanted[address])
-        self.wanted[address].remove(key)
-        self.sim.hosts[address].spawn(self.graphs[address].leave(key))
-
-    def crash(self, address: Address) -> None:
-        self.sim.hosts[address].crash()
-        del self.graphs[address]
-        self.lost[int(address)] = self.wanted.pop(address)
-
-    def churn(self) -> None:
-        """Somebody starts, crashes, returns, or has one key more or less."""
-        chance = self.sim.chance
-        what = chance.randrange(5)
-        busy = [address for address, keys in self.wanted.items() if len(keys) > 1]
-        if what == 0 or len(self.inside()) < 8:  # if all were lost who are in, nobody could ever come back in
-            self.start(len(self.sim.hosts), [self.new_key() for _ in range(1 + chance.randrange(2))])
-        elif what == 1 and self.lost:
-            address = chance.choice(list(self.lost))
-            self.start(address, self.lost.pop(address))
-        elif what == 2 and busy:
-            self.unsubscribe(chance.choice(busy))
-        elif what == 3:
-            self.subscribe(chance.choice(list(self.graphs)))
-        else:
-            self.crash(chance.choice(list(self.graphs)))
-
-    def wrong(self) -> list[str]:
-        graphs = list(self.graphs.values())
-        found = [
-            f"{address} has {sorted(graph.nodes)}, not {sorted(self.wanted[address])}"
-            for address, graph in self.graphs.items()
-            if sorted(graph.nodes) != sorted(self.wanted[address])
-        ]
+    def complaints(self, graphs: list[FlexibleGraph]) -> list[str]:
         keys = [self.new_key() for _ in range(4)]
-        return found + graph_is_whole(graphs) + lookups_end_at_owners(self.sim, graphs, keys)
+        return graph_is_whole(graphs) + lookups_end_at_owners(self.sim, graphs, keys)
 
 
 def rough_flexible(seed: int, brokers: int = 12) -> list[str]:
-    """Loss, repetition, overtaking, churn and a partition; then quiet. What the checkers complain about."""
-    province = Province(seed, Rough(0.02, split=(60.0, 75.0), until=120.0))
-    for address in range(brokers):
-        province.start(address, [province.new_key() for _ in range(1 + address % 3)])
-    for second in range(30, 120):
-        province.sim.at(second, province.churn)
-    province.sim.run(120 + QUIET_S)
+    """What the checkers complain about after a rough time."""
+    province = Province(seed, rough())
+    endure(province, brokers, QUIET_S)
     return province.wrong()
 
 

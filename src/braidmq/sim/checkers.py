@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 
+from braidmq.keys import Key
+from braidmq.overlay.overlay import Overlay
 from braidmq.overlay.ring import RingNode, Status
 from braidmq.overlay.suzaku import SuzakuNode
+from braidmq.sim.engine import Simulator
+
+LOOKUP_S = 30.0
+"""Virtual time that lookups and deliveries get to end."""
 
 
 def ring_is_closed_and_sorted(nodes: Sequence[RingNode]) -> list[str]:
@@ -47,3 +54,26 @@ def fingers_are_right(nodes: Sequence[SuzakuNode]) -> list[str]:
             if node.finger(level, forward) is not None:
                 wrong.append(f"{node.me.key!r} has a finger {level}, though nobody stands so far off")
     return wrong
+
+
+def lookups_end_at_owners(sim: Simulator, overlays: Sequence[Overlay], keys: Iterable[Key]) -> list[str]:
+    """Every broker finds every key at the node that owns it."""
+    members = sorted(key for overlay in overlays for key in overlay.view.own_keys)
+    wrong: list[str] = []
+    left = 0
+
+    async def look(overlay: Overlay, key: Key, owner: Key) -> None:
+        nonlocal left
+        found = await overlay.lookup(key)
+        left -= 1
+        if found is None or found.owner.key != owner:
+            ended = "nowhere" if found is None else f"at {found.owner.key!r}"
+            wrong.append(f"{overlay.host.address} looked for {key!r} and ended {ended}, not at {owner!r}")
+
+    for key in keys:
+        owner = members[bisect_right(members, key) - 1]
+        for overlay in overlays:
+            left += 1
+            sim.hosts[overlay.host.address].spawn(look(overlay, key, owner))
+    sim.run(sim.now + LOOKUP_S)
+    return wrong + ([f"{left} lookups did not end"] if left else [])

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
-from braidmq.keys import Key
 from braidmq.overlay.flexible_graph import FlexibleGraph, FlexibleNode
 from braidmq.overlay.flexible_table import Contact
 from braidmq.overlay.membership import common_digits
-from braidmq.overlay.overlay import Overlay
 from braidmq.sim.checkers import ring_is_closed_and_sorted
-from braidmq.sim.engine import Simulator
-
-LOOKUP_S = 30.0
-"""Virtual time that lookups get to end."""
 
 
 def graph_is_whole(graphs: Sequence[FlexibleGraph]) -> list[str]:
@@ -77,26 +71,3 @@ def topics_are_known(graphs: Sequence[FlexibleGraph]) -> list[str]:
 def missing_part(node: FlexibleNode, ideal: Sequence[Contact]) -> float:
     """The part of the best table's entries that a node's table does not have: 0 if it has all."""
     return sum(node.table.get(contact.peer.key) is None for contact in ideal) / max(len(ideal), 1)
-
-
-def lookups_end_at_owners(sim: Simulator, overlays: Sequence[Overlay], keys: Iterable[Key]) -> list[str]:
-    """Every broker finds every key at the node that owns it."""
-    members = sorted(key for overlay in overlays for key in overlay.view.own_keys)
-    wrong: list[str] = []
-    left = 0
-
-    async def look(overlay: Overlay, key: Key, owner: Key) -> None:
-        nonlocal left
-        found = await overlay.lookup(key)
-        left -= 1
-        if found is None or found.owner.key != owner:
-            ended = "nowhere" if found is None else f"at {found.owner.key!r}"
-            wrong.append(f"{overlay.host.address} looked for {key!r} and ended {ended}, not at {owner!r}")
-
-    for key in keys:
-        owner = members[bisect_right(members, key) - 1]
-        for overlay in overlays:
-            left += 1
-            sim.hosts[overlay.host.address].spawn(look(overlay, key, owner))
-    sim.run(sim.now + LOOKUP_S)
-    return wrong + ([f"{left} lookups did not end"] if left else [])

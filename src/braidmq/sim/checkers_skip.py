@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from braidmq.keys import Key
 from braidmq.overlay.membership import common_digits, list_of
@@ -11,11 +10,8 @@ from braidmq.overlay.ranges import Delivery, RangeDelivery
 from braidmq.overlay.ring import RingNode
 from braidmq.overlay.skip_graph import SkipGraph
 from braidmq.overlay.splitting import Cut
-from braidmq.sim.checkers import ring_is_closed_and_sorted
+from braidmq.sim.checkers import LOOKUP_S, ring_is_closed_and_sorted
 from braidmq.sim.engine import Simulator
-
-LOOKUP_S = 30.0
-"""Virtual time that lookups and deliveries get to end."""
 
 
 def levels_are_right(graphs: Sequence[SkipGraph]) -> list[str]:
@@ -36,29 +32,6 @@ def levels_are_right(graphs: Sequence[SkipGraph]) -> list[str]:
     for number in sorted(lists):
         wrong += [f"list {number}: {what}" for what in ring_is_closed_and_sorted(lists[number])]
     return wrong
-
-
-def lookups_end_at_owners(sim: Simulator, graphs: Sequence[SkipGraph], keys: Iterable[Key]) -> list[str]:
-    """Every broker finds every key at the node that owns it."""
-    members = sorted(key for graph in graphs for key in graph.nodes)
-    wrong: list[str] = []
-    left = 0
-
-    async def look(graph: SkipGraph, key: Key, owner: Key) -> None:
-        nonlocal left
-        found = await graph.lookup(key)
-        left -= 1
-        if found is None or found.owner.key != owner:
-            ended = "nowhere" if found is None else f"at {found.owner.key!r}"
-            wrong.append(f"{graph.host.address} looked for {key!r} and ended {ended}, not at {owner!r}")
-
-    for key in keys:
-        owner = members[bisect_right(members, key) - 1]
-        for graph in graphs:
-            left += 1
-            sim.hosts[graph.host.address].spawn(look(graph, key, owner))
-    sim.run(sim.now + LOOKUP_S)
-    return wrong + ([f"{left} lookups did not end"] if left else [])
 
 
 def ranges_reach_each_once(sim: Simulator, graphs: Sequence[SkipGraph], low: Key, high: Key) -> list[str]:

@@ -1,0 +1,163 @@
+"""What histories and cursors promise at their edges: names, streams that end and begin again, order over a crash."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from braidmq.broker.braid.history import History
+from braidmq.broker.braid.outlets import AFTER_START_S, IDLE_S
+from braidmq.broker.sqlite_store import SqliteStore
+from braidmq.sim.network import Faults
+from tests.conformance.pair import persistent
+from tests.conformance.wire import V5
+
+from .sites import Sites, payloads
+from .test_catching_up import publish, start, texts
+
+
+def test_a_topic_that_was_forgotten_comes_through_again() -> None:
+    sites = Sites(3)
+    subscriber = sites.client(2, "ada")
+    subscriber.subscribe("tide", 1)
+    publisher = sites.client(0)
+    publish(publisher, range(5), 1)
+    publisher.publish("tide", b"5", 0)
+    sites.run(3 * IDLE_S)
+    assert "tide" not in sites[0].braid.outlets
+    publish(publisher, range(6, 9), 1)
+    publisher.publish("tide", b"9", 0)
+    assert payloads(subscriber) == texts(range(10))
+
+
+def test_a_site_that_was_away_gets_what_came_on_a_forgotten_topic(tmp_path: Path) -> None:
+    sites = Sites(3)
+    store = start(sites, 7, tmp_path)
+    sites.client(7, "ada", **persistent(V5)).subscribe("tide", 1)
+    publisher = sites.client(1)
+    publish(publisher, range(1), 1)
+    sites.run(3 * IDLE_S)
+    store.close()
+    sites[7].crash()
+    sites.run(60)
+    publish(publisher, range(1, 3), 1)
+    store = start(sites, 7, tmp_path)
+    sites.run(60)
+    assert payloads(sites.client(7, "ada", **persistent(V5))) == texts(range(3))
+    store.close()
+
+
+def test_a_site_that_was_away_gets_what_came_on_new_topics_of_its_filter(tmp_path: Path) -> None:
+    sites = Sites(3)
+    store = start(sites, 7, tmp_path)
+    sites.client(7, "ada", **persistent(V5)).subscribe("tide/#", 1)
+    publisher = sites.client(1)
+    publisher.publish("tide/old", b"0", 1)
+    sites.run(AFTER_START_S)
+    store.close()
+    sites[7].crash()
+    sites.run(60)
+    publisher.publish("tide/new", b"1", 1)
+    store = start(sites, 7, tmp_path)
+    sites.run(60)
+    assert payloads(sites.client(7, "ada", **persistent(V5))) == [b"0", b"1"]
+    store.close()
+
+
+def test_a_site_that_crashes_at_once_keeps_its_name(tmp_path: Path) -> None:
+    """Else its history would come a second time, under another name."""
+    sites = Sites(2)
+    store = SqliteStore(tmp_path / "site7")
+    sites.add(7, store=store)
+    sites.run(0.5)
+    name = sites[7].braid.origin
+    store.close()
+    sites[7].crash()
+    store = start(sites, 7, tmp_path)
+    assert sites[7].braid.origin == name
+    store.close()
+
+
+@pytest.mark.parametrize("count", [30, 1500])
+def test_what_was_missed_comes_before_what_is_new(tmp_path: Path, count: int) -> None:
+    """The publisher goes on while the subscriber's site comes back."""
+    sites = Sites(3)
+    store = start(sites, 7, tmp_path)
+    sites.client(7, "ada", **persistent(V5)).subscribe("tide", 1)
+    publisher = sites.client(1)
+    publish(publisher, range(3), 1)
+    store.close()
+    sites[7].crash()
+    sites.run(60)
+    sites.settle_s = 0.001
+    publish(publisher, range(3, count), 1)
+    store = SqliteStore(tmp_path / "site7")
+    sites.add(7, store=store)
+    sites.settle_s = 0.05
+    publish(publisher, range(count, count + 200), 1)
+    sites.run(60)
+    sites.settle_s = 1.0
+    subscriber = sites.client(7, "ada", **persistent(V5))
+    got: list[bytes] = []
+    while some := payloads(subscriber):  # a window at a time
+        got += some
+    assert got == texts(range(count + 200))
+    store.close()
+
+
+def test_order_holds_over_a_crash_of_the_publisher_s_site(tmp_path: Path) -> None:
+    """What was acknowledged before the crash, and had not left, comes before what is published afterwards."""
+    sites = Sites(3)
+    store = start(sites, 7, tmp_path)
+    subscriber = sites.client(2, "ada")
+    subscriber.subscribe("tide", 1)
+    publisher = sites.client(7)
+    publish(publisher, range(5), 1)
+    whole = sites.sim.network
+    sites.sim.network = Faults.parse("loss=1").over(whole)
+    publish(publisher, range(5, 10), 1)
+    store.close()
+    sites[7].crash()
+    sites.sim.network = whole
+    sites.run(30)
+    store = start(sites, 7, tmp_path)
+    publisher = sites.client(7, "another")
+    publish(publisher, range(10, 15), 1)
+    sites.run(60)
+    assert payloads(subscriber) == texts(range(15))
+    store.close()
+
+
+def test_a_long_absence_is_made_good_page_by_page(tmp_path: Path) -> None:
+    sites = Sites(3)
+    store = start(sites, 7, tmp_path)
+    sites.client(7, "ada", **persistent(V5)).subscribe("tide", 1)
+    publisher = sites.client(1)
+    publish(publisher, range(1), 1)
+    store.close()
+    sites[7].crash()
+    sites.run(60)
+    bodies = [b"%d" % number + bytes(100_000) for number in range(20)]
+    for body in bodies:
+        publisher.publish("tide", body, 1)
+    store = SqliteStore(tmp_path / "site7")
+    sites.add(7, store=store)
+    publisher.publish("tide", b"last", 1)
+    sites.run(60)
+    subscriber = sites.client(7, "ada", **persistent(V5))
+    assert payloads(subscriber) == [b"0", *bodies, b"last"]
+    store.close()
+
+
+def test_nothing_is_told_before_it_is_written(tmp_path: Path) -> None:
+    """An offset that was told and then lost in a crash would be used for something else."""
+    sites = Sites(2)
+    sites.client(1).subscribe("tide", 1)
+    publish(sites.client(0), range(3), 1)
+    history: History = sites[0].braid.history
+    letter = history.missed(0, 0.0, (), lambda _: True, 1 << 20)[0][0].letter
+    history.append("tide", 1, 4, letter, 0.0)
+    assert [one.offset for one in history.missed(0, 0.0, (), lambda _: True, 1 << 20)[0]] == [1, 2, 3]
+    history.written()
+    assert history.missed(0, 0.0, (), lambda _: True, 1 << 20)[1] == 4

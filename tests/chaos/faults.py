@@ -1,0 +1,47 @@
+"""The plan of a run: which fault begins when, and how long it lasts. A seed gives the same plan each time."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+KINDS = ("kill", "cut", "stall", "isolate", "nap")
+"""A broker is killed; a pair's link breaks; a pair's link stops; all links of a broker break; a subscriber goes
+offline."""
+
+SHORTEST_S, LONGEST_S = 0.2, 8.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    at_s: float
+    lasts_s: float
+    kind: str
+    targets: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.at_s:.1f} s: {self.kind} {', '.join(map(str, self.targets))} for {self.lasts_s:.1f} s"
+
+
+def plan(
+    chance: random.Random, seconds: float, every_s: float, brokers: int, subscribers: int, kinds: tuple[str, ...]
+) -> list[Fault]:
+    """Faults at random times, one every so often. At most a third of the brokers is down at a time."""
+    found: list[Fault] = []
+    at_s = 0.0
+    while True:
+        at_s += chance.uniform(0.5, 1.5) * every_s
+        if at_s >= seconds:
+            return found
+        lasts_s = min(chance.uniform(SHORTEST_S, LONGEST_S), seconds - at_s)
+        kind = chance.choice(kinds)
+        if kind == "nap":
+            targets: tuple[int, ...] = (chance.randrange(subscribers),)
+        elif kind in ("kill", "isolate"):
+            targets = (chance.randrange(brokers),)
+        else:
+            targets = tuple(sorted(chance.sample(range(brokers), 2)))
+        under_way = [one for one in found if one.kind == kind and one.at_s + one.lasts_s > at_s]
+        is_too_much = kind == "kill" and len(under_way) >= max(1, brokers // 3)
+        if not is_too_much and all(one.targets != targets for one in under_way):
+            found.append(Fault(at_s, lasts_s, kind, targets))
