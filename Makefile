@@ -1,4 +1,4 @@
-# make run    the broker on loopback, with its store in ./data
+# make run    a braid of three brokers on loopback, with their stores in ./data
 # make test   all tests            make check  ruff and mypy --strict
 # make bench  the benchmarks       make soak   many seeds of overlays under faults
 # make docs   writes the generated tables in docs/
@@ -8,6 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= 2
+BROKERS ?= 3
 PORT ?= 1883
 DATA ?= data
 
@@ -21,7 +22,7 @@ $(READY): pyproject.toml
 	touch $@
 
 run: $(READY)
-	$(BIN)/braidmq up --port $(PORT) --data $(DATA)
+	$(BIN)/braidmq up --brokers $(BROKERS) --port $(PORT) --data $(DATA)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS) -q

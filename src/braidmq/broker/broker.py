@@ -337,10 +337,12 @@ class Broker(Tick):
     def inject(self, message: Message) -> None:
         """A publication of another broker's client, for the clients here."""
         self.publisher = None
+        route = self.router.route(message.topic)
+        targets = route.targets
         if message.retain and self.braid is not None:
             self.braid.keepers.heard(message.topic, message.at)
-        route = self.router.route(message.topic)
-        self.deliver(message, route.targets, route.groups)
+            targets = self.braid.asking.without_given(message, targets)
+        self.deliver(message, targets, route.groups)
         self.ring()
 
     def inject_run(self, topic: str, run: bytes, version: int) -> None:

@@ -29,6 +29,8 @@ class Message(msgspec.Struct, gc=False):
     """The message's number in the store; 0 while it needs none."""
     holders: int = 0
     """How many stored deliveries refer to it."""
+    at: float = 0.0
+    """When it was published (Unix time), of one that is retained; of several copies the newest counts."""
 
     @property
     def size(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from braidmq.broker.local_topics import is_local
 from braidmq.broker.message import message_of
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.errors import PacketError, violation
@@ -103,7 +104,7 @@ def _publish(connection: Connection, session: Session, packet: p.Publish) -> tup
 
 
 def _may_publish(connection: Connection, session: Session, topic: str) -> bool:
-    if topic.startswith("$SYS/"):
+    if is_local(topic):
         return False
     allowed = connection.allowed_topics
     if allowed is None:

@@ -1,47 +1,114 @@
-"""Retained messages (MQTT §3.3.1.3): the last one of each topic, found by filter, within bounds."""
+"""Retained messages (MQTT §3.3.1.3): the last one of each topic, found by filter, within bounds.
+
+Where brokers are braided, older copies of what is deleted here may be kept elsewhere, at a broker that cannot be
+reached now. So a tombstone stays for a while: a message without payload, which is newer than those copies.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
 
 from braidmq.broker.limits import Limits
+from braidmq.broker.local_topics import is_local
 from braidmq.broker.message import Message
 from braidmq.mqtt.trees import NameTree
+from braidmq.mqtt.wire import string
+
+TOMBSTONE_S = 7 * 86_400.0
+"""How long a tombstone stays: a broker that was away for longer may bring back what was deleted meanwhile."""
+
+TOMBSTONES_MAX = 10_000
+"""Tombstones at a time; the oldest goes."""
+
+
+def tombstone(topic: str, at: float, now: float) -> Message:
+    """What stays of a retained message that was deleted, or expired, and was from the time `at`."""
+    return Message(topic, string(topic), b"", 0, True, expires_at=now + TOMBSTONE_S, at=at)
 
 
 class Retained:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.bytes = 0
-        self._sys_count = 0
+        self.levels: dict[str, int] = {}
+        """The first levels of all topics that are kept or buried here, the broker's own left out, and how many."""
+        self.on_level: Callable[[], None] | None = None
+        """Called when a first level has come or gone."""
+        self._local_count = 0
+        self._tombstones: dict[str, None] = {}
         self._tree: NameTree[Message] = NameTree()
 
     def __len__(self) -> int:
-        return len(self._tree)
+        return len(self._tree) - len(self._tombstones)
 
     def fits(self, message: Message) -> bool:
         """Whether the bounds allow keeping it; the broker's own statistics do not count."""
         old = self._tree.get(message.topic)
-        count = len(self._tree) - self._sys_count + (old is None)
+        if old is not None and not old.payload:
+            old = None
+        count = len(self) - self._local_count + (old is None)
         size = self.bytes + message.size - (old.size if old else 0)
         return count <= self.limits.retained_messages_max and size <= self.limits.retained_bytes_max
 
+    def get(self, topic: str) -> Message | None:
+        """The message of a topic, or its tombstone."""
+        return self._tree.get(topic)
+
     def keep(self, message: Message) -> None:
-        self.discard(message.topic)
-        self._tree.set(message.topic, message)
-        self._sys_count += message.topic.startswith("$SYS/")
-        self.bytes += message.size
+        """Puts a message, or a tombstone, in the place of what is there."""
+        topic = message.topic
+        self.discard(topic)
+        self._tree.set(topic, message)
+        if message.payload:
+            self.bytes += message.size
+        else:
+            self._tombstones[topic] = None
+        if is_local(topic):
+            self._local_count += 1
+        else:
+            self._count_level(topic, 1)
 
     def discard(self, topic: str) -> bool:
         old = self._tree.remove(topic)
-        if old is not None:
+        if old is None:
+            return False
+        if old.payload:
             self.bytes -= old.size
-            self._sys_count -= topic.startswith("$SYS/")
-        return old is not None
+        else:
+            del self._tombstones[topic]
+        if is_local(topic):
+            self._local_count -= 1
+        else:
+            self._count_level(topic, -1)
+        return True
+
+    def _count_level(self, topic: str, change: int) -> None:
+        level = topic.partition("/")[0]
+        before = self.levels.get(level, 0)
+        if before + change:
+            self.levels[level] = before + change
+        else:
+            del self.levels[level]
+        if self.on_level is not None and not (before and before + change):
+            self.on_level()
+
+    def surplus(self) -> list[str]:
+        """Topics whose tombstones are over the bound."""
+        count = len(self._tombstones) - TOMBSTONES_MAX
+        return list(islice(self._tombstones, count)) if count > 0 else []
 
     def match(self, topic_filter: str, now: float) -> Iterator[Message]:
         """Those that a new subscription to the filter gets; what has expired is none [MQTT-3.3.2-5]."""
-        return (message for message in list(self._tree.match(topic_filter)) if not message.expired(now))
+        return (message for message in self.entries(topic_filter) if message.payload and not message.expired(now))
+
+    def entries(self, topic_filter: str) -> list[Message]:
+        """All that is there for a filter: tombstones, and what has expired, too."""
+        return list(self._tree.match(topic_filter))
+
+    def values(self) -> Iterator[Message]:
+        return self._tree.values()
 
     def expired(self, now: float) -> list[str]:
+        """The topics of messages and tombstones whose time is over."""
         return [message.topic for message in self._tree.values() if message.expired(now)]

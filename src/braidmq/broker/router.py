@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from braidmq.broker.local_topics import is_local
 from braidmq.broker.shares import ShareGroup, Subscribed
 from braidmq.mqtt.packets import V3, V5
 from braidmq.mqtt.topics import has_wildcard, split_share
@@ -141,7 +142,7 @@ class Router:
         route = self.routes.get(name)
         if route is None:
             route = self._build(topic)
-            if topic.startswith("$SYS/"):
+            if is_local(topic):
                 return route  # no client may publish there: never on the fast path
             if len(self.routes) >= self.routes_max:
                 self.version += 1
@@ -214,6 +215,10 @@ class Router:
                 self.on_filter(topic_filter, False)
         self.forget(full_filter)
         return existed
+
+    def has_receivers(self, topic: str) -> bool:
+        """Whether anybody here subscribes to a topic, connected or not."""
+        return bool(self._tree.match(topic))
 
     def group(self, full_filter: str) -> ShareGroup | None:
         share, topic_filter = split_share(full_filter)

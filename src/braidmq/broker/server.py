@@ -23,6 +23,8 @@ from braidmq.broker.config.settings import Config
 from braidmq.broker.listening.listeners import Listeners
 from braidmq.broker.observing import logs
 from braidmq.broker.observing.admin import AdminServer
+from braidmq.broker.observing.braid_metrics import BraidCollector
+from braidmq.broker.observing.braid_routes import BraidRoutes
 from braidmq.broker.observing.exposition import Exposition
 from braidmq.broker.observing.sys_topics import SysTopics
 from braidmq.broker.security.authentication import build_access, build_authenticator, build_methods
@@ -31,6 +33,8 @@ from braidmq.broker.store import MemoryStore, Store
 
 STOP_GRACE_S = 5.0
 """What clients get to read their DISCONNECT when the broker ends."""
+
+IN_POLL_S = 0.02
 
 _log = logging.getLogger("braidmq.server")
 
@@ -66,12 +70,13 @@ class Server:
         self.broker.timers.earlier = self._set_alarm
         self._sys = SysTopics(self.broker)
         self._sys.set_interval(config.sys_interval_s)
+        self._place = None if config.braid is None else Place(self.broker, config.braid)
         self._admin: AdminServer | None = None
         if config.admin is not None:
-            exposition = Exposition(self.broker.metrics, self.listeners)
+            numbers = None if self._place is None else BraidCollector(self._place)
+            exposition = Exposition(self.broker.metrics, self.listeners, numbers)
             checks = {"listeners": self.listeners.trouble, "store": self._store_trouble}
-            self._admin = AdminServer(config.admin, exposition, checks)
-        self._place = None if config.braid is None else Place(self.broker, config.braid)
+            self._admin = AdminServer(config.admin, exposition, checks, BraidRoutes(self._place))
 
     async def start(self) -> None:
         try:
@@ -106,6 +111,24 @@ class Server:
     def addresses(self) -> list[str]:
         braid = [f"braid://{self._place.host.address}"] if self._place else []
         return self.listeners.addresses + (self._admin.addresses if self._admin else []) + braid
+
+    @property
+    def braid_address(self) -> str | None:
+        """Where other brokers reach this one."""
+        return None if self._place is None else self._place.host.address
+
+    @property
+    def admin_url(self) -> str | None:
+        return self._admin.addresses[0] if self._admin else None
+
+    async def wait_until_in(self, timeout_s: float) -> bool:
+        """Whether this broker is in its braid, at the latest after so long."""
+        ends_at = self._loop.time() + timeout_s
+        while self.broker.braid is None or not self.broker.braid.is_in:
+            if self._loop.time() > ends_at:
+                return False
+            await asyncio.sleep(IN_POLL_S)
+        return True
 
     def reload(self, new: Config) -> None:
         """Applies what can be applied while running, and says what cannot."""
@@ -167,16 +190,10 @@ async def serve(
     logs.configure(config.log)
     server = Server(config)
     await server.start()
-    # Long-lived objects are many and garbage cycles few: look for them seldom, and not among what is here already.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    rarely_collect_garbage()
+    stop = on_end_signals()
     if read_config is not None:
-        loop.add_signal_handler(signal.SIGHUP, _reload, server, read_config)
+        on_reload_signal(lambda: server.reload(read_config()))
     announce(server.addresses)
     await stop.wait()
     _log.info("stopping")
@@ -184,10 +201,29 @@ async def serve(
     return 0
 
 
-def _reload(server: Server, read_config: Callable[[], Config]) -> None:
+def rarely_collect_garbage() -> None:
+    """Long-lived objects are many and garbage cycles few: looks for them seldom, and not among what is here already."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
+def on_end_signals() -> asyncio.Event:
+    """Set by SIGTERM and SIGINT."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+def on_reload_signal(reload: Callable[[], None]) -> None:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, reload)
+
+
+def _reload(reload: Callable[[], None]) -> None:
     """What is wrong with a new configuration is said, and the old one stays."""
     try:
-        server.reload(read_config())
+        reload()
     except ConfigError as error:
         for problem in error.problems:
             _log.error("not reloaded: %s", problem)

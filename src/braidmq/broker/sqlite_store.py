@@ -54,6 +54,7 @@ CREATE TABLE will (client_id TEXT PRIMARY KEY, will BLOB NOT NULL, due_at REAL) 
 _SINCE_2: Final = """
 CREATE TABLE sent (position INTEGER PRIMARY KEY, row BLOB NOT NULL);
 CREATE TABLE cursor (origin TEXT PRIMARY KEY, row BLOB NOT NULL) WITHOUT ROWID;
+ALTER TABLE retained ADD COLUMN at REAL NOT NULL DEFAULT 0;
 """
 """What version 2 has more than version 1."""
 
@@ -77,7 +78,7 @@ _RELEASE_DELIVERY: Final = "UPDATE delivery SET released = 1, message = 0 WHERE 
 _DROP_DELIVERY: Final = "DELETE FROM delivery WHERE id = ?"
 _SAVE_RECEIVED: Final = "INSERT OR IGNORE INTO received VALUES (?, ?)"
 _DROP_RECEIVED: Final = "DELETE FROM received WHERE session = ? AND packet_id = ?"
-_SAVE_RETAINED: Final = "INSERT OR REPLACE INTO retained VALUES (?, ?, ?, ?, ?, ?)"
+_SAVE_RETAINED: Final = "INSERT OR REPLACE INTO retained VALUES (?, ?, ?, ?, ?, ?, ?)"
 _DROP_RETAINED: Final = "DELETE FROM retained WHERE topic = ?"
 _SAVE_WILL: Final = "INSERT OR REPLACE INTO will VALUES (?, ?, ?)"
 _DROP_WILL: Final = "DELETE FROM will WHERE client_id = ?"
@@ -226,7 +227,7 @@ class SqliteStore:
 
     def save_retained(self, message: Message) -> None:
         m = message
-        self._change(_SAVE_RETAINED, (m.topic, m.payload, m.qos, m.sender, m.forward, m.expires_at))
+        self._change(_SAVE_RETAINED, (m.topic, m.payload, m.qos, m.sender, m.forward, m.expires_at, m.at))
 
     def drop_retained(self, topic: str) -> None:
         self._change(_DROP_RETAINED, (topic,))
@@ -288,8 +289,8 @@ class SqliteStore:
 
     def _load_retained(self) -> list[Message]:
         return [
-            Message(topic, string(topic), payload, qos, True, sender, forward, expires_at)
-            for topic, payload, qos, sender, forward, expires_at in self._db.execute("SELECT * FROM retained")
+            Message(topic, string(topic), payload, qos, True, sender, forward, expires_at, at=at)
+            for topic, payload, qos, sender, forward, expires_at, at in self._db.execute("SELECT * FROM retained")
         ]
 
     def _load_wills(self) -> dict[str, tuple[Will, float | None]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from braidmq.broker.local_topics import DEMAND_PREFIX, is_local
 from braidmq.broker.message import Message
 from braidmq.broker.router import filter_cost
+from braidmq.broker.security.reading import may_read
 from braidmq.broker.shares import Subscribed
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.errors import PacketError, violation
@@ -15,6 +17,7 @@ from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.topics import check_filter, has_wildcard, split_share
 
 if TYPE_CHECKING:
+    from braidmq.broker.braid.asking import Ask
     from braidmq.broker.broker import Broker
     from braidmq.broker.connection import Connection
     from braidmq.broker.session import Session
@@ -30,8 +33,7 @@ def on_subscribe(connection: Connection, packet: p.Subscribe) -> None:
         raise PacketError(Reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED, "subscription identifiers are switched off")
     for one in packet.subscriptions:
         _check(connection, one)
-    reasons: list[Reason] = []
-    retained: list[tuple[Message, Subscribed]] = []
+    new = New(p.Suback(packet.packet_id, []), [], [], [])
     feed_max = max(broker.limits.queue_messages_max, len(broker.retained))
     for one in packet.subscriptions:
         subscribed = Subscribed(
@@ -39,37 +41,76 @@ def on_subscribe(connection: Connection, packet: p.Subscribe) -> None:
         )
         reason = _refusal(connection, session, one)
         if reason is None:
-            wanted = _retained(connection, session, one)
-            if session.feed_count + len(retained) + len(wanted) <= feed_max:
+            wanted = _wants_retained(session, one)
+            messages = list(broker.retained.match(one.topic_filter, broker.now())) if wanted else []
+            if session.feed_count + new.kept_count + len(messages) <= feed_max:
+                if wanted:
+                    _note(connection, session, one.topic_filter, subscribed, messages, new)
                 broker.subscribe(session, one.topic_filter, subscribed)
-                retained += ((message, subscribed) for message in wanted)
                 reason = Reason(subscribed.qos)
             else:  # it asks again and again for what it does not read
                 reason = Reason.QUOTA_EXCEEDED
-        reasons.append(reason)
-    answer = p.Suback(packet.packet_id, reasons)
+        new.answer.reasons.append(reason)
     awaited = [one.topic_filter for one in packet.subscriptions if _is_awaited(broker, one.topic_filter)]
     if awaited and broker.braid is not None:
-        broker.braid.when_effective(awaited, partial(_answer_later, connection, session, answer, retained))
+        broker.braid.when_effective(awaited, partial(_answer, connection, session, new))
     else:
-        _answer(connection, session, answer, retained)
+        _answer(connection, session, new)
 
 
-def _answer(
-    connection: Connection, session: Session, answer: p.Suback, retained: list[tuple[Message, Subscribed]]
+class New(NamedTuple):
+    """What a SUBSCRIBE has made, and is to be answered when it has taken effect."""
+
+    answer: p.Suback
+    retained: list[tuple[Message, Subscribed]]
+    """What is kept here, of filters for which nobody else is to be asked."""
+    asks: list[tuple[Ask, int]]
+    """Questions to the other brokers, and how many messages are kept here for each."""
+    demands: list[tuple[str, Subscribed]]
+
+    @property
+    def kept_count(self) -> int:
+        return len(self.retained) + sum(count for _, count in self.asks)
+
+
+def _note(
+    connection: Connection,
+    session: Session,
+    topic_filter: str,
+    subscribed: Subscribed,
+    messages: list[Message],
+    new: New,
 ) -> None:
-    connection.send_packet(answer)
+    """Notes where the retained messages of a subscription that is about to be made come from."""
+    braid = connection.broker.braid
+    if braid is not None and topic_filter.startswith(DEMAND_PREFIX):
+        new.demands.append((topic_filter, subscribed))
+    elif braid is not None and braid.keepers.is_on and not is_local(topic_filter):
+        ask = braid.asking.begin(connection, session, topic_filter)
+        if ask is not None:
+            new.asks.append((ask, len(messages)))
+    else:
+        new.retained.extend((message, subscribed) for message in messages)
+
+
+def _answer(connection: Connection, session: Session, new: New) -> None:
+    """The SUBACK, once the subscriptions have taken effect in the whole braid; then what is retained."""
+    braid = connection.broker.braid
+    if session.connection is not connection:  # nobody is there to hear it
+        for ask, _ in new.asks:
+            ask.end()
+        return
+    connection.send_packet(new.answer)
     connection.awaits_commit = connection.awaits_commit or session.durable
+    retained = new.retained
+    if braid is not None:
+        for topic_filter, subscribed in new.demands:
+            messages = braid.demand.retained(session, topic_filter, subscribed)
+            retained += ((message, subscribed) for message in messages)
     if retained:
         session.deliver_retained(retained)
-
-
-def _answer_later(
-    connection: Connection, session: Session, answer: p.Suback, retained: list[tuple[Message, Subscribed]]
-) -> None:
-    """The subscription has taken effect in the whole braid."""
-    if session.connection is connection:
-        _answer(connection, session, answer, retained)
+    for ask, _ in new.asks:
+        ask.go()
 
 
 def _is_awaited(broker: Broker, full_filter: str) -> bool:
@@ -93,8 +134,11 @@ def _refusal(connection: Connection, session: Session, one: p.Subscription) -> R
         return Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
     if has_wildcard(one.topic_filter) and not limits.wildcards:
         return Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
-    if not broker.access.may_subscribe(connection.identity, session.client_id, one.topic_filter):
+    if not may_read(broker.access, connection.identity, session.client_id, one.topic_filter):
         return Reason.NOT_AUTHORIZED
+    topic_filter = split_share(one.topic_filter)[1]
+    if topic_filter.startswith(DEMAND_PREFIX) and broker.braid and not broker.braid.demand.has_room(topic_filter):
+        return Reason.QUOTA_EXCEEDED
     if one.topic_filter not in session.subscriptions:
         size = session.filter_bytes + filter_cost(one.topic_filter)
         if len(session.subscriptions) >= limits.subscriptions_max or size > limits.subscription_bytes_max:
@@ -102,13 +146,11 @@ def _refusal(connection: Connection, session: Session, one: p.Subscription) -> R
     return None
 
 
-def _retained(connection: Connection, session: Session, one: p.Subscription) -> list[Message]:
-    """What Retain Handling says the client is to be sent [MQTT-3.3.1-9/-10/-11]; nothing for a shared one (§4.8.2)."""
+def _wants_retained(session: Session, one: p.Subscription) -> bool:
+    """Whether Retain Handling sends what is retained [MQTT-3.3.1-9/-10/-11]; never for a shared one (§4.8.2)."""
     if one.topic_filter.startswith("$share/") or one.retain_handling is p.RetainHandling.DO_NOT_SEND:
-        return []
-    if one.retain_handling is p.RetainHandling.SEND_IF_NEW and one.topic_filter in session.subscriptions:
-        return []
-    return list(connection.broker.retained.match(one.topic_filter, connection.broker.now()))
+        return False
+    return one.retain_handling is not p.RetainHandling.SEND_IF_NEW or one.topic_filter not in session.subscriptions
 
 
 def on_unsubscribe(connection: Connection, packet: p.Unsubscribe) -> None:

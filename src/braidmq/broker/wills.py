@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from braidmq.broker.local_topics import is_local
 from braidmq.broker.message import message_of
 from braidmq.mqtt.packets import Will
 
@@ -82,6 +83,8 @@ class Wills:
     def _publish(self, client_id: str, will: Will) -> None:
         broker = self._broker
         self._drop(client_id)
+        if is_local(will.topic):
+            return  # no client may publish there
         message = message_of(will, client_id, broker.now(), broker.limits.message_expiry_max_s)
         if broker.degraded or (will.payload and not broker.retained.fits(message)):
             message.retain = False  # it is told, if it cannot be kept

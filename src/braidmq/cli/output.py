@@ -102,5 +102,10 @@ def examples(*pairs: tuple[str, str]) -> str:
     return "\n\n".join(lines)
 
 
+def plain(text: str) -> str:
+    """Text of others as it may stand in a table: nothing in it is a style to rich, or an order to the terminal."""
+    return _escape("".join([character if character.isprintable() else "\ufffd" for character in text]))
+
+
 def _escape(text: str) -> str:
     return text.replace("[", r"\[")

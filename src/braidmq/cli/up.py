@@ -1,13 +1,14 @@
-"""`braidmq up`: one broker in the foreground, until SIGTERM or Ctrl-C."""
+"""`braidmq up`: a broker in the foreground, or a braid of several, until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 from urllib.parse import urlsplit
 
 import typer
@@ -15,13 +16,21 @@ import typer
 from braidmq.cli import output
 from braidmq.cli.errors import CliError, ExitCode, UsageError
 
+if TYPE_CHECKING:
+    from braidmq.broker.config.settings import Config
+    from braidmq.broker.sites import Site
+
 app = typer.Typer(add_completion=False)
 
-CLIENT_VARIABLES: Final = ("BRAIDMQ_PASSWORD",)
-"""What `pub` and `sub` read; to the broker they would look like keys of its configuration."""
+CLIENT_VARIABLES: Final = ("BRAIDMQ_PASSWORD", "BRAIDMQ_TOKEN")
+"""What other commands read; to the broker they would look like keys of its configuration."""
+
+SITES_MAX: Final = 64
+ADMIN_PORT: Final = 9883
+"""The first site's admin port where nothing else is said; those of the others follow."""
 
 HELP: Final = (
-    "Run a broker in the foreground.\n\n"
+    "Run a broker in the foreground, or a braid of several with --brokers.\n\n"
     "Without options it listens on loopback, port 1883, and keeps its store in ./data. Options go over BRAIDMQ_… "
     "variables, those over the configuration file. SIGTERM and Ctrl-C end it cleanly, SIGHUP reads the configuration "
     "again. Exit codes: 0 ended as asked, 2 the configuration is wrong, 3 it cannot listen or use its store."
@@ -35,7 +44,8 @@ EXAMPLES: Final = output.examples(
         "braidmq up --config braidmq.toml --set limits.receive_max=64",
     ),
     ("For all machines, with passwords", "braidmq up --host 0.0.0.0 --set authentication.password_file=users.txt"),
-    ("A braid of two: the first, and one that joins it", "braidmq up --braid 127.0.0.1:7883"),
+    ("Three sites in one process, on ports 1883 to 1885", "braidmq up --brokers 3"),
+    ("A braid of two processes: the first, and one that joins it", "braidmq up --braid 127.0.0.1:7883"),
     ("", "braidmq up --port 1884 --data data2 --join 127.0.0.1:7883"),
     ("In a script: any free port, told in JSON when ready", "braidmq up --port 0 --json"),
 )
@@ -56,6 +66,16 @@ def up(
     admin_port: Annotated[
         int | None,
         typer.Option("--admin-port", min=0, max=65535, help="Metrics, health and readiness over HTTP, on this port."),
+    ] = None,
+    brokers: Annotated[
+        int | None,
+        typer.Option(
+            "--brokers",
+            min=1,
+            max=SITES_MAX,
+            metavar="N",
+            help="A braid of N sites in one process: ports, admin ports (from 9883) and folders count up.",
+        ),
     ] = None,
     join: Annotated[
         list[str] | None,
@@ -88,18 +108,27 @@ def up(
         "braid.join": join,
         "braid.cluster": cluster,
     }
-    overrides |= _parse_settings(settings or [])
+    parsed = _parse_settings(settings or [])
+    if brokers is not None and (braid is not None or cluster is not None):
+        raise UsageError("--brokers together with --braid or --cluster", "Each site has its own address and cluster.")
 
     import uvloop
 
     from braidmq.broker.config.load import load
     from braidmq.broker.config.problems import ConfigError
     from braidmq.broker.server import serve
+    from braidmq.broker.sites import serve_sites
 
     environ = {name: value for name, value in os.environ.items() if name not in CLIENT_VARIABLES}
-    read = partial(load, None if config is None else str(config), environ, overrides)
+    path = None if config is None else str(config)
     try:
-        code = uvloop.run(serve(read(), _announce_json if json_lines else _announce, read))
+        if brokers is None:
+            read = partial(load, path, environ, overrides | parsed)
+            code = uvloop.run(serve(read(), _announce_json if json_lines else _announce, read))
+        else:
+            read_all = partial(_read_sites, brokers, partial(load, path, environ), overrides, parsed)
+            told = _announce_sites_json if json_lines else _announce_sites
+            code = uvloop.run(serve_sites(read_all(), told, read_all))
     except ConfigError as error:
         raise CliError(
             "\n".join(["the configuration cannot be used:", *(f"  • {problem}" for problem in error.problems)]),
@@ -118,6 +147,60 @@ def _parse_settings(settings: list[str]) -> dict[str, object]:
             raise UsageError(f"--set {setting} has no `=`", "Write --set limits.receive_max=64")
         parsed[key.strip()] = value.strip()
     return parsed
+
+
+def _read_sites(
+    count: int,
+    load: Callable[[Mapping[str, object]], Config],
+    overrides: Mapping[str, object],
+    settings: Mapping[str, object],
+) -> list[Config]:
+    """The configuration of each site: what was asked for, with ports that count up and a folder of its own."""
+    first = load({**overrides, **settings})
+    admin_port = ADMIN_PORT if first.admin is None else first.admin.port
+    found = []
+    for number in range(count):
+        own: dict[str, object] = {
+            "listeners[0].port": _following(first.listeners[0].port, number),
+            "admin.port": _following(admin_port, number),
+            "data": str(Path(first.data) / f"site{number + 1}"),
+            "braid.listen": "127.0.0.1:0",
+            "braid.name": f"site{number + 1}",
+            "braid.cluster": f"site{number + 1}",
+        }
+        found.append(load({**overrides, **settings, **own}))
+    return found
+
+
+def _following(first: int, number: int) -> int:
+    """A port behind the first one; 0 is any free one, for all."""
+    if first and first + number > 65535:
+        raise UsageError(f"there is no port {first + number}", "Choose a lower --port or --admin-port.")
+    return first + number if first else 0
+
+
+def _announce_sites_json(sites: list[Site]) -> None:
+    told = [{"name": site.name, "addresses": site.addresses} for site in sites]
+    addresses = [address for site in sites for address in site.addresses]
+    output.print_json({"event": "ready", "pid": os.getpid(), "addresses": addresses, "sites": told})
+
+
+def _announce_sites(sites: list[Site]) -> None:
+    output.say(f"BraidMQ is ready, a braid of {output.counted(len(sites), 'site')}:", "bold green")
+    for site in sites:
+        output.say(f"  {site.name}  {'  '.join(site.addresses)}", "cyan")
+    clients = [address for site in sites for address in site.addresses if urlsplit(address).scheme == "mqtt"]
+    if clients:
+        program = own_name()
+        output.say("Try it, in two other terminals: listen at one site, speak at another:")
+        output.say(f"  {program} sub{connection_options(clients[-1])} 'hello/#'", "bold")
+        output.say(f"  {program} pub{connection_options(clients[0])} hello/world 'Hi there'", "bold")
+        admin = [one for one in sites[0].addresses if urlsplit(one).scheme == "http"]
+        where = "" if admin == [f"http://127.0.0.1:{ADMIN_PORT}"] else f" --admin {admin[0]}" if admin else ""
+        output.say("See the braid, and the way of a message:")
+        output.say(f"  {program} ring{where}", "bold")
+        output.say(f"  {program} trace{where} hello/world", "bold")
+    output.say("Ctrl-C ends it.", "dim")
 
 
 def _announce_json(addresses: list[str]) -> None:

@@ -29,6 +29,10 @@ class Counters:
     reconnects: int = 0
     """Links to the peer after the first."""
 
+    def subtract(self, other: Counters) -> None:
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) - getattr(other, field.name))
+
     def add(self, other: Counters) -> None:
         for field in fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))

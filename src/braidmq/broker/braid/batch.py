@@ -27,6 +27,8 @@ class Letter(msgspec.Struct, frozen=True, array_like=True, gc=False):
     expires_in_s: float | None
     offset: int = 0
     """Its place in the origin's history, if it is kept there (QoS 1 and 2)."""
+    at: float = 0.0
+    """When it was published (Unix time), if it is retained."""
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -58,7 +60,15 @@ def unpack(body: bytes) -> Batch:
 
 def letter_of(message: Message, now: float) -> Letter:
     expires_in_s = None if message.expires_at is None else max(0.0, message.expires_at - now)
-    return Letter(message.payload, message.qos, message.retain, message.sender, message.forward, expires_in_s)
+    return Letter(
+        message.payload,
+        message.qos,
+        message.retain,
+        message.sender,
+        message.forward,
+        expires_in_s,
+        at=message.at,
+    )
 
 
 def message_of(letter: Letter, topic: str, now: float) -> Message:
@@ -72,4 +82,5 @@ def message_of(letter: Letter, topic: str, now: float) -> Message:
         letter.sender,
         letter.forward,
         expires_at,
+        at=letter.at,
     )

@@ -15,7 +15,10 @@ from braidmq.broker.store import Store
 from braidmq.host import Address
 
 SEEN_MAX = 10_000
-"""Offsets behind the floor that are remembered one by one; more means that it is time to ask the origin."""
+"""Offsets behind the floor that are remembered one by one; what is missing below is given up if there are more."""
+
+SEEN_MANY = 1000
+"""With so many it is time to ask the origin, so that the floor can rise."""
 
 ORIGINS_MAX = 4096
 """Brokers whose histories are followed; the one that was heard of least recently goes."""
@@ -30,6 +33,8 @@ class Cursor(msgspec.Struct):
     """Publications from before this time are not missed: nobody here wanted them yet."""
     seen: dict[int, None] = msgspec.field(default_factory=dict)
     asked_at: float = 0.0
+    retry_s: float = 0.0
+    """After how long it is asked again if it did not answer."""
 
     def seen_ranges(self) -> list[tuple[int, int]]:
         """`seen` as ranges, both ends included."""
@@ -90,6 +95,9 @@ class Cursors:
         cursor.seen[offset] = None
         cursor.head = max(cursor.head, offset)
         self._changed[origin] = None
+        while cursor.floor + 1 in cursor.seen:
+            cursor.floor += 1
+            del cursor.seen[cursor.floor]
         if len(cursor.seen) > SEEN_MAX:  # what is missing below is given up
             cursor.raise_floor(min(cursor.seen))
         return True

@@ -22,6 +22,9 @@ HISTORY_BYTES_MAX = 64 << 20
 HISTORY_MESSAGES_MAX = 200_000
 """What is over these bounds is forgotten, oldest first, and counted if that is before its time."""
 
+GENERATIONS_MAX = 1 << 20
+"""A topic that was forgotten and comes again is another stream: another generation of a life. So many a life has."""
+
 OVERHEAD_BYTES = 200
 """What keeping a publication costs beside its payload."""
 
@@ -44,11 +47,18 @@ class History:
         self._bytes = sum(_size(one) for one in self._sent)
         self.head = self._sent[-1].offset if self._sent else 0
         """The offset of the last one; offsets are never used twice."""
+        self.kept = self.head
+        """The last one that is written; others may be told of those behind it only when they are, too."""
         self.forgotten = 0
         """How many had to go before their time."""
 
     def __len__(self) -> int:
         return len(self._sent)
+
+    @property
+    def bytes(self) -> int:
+        """How much is kept, as the bound counts it."""
+        return self._bytes
 
     def append(self, topic: str, life: int, number: int, letter: Letter, now: float) -> Letter:
         """Keeps a publication; the letter as it is sent, with its offset."""
@@ -60,6 +70,10 @@ class History:
         self._store.save_sent(self.head, msgspec.msgpack.encode(sent))
         self.trim(now)
         return letter
+
+    def written(self) -> None:
+        """All that was appended is in the store."""
+        self.kept = self.head
 
     def trim(self, now: float) -> None:
         """Forgets what is too old or too much."""
@@ -85,7 +99,7 @@ class History:
         size = 0
         known = {offset for low, high in seen for offset in range(low, high + 1)}
         first = self._sent[0].offset if self._sent else self.head + 1
-        for place in range(max(0, floor + 1 - first), len(self._sent)):
+        for place in range(max(0, floor + 1 - first), self.kept + 1 - first):
             sent = self._sent[place]
             if sent.offset in known or sent.stored_at < since or not wants(sent.topic):
                 continue
@@ -93,7 +107,7 @@ class History:
             if found and size > bytes_max:
                 return found, sent.offset - 1
             found.append(sent)
-        return found, self.head
+        return found, self.kept
 
 
 def _size(sent: Sent) -> int:

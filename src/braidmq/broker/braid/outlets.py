@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from braidmq.broker.braid.batch import Batch, Letter
-from braidmq.broker.braid.history import HISTORY_S, History
+from braidmq.broker.braid.history import GENERATIONS_MAX, HISTORY_S, History
 from braidmq.mqtt.packets import V5
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ OUTLETS_MAX = 100_000
 AFTER_START_S = 120.0
 """How long after its start a broker keeps all of QoS 1 and 2, since it does not know yet what was wanted before."""
 
+HAUNTS_MAX = 100_000
+"""Filters that are remembered as wanted before, though nobody wants them now."""
+
 IDLE_S = 600.0
 """How long a topic that nobody publishes any more stays advertised."""
 
@@ -40,6 +43,8 @@ class Outlet:
         "_size",
         "filters",
         "is_settled",
+        "is_watched",
+        "life",
         "number",
         "topic",
         "used_at",
@@ -50,12 +55,16 @@ class Outlet:
     def __init__(self, outlets: Outlets, topic: str, filters: Iterable[str]) -> None:
         self._outlets = outlets
         self.topic = topic
+        self.life = outlets.stream_life
+        """The life of its stream: a topic that comes again begins to count anew, and must not be taken for the old."""
         self.filters = dict.fromkeys(filters)
         """Every filter in use that could match the topic."""
         self.wanted: dict[str, None] = {}
         """Those that somebody subscribes to."""
         self.is_settled = False
         """Whether the demand for the filters it began with is known."""
+        self.is_watched = False
+        """Whether somebody here asks about the demand for the topic, published or not."""
         self.number = 0
         """Of the last publication that was taken."""
         self.used_at = 0.0
@@ -85,10 +94,10 @@ class Outlet:
     def take_letter(self, letter: Letter, now: float) -> None:
         """Any other publication; of QoS 1 and 2 it is kept, and leaves if somebody can be reached."""
         if letter.qos:
-            letter = self._outlets.keep(self.topic, self.number + 1, letter, now)
-        if self.is_open:
+            letter = self._outlets.keep(self, self.number + 1, letter, now)
+        if self.is_open and (self.is_settled or self._size <= HELD_BYTES_MAX):
             self._take(V5, 1, b"", letter)
-        elif letter.qos:
+        elif letter.qos:  # who wants it will see that it is missing, and ask for it
             self.number += 1
 
     def _take(self, version: int, count: int, run: bytes, letter: Letter | None) -> None:
@@ -112,7 +121,7 @@ class Outlet:
             letters = tuple([one[4] for one in some if one[4] is not None])
             run = some[0][3] if alike == 1 else b"".join([one[3] for one in some])
             count = sum(one[2] for one in some)
-            found.append(self._outlets.batch(self.topic, first, count, version, run, letters))
+            found.append(Batch(self._outlets.origin, self.life, self.topic, first, count, version, run, letters))
         return found
 
 
@@ -126,7 +135,8 @@ class Outlets:
 
     def __init__(self, origin: str, life: int, shapes: Shapes, host: Host, history: History) -> None:
         self.origin = origin
-        self.life = life
+        self._life = life
+        self._generation = 0
         self.haunted_at = host.now() + AFTER_START_S - HISTORY_S
         self._history = history
         self.dropped = 0
@@ -137,6 +147,8 @@ class Outlets:
         """Called when something waits for the end of the tick."""
         self.on_open: Callable[[str], None] = _ignore
         """Called with a topic whose outlet has opened or closed: routes must lead through it, or past it."""
+        self.on_demand: Callable[[str], None] = _ignore
+        """Called with a topic of which it may have changed, or become known, whether anybody wants it."""
         self._shapes = shapes
         self._host = host
         self._touched: list[Outlet] = []
@@ -144,6 +156,8 @@ class Outlets:
         self._by_filter: dict[str, dict[Outlet, None]] = {}
         self._known: dict[str, bool] = {}
         """The demand for each filter that is advertised, once it is known."""
+        self._haunts: dict[str, float] = {}
+        """When a filter was last known to be wanted, of those that are not now."""
 
     def __len__(self) -> int:
         return len(self._by_topic)
@@ -164,6 +178,21 @@ class Outlets:
         outlet = self._by_topic.get(topic)
         return outlet if outlet is not None and outlet.is_haunted(self._host.now()) else None
 
+    def get(self, topic: str) -> Outlet | None:
+        return self._by_topic.get(topic)
+
+    def watch(self, topic: str) -> None:
+        """Finds out whether a topic is wanted, and stays informed, as if it were published."""
+        outlet = self._by_topic.get(topic) or self._make(topic)
+        outlet.is_watched = True
+
+    def unwatch(self, topic: str) -> None:
+        outlet = self._by_topic.get(topic)
+        if outlet is not None:
+            outlet.is_watched = False
+            if not outlet.used_at:
+                self._drop(outlet)
+
     def for_publication(self, topic: str) -> Outlet:
         """The outlet of a topic that is published now."""
         outlet = self._by_topic.get(topic)
@@ -172,11 +201,13 @@ class Outlets:
         outlet.used_at = self._host.now()
         return outlet
 
-    def batch(self, topic: str, first: int, count: int, version: int, run: bytes, letters: tuple[Letter, ...]) -> Batch:
-        return Batch(self.origin, self.life, topic, first, count, version, run, letters)
+    @property
+    def stream_life(self) -> int:
+        """The life of a stream that begins now."""
+        return self._life * GENERATIONS_MAX + self._generation
 
-    def keep(self, topic: str, number: int, letter: Letter, now: float) -> Letter:
-        return self._history.append(topic, self.life, number, letter, now)
+    def keep(self, outlet: Outlet, number: int, letter: Letter, now: float) -> Letter:
+        return self._history.append(outlet.topic, outlet.life, number, letter, now)
 
     def touch(self, outlet: Outlet) -> None:
         if not self._touched:
@@ -199,6 +230,8 @@ class Outlets:
         """Somebody begins to want what a filter matches, or nobody does any more."""
         if topic_filter not in self._by_filter:
             return
+        if self._known.get(topic_filter) and not wanted:
+            self._haunt(topic_filter)
         self._known[topic_filter] = wanted
         for outlet in list(self._by_filter[topic_filter]):
             self._update(outlet, topic_filter, wanted)
@@ -214,6 +247,7 @@ class Outlets:
         self._settle(outlet)
         if outlet.is_open != was_open:
             self.on_open(outlet.topic)
+        self.on_demand(outlet.topic)
 
     def _settle(self, outlet: Outlet) -> None:
         if not outlet.is_settled and all(one in self._known for one in outlet.filters):
@@ -224,30 +258,37 @@ class Outlets:
     def learn_shape(self, shape: Shape) -> None:
         """A new shape is in use: every topic has one more filter that could match, if it fits."""
         for outlet in list(self._by_topic.values()):
+            was_open = outlet.is_open
             for topic_filter in self._shapes.filters_for(outlet.topic):
                 if topic_filter not in outlet.filters:
                     self._add_filter(outlet, topic_filter)
+            if outlet.is_open != was_open:
+                self.on_open(outlet.topic)
+                self.on_demand(outlet.topic)
 
     def sweep(self) -> None:
         """Withdraws what nobody publishes any more."""
         now = self._host.now()
         for outlet in [one for one in self._by_topic.values() if now - one.used_at > IDLE_S]:
-            self._drop(outlet)
+            if not outlet.is_watched:
+                self._drop(outlet)
 
     # Topics that come and go
 
     def _make(self, topic: str) -> Outlet:
         if len(self._by_topic) >= OUTLETS_MAX:
-            self._drop(min(self._by_topic.values(), key=lambda one: one.used_at))
+            self._drop(min(self._by_topic.values(), key=lambda one: (one.is_watched, one.used_at)))
         outlet = self._by_topic[topic] = Outlet(self, topic, ())
         for topic_filter in self._shapes.filters_for(topic):
             self._add_filter(outlet, topic_filter)
         self._settle(outlet)
         self.on_open(topic)
+        self.on_demand(topic)
         return outlet
 
     def _add_filter(self, outlet: Outlet, topic_filter: str) -> None:
         outlet.filters[topic_filter] = None
+        outlet.wanted_at = max(outlet.wanted_at, self._haunts.get(topic_filter, 0.0))
         others = self._by_filter.get(topic_filter)
         if others is None:
             self._by_filter[topic_filter] = {outlet: None}
@@ -262,16 +303,26 @@ class Outlets:
         if topic_filter in self._by_filter:
             self.set_demand(topic_filter, self._known.get(topic_filter, False))
 
+    def _haunt(self, topic_filter: str) -> None:
+        """A filter was wanted until now: who wants it may be away, and come back."""
+        self._haunts.pop(topic_filter, None)
+        self._haunts[topic_filter] = self._host.now()
+        if len(self._haunts) > HAUNTS_MAX:
+            self._haunts.pop(next(iter(self._haunts)))
+
     def _drop(self, outlet: Outlet) -> None:
         del self._by_topic[outlet.topic]
+        self._generation = (self._generation + 1) % GENERATIONS_MAX
         for topic_filter in outlet.filters:
             others = self._by_filter[topic_filter]
             del others[outlet]
             if not others:
                 del self._by_filter[topic_filter]
-                self._known.pop(topic_filter, None)
+                if self._known.pop(topic_filter, False):
+                    self._haunt(topic_filter)
                 self._host.spawn(self._end(topic_filter))
         self.on_open(outlet.topic)
+        self.on_demand(outlet.topic)
 
     async def _end(self, topic_filter: str) -> None:
         if topic_filter not in self._by_filter:

@@ -11,6 +11,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from braidmq.broker.braid.braid import Braid, Introducers
+from braidmq.broker.braid.status import Status
+from braidmq.broker.braid.traffic import weigh
 from braidmq.broker.config.braid_security import security_of
 from braidmq.broker.config.settings import BraidConfig
 from braidmq.host import Message
@@ -105,7 +107,10 @@ class Place:
             advertise=config.advertise,
             security=security_of(config),
         )
+        self.host.weigh = weigh
         self.braid: Braid | None = None
+        self.status: Status | None = None
+        """What can be told of the braid; from the start on."""
 
     async def start(self) -> None:
         """Listens for other brokers, and begins to join them. OSError if it cannot listen."""
@@ -118,6 +123,7 @@ class Place:
         self.braid = self._broker.braid = Braid(self._broker, overlay_, method, name, life, introducers)
         self.braid.cork, self.braid.uncork = self.host.cork, self.host.uncork
         self.host.on_read = self._broker.begin_read
+        self.status = Status(self.braid, config.cluster, config.method)
         self.host.spawn(self._enter(self.braid))
 
     async def _enter(self, braid: Braid) -> None:
@@ -126,13 +132,19 @@ class Place:
 
     async def stop(self) -> None:
         """Leaves in good order, if that does not take too long."""
-        if self.braid is not None and self.braid.is_in:
+        if self.braid is not None and self.braid.is_in and not _is_alone(self.braid):
             try:
                 async with asyncio.timeout(LEAVE_S):
                     await self.braid.leave()
             except TimeoutError:
                 _log.warning("left the braid without a word: that took more than %g s", LEAVE_S)
         await self.host.stop()
+
+
+def _is_alone(braid: Braid) -> bool:
+    """Whether nobody else is in the braid: then there is nobody to tell."""
+    own = braid.host.address
+    return all(node.left.address == own == node.right.address for node in braid.overlay.view.own.values())
 
 
 def build(config: BraidConfig, host: NetHost, name: str, life: int, introducers: Introducers) -> tuple[Overlay, Method]:

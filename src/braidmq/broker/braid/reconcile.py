@@ -21,10 +21,13 @@ from braidmq.host import Address, CallError, Host, Message, Reply, Service, hand
 from braidmq.mqtt.packets import V5
 from braidmq.mqtt.trees import FilterTree
 
-ASK_TIMEOUT_S = 5.0
-PAGE_BYTES_MAX = 256 << 10
-SOON_S = 1.0
+ASK_TIMEOUT_S = 2.5
+PAGE_BYTES_MAX = 128 << 10
+SOON_S = 0.25
 """The least time between two rounds of questions to one origin."""
+
+RETRY_S = 1.0
+"""The least time after which one that has not answered is asked again; it doubles each time."""
 
 REGULARLY_S = 30.0
 """How often a broker asks an origin that has more than it has seen, though nothing seems to be missing."""
@@ -66,11 +69,11 @@ class Reconciler(Service):
         cursors: Cursors,
         interest: Interest,
         take: Callable[[Batch], None],
-        settle: Callable[[str], None],
+        settle: Callable[[str, int], None],
         is_holding: Callable[[str], bool],
     ) -> None:
-        """`take` handles what was missed, `settle` is told an origin of which that was all; `is_holding` says whether
-        something of an origin is still held back."""
+        """`take` handles what was missed, `settle` is told an origin and up to which offset that was all; `is_holding`
+        says whether something of an origin is still held back."""
         self._host = host
         self._name = name
         self._history = history
@@ -80,7 +83,8 @@ class Reconciler(Service):
         self._settle = settle
         self._is_holding = is_holding
         self._digests: dict[bytes, FilterTree[str]] = {}
-        self._asking: dict[str, None] = {}
+        self._asking: dict[str, bool] = {}
+        """The origins that are being asked, and whether they are to be asked once more."""
         self.fetched = 0
         """Publications that were missed, and fetched."""
         host.serve(self)
@@ -89,8 +93,12 @@ class Reconciler(Service):
 
     def ask_soon(self, origin: str, cursor: Cursor) -> None:
         """Something seems to be missing of an origin."""
-        if origin != self._name and origin not in self._asking:
-            self._asking[origin] = None
+        if origin == self._name:
+            return
+        if origin in self._asking:
+            self._asking[origin] = True
+        else:
+            self._asking[origin] = False
             self._host.spawn(self._ask_all(origin, cursor))
 
     def ask_everybody(self) -> None:
@@ -98,48 +106,69 @@ class Reconciler(Service):
             self.ask_soon(origin, cursor)
 
     def ask_regularly(self) -> None:
-        """Asks those who have more than was seen of them."""
+        """Asks those who have more than was seen of them, and again those who have not answered."""
         now = self._host.now()
         for origin, cursor in self._cursors:
-            if cursor.head > cursor.floor and now - cursor.asked_at > REGULARLY_S:
+            if cursor.head > cursor.floor and now - cursor.asked_at > (cursor.retry_s or REGULARLY_S):
                 self.ask_soon(origin, cursor)
 
     async def _ask_all(self, origin: str, cursor: Cursor) -> None:
-        wait_s = cursor.asked_at + SOON_S - self._host.now()
-        if cursor.asked_at and wait_s > 0:
-            await self._host.sleep(wait_s)
-        cursor.asked_at = self._host.now()
         try:
-            while await self._ask_page(origin, cursor):
-                pass
+            while True:
+                wait_s = cursor.asked_at + SOON_S - self._host.now()
+                if cursor.asked_at and wait_s > 0:
+                    await self._host.sleep(wait_s)
+                self._asking[origin] = False
+                cursor.asked_at = self._host.now()
+                if not await self._ask(origin, cursor):
+                    if not self._is_holding(origin):
+                        return
+                    await self._host.sleep(RETRY_S)
+                elif not self._asking[origin]:
+                    return
         finally:
             self._asking.pop(origin, None)
 
-    async def _ask_page(self, origin: str, cursor: Cursor) -> bool:
-        """Fetches one page; whether there may be more."""
-        filters = tuple(sorted(self._interest.filters))
+    async def _ask(self, origin: str, cursor: Cursor) -> bool:
+        """Fetches all that was missed, a page at a time; whether that came to its end."""
+        floor = cursor.floor
+        while True:
+            filters = tuple(sorted(self._interest.filters))
+            answer = await self._ask_page(cursor, floor, filters)
+            if answer is None:
+                cursor.retry_s = min(max(2 * cursor.retry_s, RETRY_S), REGULARLY_S)
+                return False
+            cursor.retry_s = 0.0
+            cursor.head = max(cursor.head, answer.head)
+            self._take_all(origin, answer)
+            floor = max(floor, answer.floor)
+            is_end = answer.floor >= answer.head or not answer.sent
+            if is_end:
+                self._settle(origin, floor)
+            if filters != tuple(sorted(self._interest.filters)):
+                self._asking[origin] = True  # more is wanted than was asked for: the floor must not rise over it
+                return True
+            if not self._is_holding(origin):  # what is held back is not handled yet
+                cursor.raise_floor(floor)
+                self._cursors.note(origin)
+            if is_end:
+                return True
+
+    async def _ask_page(self, cursor: Cursor, floor: int, filters: tuple[str, ...]) -> Missed | None:
         digest = sha256("\0".join(filters).encode()).digest()[:16]
-        seen = tuple(cursor.seen_ranges())
-        ask = AskMissed(cursor.floor, cursor.since, seen, digest, None)
+        seen = tuple([(low, high) for low, high in cursor.seen_ranges() if high > floor])
+        ask = AskMissed(floor, cursor.since, seen, digest, None)
         answer = await self._call(cursor.address, ask)
         if isinstance(answer, TellFilters):
             answer = await self._call(cursor.address, msgspec.structs.replace(ask, filters=filters))
-        if not isinstance(answer, Missed):
-            return False
+        return answer if isinstance(answer, Missed) else None
+
+    def _take_all(self, origin: str, answer: Missed) -> None:
         for row in answer.sent:
             sent = msgspec.msgpack.decode(row, type=Sent)
-            if not self._interest.wanted(sent.topic, sent.stored_at):
-                continue
-            self.fetched += 1
-            self._take(Batch(origin, sent.life, sent.topic, sent.number, 1, V5, b"", (sent.letter,)))
-        cursor.head = max(cursor.head, answer.head)
-        if answer.floor >= answer.head:
-            self._settle(origin)
-        if self._is_holding(origin):
-            return False  # what is held back is not handled yet: the floor stays, and it is asked for again
-        cursor.raise_floor(answer.floor)
-        self._cursors.note(origin)
-        return answer.floor < answer.head
+            if self._interest.wanted(sent.topic, sent.stored_at):
+                self.fetched += 1
+                self._take(Batch(origin, sent.life, sent.topic, sent.number, 1, V5, b"", (sent.letter,)))
 
     async def _call(self, address: Address, ask: AskMissed) -> object:
         try:
@@ -165,4 +194,4 @@ class Reconciler(Service):
         found, floor = self._history.missed(
             asked.floor, asked.since, asked.seen, lambda topic: bool(tree.match(topic)), PAGE_BYTES_MAX
         )
-        return Missed(tuple([msgspec.msgpack.encode(one) for one in found]), floor, self._history.head)
+        return Missed(tuple([msgspec.msgpack.encode(one) for one in found]), floor, self._history.kept)

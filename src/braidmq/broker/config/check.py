@@ -104,7 +104,7 @@ def _check_braid(braid: BraidConfig, findings: Findings) -> None:
     for name, addresses in (("listen", (braid.listen,)), ("advertise", (braid.advertise,)), ("join", braid.join)):
         for address in addresses:
             try:
-                parse_address(address or "localhost:1")
+                parse_address(address or "localhost:1", port_min=0 if name == "listen" else 1)
             except ValueError as error:
                 findings.add(f"braid.{name}", address, f"expected an address as host:port: {error}")
     if any(character <= "\x02" for character in (braid.name or "") + braid.cluster):
@@ -116,7 +116,7 @@ def _check_braid(braid: BraidConfig, findings: Findings) -> None:
         return
     ways = [braid.key, braid.key_file, braid.certificate]
     if not any(ways) and not braid.insecure and not findings.spoiled("braid.listen"):
-        if not is_loopback(parse_address(braid.listen)[0]):
+        if not is_loopback(parse_address(braid.listen, port_min=0)[0]):
             expected = (
                 "other machines can reach it, and nothing tells brokers of the braid from others: name a key in "
                 "braid.key_file, or certificates in braid.certificate, certificate_key and authority"

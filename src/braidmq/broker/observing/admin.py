@@ -21,6 +21,7 @@ from braidmq.broker.listening.sockets import bind_tcp, host_and_port
 
 if TYPE_CHECKING:
     from braidmq.broker.config.settings import Admin
+    from braidmq.broker.observing.braid_routes import BraidRoutes
     from braidmq.broker.observing.exposition import Exposition
 
 CONNECTIONS_MAX: Final = 64
@@ -36,6 +37,8 @@ BraidMQ
 GET /metrics   the broker's numbers, for Prometheus
 GET /health    200 while the process lives
 GET /ready     200 while clients can connect and what they send can be stored, else 503 with the reasons
+GET /braid     this broker's part of its braid; and /braid/ring, /braid/topics?filter=F&limit=N,
+               /braid/demand?topic=T, /braid/trace?topic=T&qos=Q
 """
 
 Check = Callable[[], str | None]
@@ -47,7 +50,13 @@ _log = logging.getLogger("braidmq.admin")
 class AdminServer:
     """Serves the admin port. `checks` are what `/ready` asks, by the name under which a failure is reported."""
 
-    def __init__(self, settings: Admin, exposition: Exposition, checks: Mapping[str, Check]) -> None:
+    def __init__(
+        self,
+        settings: Admin,
+        exposition: Exposition,
+        checks: Mapping[str, Check],
+        braid: BraidRoutes | None = None,
+    ) -> None:
         self._settings = settings
         self._exposition = exposition
         self._checks = checks
@@ -58,6 +67,8 @@ class AdminServer:
         app.router.add_get("/metrics", self._on_metrics)
         app.router.add_get("/health", self._on_health)
         app.router.add_get("/ready", self._on_ready)
+        if braid is not None:
+            braid.add_to(app.router)
         self._runner = web.AppRunner(
             app,
             access_log=None,

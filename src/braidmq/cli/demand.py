@@ -1,0 +1,63 @@
+"""`braidmq demand`: who wants a topic."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import typer
+
+from braidmq.cli import output
+from braidmq.cli.asking import AdminOption, DataOption, TokenOption, broker_of
+from braidmq.cli.connecting import check_topic
+from braidmq.cli.errors import CliError
+
+app = typer.Typer(add_completion=False)
+
+HELP: Final = (
+    "Show which brokers have clients that want a topic, and by which filters.\n\n"
+    "The question goes to the subscribers of every filter in use that could match the topic. Clients that are away, "
+    "but whose session waits, count. Nothing is published. The exit code is 1 if not all could be asked."
+)
+EXAMPLES: Final = output.examples(
+    ("Who wants it?", "braidmq demand plant1/line3/temperature"),
+    ("How many brokers?", "braidmq demand plant1/line3/temperature --json | jq '.brokers | length'"),
+)
+
+
+@app.command("demand", help=HELP, epilog=EXAMPLES)
+def demand(
+    topic: Annotated[str, typer.Argument(help="A topic, without wildcards.")],
+    admin: AdminOption = None,
+    token: TokenOption = None,
+    data: DataOption = None,
+    json_lines: output.JsonOption = False,
+    color: output.ColorOption = output.Color.AUTO,
+) -> None:
+    check_topic(topic, "TOPIC")
+    answer = broker_of(admin, token, data).get("/braid/demand", topic=topic)
+    if json_lines:
+        output.print_json(answer)
+    else:
+        _show(answer)
+    if not answer["is_complete"]:
+        raise CliError("not everybody could be asked in time: there may be more")
+
+
+def _show(answer: dict[str, Any]) -> None:
+    brokers: list[dict[str, Any]] = answer["brokers"]
+    if not brokers:
+        output.say(f"Nobody wants {answer['topic']}: publications on it stay at their broker.")
+        return
+    from rich.table import Table
+
+    title = f"{answer['topic']} is wanted at {output.counted(len(brokers), 'broker')}"
+    table = Table(title=output.plain(title), title_justify="left")
+    for name in ("broker", "cluster", "by"):
+        table.add_column(name, overflow="fold")
+    for broker in brokers:
+        table.add_row(
+            f"[bold]{output.plain(broker['name'])}[/bold]",
+            output.plain(broker["cluster"]),
+            output.plain(", ".join(broker["filters"])),
+        )
+    output.console().print(table)
