@@ -409,7 +409,8 @@ def test_another_format_is_refused_each_time_with_the_same_words(tmp_path: Path)
     store._db.execute(f"PRAGMA user_version = {VERSION + 1}")
     store.close()
     for _ in range(2):
-        with pytest.raises(StoreError, match=f"another version \\(format {VERSION + 1}, this one reads 1 to {VERSION}\\)"):
+        words = f"another version \\(format {VERSION + 1}, this one reads 1 to {VERSION}\\)"
+        with pytest.raises(StoreError, match=words):
             SqliteStore(tmp_path)
 
 

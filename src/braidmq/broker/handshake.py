@@ -8,6 +8,7 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING
 
 from braidmq.broker.limits import FOREVER
+from braidmq.broker.local_topics import is_local
 from braidmq.broker.security.identity import (
     ANONYMOUS,
     Challenge,
@@ -268,7 +269,7 @@ class Handshake:
             connection.handshake = None
 
     def _may_will(self, identity: Identity, topic: str) -> bool:
-        if topic.startswith("$SYS/"):
+        if is_local(topic):
             return False
         return self.connection.broker.access.may_will(identity, self.connect.client_id, topic)
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from braidmq.host import Address, CallError, Host, Message, Reply, Service, Task, handles
-from braidmq.keys import Key, Role, key_of
+from braidmq.keys import Key, Role, key_of, segment
 from braidmq.overlay.overlay import Overlay
 from braidmq.overlay.peers import Acquaintances, Peer
 from braidmq.overlay.ranges import Delivery, OnOutcome, Outcome, RangeDelivery
@@ -32,7 +32,7 @@ from braidmq.overlay.ring import CALL_TIMEOUT_S
 from braidmq.overlay.segments import KeyRange, without
 from braidmq.overlay.splitting import Cut
 from braidmq.pubsub.delegates import CHECK_S, Area, Directories, Directory
-from braidmq.pubsub.method import OnDemand, OnMessage, Publication
+from braidmq.pubsub.method import OnDemand, OnMessage, OnQuestion, Publication
 from braidmq.pubsub.proofs import Carried, Proofs, Proven
 from braidmq.pubsub.seen import Seen
 
@@ -50,6 +50,9 @@ HANDING_MAX = 8192
 
 TAKEN_MAX = 4096
 """Messages that a delegate tells from new ones when they are handed to it again."""
+
+QUESTION = b"q"
+"""The first byte of a question; a publication begins otherwise, as every packed array does."""
 
 SETTLE_POLL_S = 0.05
 """How often a change of a key that is under way is looked at."""
@@ -103,6 +106,7 @@ class Locality(Service):
         self.check_s = check_s
         self.on_message: OnMessage = _ignore
         self.on_demand: OnDemand = _ignore
+        self.on_question: OnQuestion = _no_answer
         self.given_up = 0
         """Publications that some cluster may have missed, as nobody there took them or there was no room to wait."""
         self.ranges = RangeDelivery(overlay, self._on_delivery)
@@ -179,6 +183,10 @@ class Locality(Service):
             directory, directory.range, self._new(body), timeout_s, lambda gaps: on_outcome(Outcome(gaps, (), 0.0, {}))
         )
         return True
+
+    def ask(self, topic: str, body: bytes, timeout_s: float, on_outcome: OnOutcome) -> None:
+        """To all subscribers wherever they are, in one range delivery: questions are few."""
+        self.ranges.deliver(*segment(topic, Role.SUBSCRIBER), QUESTION + body, timeout_s, on_outcome)
 
     def adopt(self, subscribed: Iterable[str]) -> None:
         """Takes over the topics of a laid-out network, in which the keys of this broker stand already."""
@@ -348,13 +356,17 @@ class Locality(Service):
 
     # Arriving
 
-    def _on_delivery(self, delivery: Delivery) -> None:
+    def _on_delivery(self, delivery: Delivery) -> bytes | None:
+        if delivery.body[:1] == QUESTION:
+            topics = [self._subscribed[key] for key in delivery.keys if key in self._subscribed]
+            return self.on_question(topics[0], delivery.body[1:]) if topics else None
         carried = msgspec.msgpack.decode(delivery.body, type=Carried)
         for key in delivery.keys:
             topic = self._subscribed.get(key)
             if topic is not None and self._seen.is_new(carried.origin, carried.number):
                 hops = carried.hops + delivery.hops
                 self.on_message(Publication(topic, carried.body, carried.origin, carried.number, hops))
+        return None
 
 
 def home_of(cluster: str, name: str) -> Key:
@@ -364,3 +376,7 @@ def home_of(cluster: str, name: str) -> Key:
 
 def _ignore(*_: object) -> None:
     """Nobody listens."""
+
+
+def _no_answer(_topic: str, _body: bytes) -> None:
+    """Nobody knows."""

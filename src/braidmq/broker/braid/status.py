@@ -18,7 +18,7 @@ from braidmq.broker.braid.probes import TRACE_S_MAX, Probes
 from braidmq.broker.braid.traffic import HopCounts
 from braidmq.broker.local_topics import LOCAL_PREFIXES
 from braidmq.host import Address, CallError, Message, Reply, Service, handles
-from braidmq.keys import Key, Role, key_of, parts_of, segment
+from braidmq.keys import SEPARATOR, Key, Role, key_of, parts_of, segment
 from braidmq.mqtt.errors import PacketError
 from braidmq.mqtt.topics import check_filter, check_topic, matches
 from braidmq.overlay.peers import Peer
@@ -83,6 +83,9 @@ class TellStatus(Message, frozen=True, array_like=True, gc=False):
 _Answer = tuple[Address, tuple[str, ...]]
 """What a subscriber says to `WHO`: where it is, and which filters of its clients match."""
 
+_INTERNAL = tuple(prefix.encode() for prefix in LOCAL_PREFIXES)
+_PUBLISHER = ord(str(int(Role.PUBLISHER)))
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode_topic = msgspec.msgpack.Decoder(str).decode
 _decode_answer = msgspec.msgpack.Decoder(_Answer).decode
@@ -118,7 +121,10 @@ class Status(Service):
     def _on_question(self, topic_filter: str, body: bytes) -> bytes | None:
         if not body.startswith(WHO):
             return self._answer(topic_filter, body)
-        topic = _decode_topic(body[len(WHO) :])
+        try:
+            topic = _decode_topic(body[len(WHO) :])
+        except msgspec.MsgspecError:
+            return None
         filters = [one for one in self.braid.interest.filters if matches(one, topic)]
         return _encode((self._host.address, tuple(filters[:FILTERS_TOLD_MAX])))
 
@@ -127,15 +133,14 @@ class Status(Service):
     def keys_by_kind(self) -> dict[str, int]:
         """How many keys this broker stands for: for all brokers, for the braid's own needs, for filters."""
         found = {"home": 0, "internal": 0, "publisher": 0, "subscriber": 0}
-        for key in self.braid.overlay.view.own_keys:
-            topic, role, _, _ = parts_of(key)
-            if topic == HOME:
-                kind = "home"
-            elif topic.startswith(LOCAL_PREFIXES):
-                kind = "internal"
+        for key in self.braid.overlay.view.own_keys:  # may be many: looked at as bytes
+            end = key.index(SEPARATOR)
+            if not end:
+                found["home"] += 1
+            elif key.startswith(_INTERNAL):
+                found["internal"] += 1
             else:
-                kind = "publisher" if role is Role.PUBLISHER else "subscriber"
-            found[kind] += 1
+                found["publisher" if key[end + 1] == _PUBLISHER else "subscriber"] += 1
         return found
 
     @property
@@ -306,7 +311,10 @@ class Status(Service):
         for outcome in outcomes:
             for key, answer in list(outcome.answers.items())[:BROKERS_MAX]:
                 topic_filter, _, cluster, name = parts_of(key)
-                _, known = _decode_answer(answer)
+                try:
+                    _, known = _decode_answer(answer)
+                except msgspec.MsgspecError:
+                    known = ()
                 brokers.setdefault((name, cluster), {}).update(dict.fromkeys((topic_filter, *known)))
         return brokers, len(outcomes) == len(filters) and all(one.complete for one in outcomes)
 
