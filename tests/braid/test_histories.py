@@ -9,7 +9,7 @@ import pytest
 from braidmq.broker.braid.history import History
 from braidmq.broker.braid.outlets import AFTER_START_S, IDLE_S
 from braidmq.broker.sqlite_store import SqliteStore
-from braidmq.sim.network import Faults
+from braidmq.sim.network import Faults, Partition
 from tests.conformance.pair import persistent
 from tests.conformance.wire import V5
 
@@ -161,3 +161,27 @@ def test_nothing_is_told_before_it_is_written(tmp_path: Path) -> None:
     assert [one.offset for one in history.missed(0, 0.0, (), lambda _: True, 1 << 20)[0]] == [1, 2, 3]
     history.written()
     assert history.missed(0, 0.0, (), lambda _: True, 1 << 20)[1] == 4
+
+
+def test_a_site_that_came_back_alone_becomes_one_with_the_others(tmp_path: Path) -> None:
+    """It was restarted while it was cut off, and began a braid of its own."""
+    sites = Sites(4)
+    store = start(sites, 7, tmp_path)
+    sites.client(7, "ada", **persistent(V5)).subscribe("tide", 1)
+    publisher = sites.client(1)
+    publish(publisher, range(3), 1)
+    whole = sites.sim.network
+    store.close()
+    sites[7].crash()
+    now = sites.sim.now
+    sites.sim.network = Partition([[7]], now, now + 60, whole)
+    store = start(sites, 7, tmp_path)
+    sites.run(20)
+    assert sites[7].braid.is_in
+    sites.run(30)
+    publish(publisher, range(3, 6), 1)
+    sites.run(120)
+    publish(publisher, range(6, 9), 1)
+    sites.run(60)
+    assert payloads(sites.client(7, "ada", **persistent(V5))) == texts(range(9))
+    store.close()

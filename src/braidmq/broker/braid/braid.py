@@ -141,12 +141,19 @@ class Introducers:
         if address in self._met or address in self.seeds:
             self._missed[address] = self._host.now()
 
+    @property
+    def stranger(self) -> Address | None:
+        """One that was configured and is not known to be in the braid: down, or in another one that began apart."""
+        strange = [
+            one for one in self.seeds if one != self._host.address and (one not in self._met or one in self._missed)
+        ]
+        return self._host.chance.choice(strange) if strange else None
+
     def __call__(self) -> Address | None:
         if not self.may_be_used:
             return None
         recently = self._host.now() - MISSED_S
-        known = self.known
-        others = [one for one in known if self._missed.get(one, recently) <= recently] or known
+        others = [one for one in self._met if self._missed.get(one, recently) <= recently] or self.known
         return self._host.chance.choice(others) if others else None
 
 
@@ -372,9 +379,9 @@ class Braid(Service):
             done()
 
     async def _compare(self) -> None:
-        other = self.introducers()
-        if other is not None:
-            await self._compare_with(other)
+        for other in dict.fromkeys((self.introducers(), self.introducers.stranger)):
+            if other is not None:
+                await self._compare_with(other)
 
     async def _keep_comparing(self) -> None:
         while self.is_in:

@@ -18,13 +18,12 @@ from braidmq.broker.braid.probes import TRACE_S_MAX, Probes
 from braidmq.broker.braid.traffic import HopCounts
 from braidmq.broker.local_topics import LOCAL_PREFIXES
 from braidmq.host import Address, CallError, Message, Reply, Service, handles
-from braidmq.keys import SEPARATOR, Key, Role, key_of, parts_of, segment
+from braidmq.keys import SEPARATOR, Key, Role, key_of, parts_of
 from braidmq.mqtt.errors import PacketError
 from braidmq.mqtt.topics import check_filter, check_topic, matches
 from braidmq.overlay.peers import Peer
 from braidmq.overlay.ranges import Outcome
 from braidmq.overlay.ring import RingNode
-from braidmq.pubsub.locality import Locality
 from braidmq.pubsub.method import ProvenMethod, Publication
 
 ASK_TIMEOUT_S = 2.0
@@ -282,12 +281,9 @@ class Status(Service):
         _check_passed_on(topic)
         filters = self.braid.shapes.filters_for(topic)
         method = self.braid.method
-        if isinstance(method, ProvenMethod):
-            brokers, is_complete = await self._ask_subscribers(method, topic, filters)
-        elif isinstance(method, Locality):
-            brokers, is_complete = await self._walk_subscribers(filters)
-        else:
+        if not isinstance(method, ProvenMethod):
             raise Unanswerable(f"with the method {self.method_name} nobody knows who subscribes to a topic")
+        brokers, is_complete = await self._ask_subscribers(method, topic, filters)
         rows = [
             {"name": name, "cluster": cluster, "filters": sorted(known)} for (name, cluster), known in brokers.items()
         ]
@@ -317,22 +313,6 @@ class Status(Service):
                     known = ()
                 brokers.setdefault((name, cluster), {}).update(dict.fromkeys((topic_filter, *known)))
         return brokers, len(outcomes) == len(filters) and all(one.complete for one in outcomes)
-
-    async def _walk_subscribers(self, filters: tuple[str, ...]) -> tuple[dict[tuple[str, str], dict[str, None]], bool]:
-        """From key to key, where nobody can be asked all at once."""
-        brokers: dict[tuple[str, str], dict[str, None]] = {}
-        for one in filters:
-            key, end = segment(one, Role.SUBSCRIBER)
-            for _ in range(BROKERS_MAX):
-                found = await self.braid.overlay.lookup(key)
-                if found is None:
-                    return brokers, False
-                if not key < found.right.key < end:
-                    break
-                key = found.right.key
-                _, _, cluster, name = parts_of(key)
-                brokers.setdefault((name, cluster), {})[one] = None
-        return brokers, True
 
     async def trace(self, topic: str, surely: bool = False, timeout_s: float = SETTLE_S) -> Json:
         """Sends a probe where a publication on the topic would go; its way."""
