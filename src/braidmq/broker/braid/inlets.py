@@ -76,7 +76,8 @@ class Inlets:
             self._hold(inlet, batch)
         else:
             self._pass_on(inlet, batch)
-            self._pass_on_held(inlet)
+            if inlet.held:
+                self._pass_on_held(inlet)
 
     def take_fetched(self, batch: Batch) -> None:
         """One publication of QoS 1 or 2 that was missed. They come in their order: what is before it, of its origin,

@@ -27,9 +27,6 @@ OUTLETS_MAX = 100_000
 AFTER_START_S = 120.0
 """How long after its start a broker keeps all of QoS 1 and 2, since it does not know yet what was wanted before."""
 
-HAUNTS_MAX = 100_000
-"""Filters that are remembered as wanted before, though nobody wants them now."""
-
 IDLE_S = 600.0
 """How long a topic that nobody publishes any more stays advertised."""
 
@@ -156,8 +153,6 @@ class Outlets:
         self._by_filter: dict[str, dict[Outlet, None]] = {}
         self._known: dict[str, bool] = {}
         """The demand for each filter that is advertised, once it is known."""
-        self._haunts: dict[str, float] = {}
-        """When a filter was last known to be wanted, of those that are not now."""
 
     def __len__(self) -> int:
         return len(self._by_topic)
@@ -230,8 +225,6 @@ class Outlets:
         """Somebody begins to want what a filter matches, or nobody does any more."""
         if topic_filter not in self._by_filter:
             return
-        if self._known.get(topic_filter) and not wanted:
-            self._haunt(topic_filter)
         self._known[topic_filter] = wanted
         for outlet in list(self._by_filter[topic_filter]):
             self._update(outlet, topic_filter, wanted)
@@ -288,7 +281,6 @@ class Outlets:
 
     def _add_filter(self, outlet: Outlet, topic_filter: str) -> None:
         outlet.filters[topic_filter] = None
-        outlet.wanted_at = max(outlet.wanted_at, self._haunts.get(topic_filter, 0.0))
         others = self._by_filter.get(topic_filter)
         if others is None:
             self._by_filter[topic_filter] = {outlet: None}
@@ -303,13 +295,6 @@ class Outlets:
         if topic_filter in self._by_filter:
             self.set_demand(topic_filter, self._known.get(topic_filter, False))
 
-    def _haunt(self, topic_filter: str) -> None:
-        """A filter was wanted until now: who wants it may be away, and come back."""
-        self._haunts.pop(topic_filter, None)
-        self._haunts[topic_filter] = self._host.now()
-        if len(self._haunts) > HAUNTS_MAX:
-            self._haunts.pop(next(iter(self._haunts)))
-
     def _drop(self, outlet: Outlet) -> None:
         del self._by_topic[outlet.topic]
         self._generation = (self._generation + 1) % GENERATIONS_MAX
@@ -318,8 +303,7 @@ class Outlets:
             del others[outlet]
             if not others:
                 del self._by_filter[topic_filter]
-                if self._known.pop(topic_filter, False):
-                    self._haunt(topic_filter)
+                self._known.pop(topic_filter, None)
                 self._host.spawn(self._end(topic_filter))
         self.on_open(outlet.topic)
         self.on_demand(outlet.topic)

@@ -39,8 +39,9 @@ _log = logging.getLogger("braidmq.braid")
 
 
 class AskMissed(Message, frozen=True, array_like=True, gc=False):
-    """What have I missed? `filters` is None if you should know them by their digest."""
+    """What have I missed of this origin? `filters` is None if you should know them by their digest."""
 
+    origin: str
     floor: int
     since: float
     seen: tuple[tuple[int, int], ...]
@@ -133,8 +134,8 @@ class Reconciler(Service):
         """Fetches all that was missed, a page at a time; whether that came to its end."""
         floor = cursor.floor
         while True:
-            filters = tuple(sorted(self._interest.filters))
-            answer = await self._ask_page(cursor, floor, filters)
+            filters = dict.fromkeys(self._interest.filters)
+            answer = await self._ask_page(origin, cursor, floor, tuple(sorted(filters)))
             if answer is None:
                 cursor.retry_s = min(max(2 * cursor.retry_s, RETRY_S), REGULARLY_S)
                 return False
@@ -145,7 +146,7 @@ class Reconciler(Service):
             is_end = answer.floor >= answer.head or not answer.sent
             if is_end:
                 self._settle(origin, floor)
-            if filters != tuple(sorted(self._interest.filters)):
+            if filters.keys() != self._interest.filters.keys():
                 self._asking[origin] = True  # more is wanted than was asked for: the floor must not rise over it
                 return True
             if not self._is_holding(origin):  # what is held back is not handled yet
@@ -154,10 +155,10 @@ class Reconciler(Service):
             if is_end:
                 return True
 
-    async def _ask_page(self, cursor: Cursor, floor: int, filters: tuple[str, ...]) -> Missed | None:
+    async def _ask_page(self, origin: str, cursor: Cursor, floor: int, filters: tuple[str, ...]) -> Missed | None:
         digest = sha256("\0".join(filters).encode()).digest()[:16]
         seen = tuple([(low, high) for low, high in cursor.seen_ranges() if high > floor])
-        ask = AskMissed(floor, cursor.since, seen, digest, None)
+        ask = AskMissed(origin, floor, cursor.since, seen, digest, None)
         answer = await self._call(cursor.address, ask)
         if isinstance(answer, TellFilters):
             answer = await self._call(cursor.address, msgspec.structs.replace(ask, filters=filters))
@@ -180,6 +181,8 @@ class Reconciler(Service):
 
     @handles(AskMissed)
     def on_ask_missed(self, _origin: Address, asked: AskMissed) -> Reply:
+        if asked.origin != self._name:  # that history was lost with its store; this is another one
+            return Missed((), asked.floor, asked.floor)
         wanted = self._digests.pop(asked.digest, None)
         if wanted is None:
             if asked.filters is None:
