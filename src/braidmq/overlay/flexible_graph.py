@@ -24,6 +24,7 @@ Who does not answer is suspected and dropped from all tables of the broker, with
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -52,6 +53,16 @@ ROUND_S = 0.5
 
 SLOW_ROUND_S, SLOW_ROUND_MAX_S = 10.0, 60.0
 """The first pause when nothing became better in all turns, and how long pauses become while that lasts."""
+
+SIBLINGS_ASKED = 4
+"""From how many nodes of the same broker, to either side, a node learns."""
+
+MET_MAX = 16_384
+"""Nodes whose last life is remembered."""
+
+KEYS_FEW = 8
+VIEW_AGE_S = 0.2
+"""With more keys than those few, what tables learn is used for routing within this time; links are used at once."""
 
 CHECK_INTERVAL_S = 10.0
 """How often, in the mean, one entry of a table is greeted to see if it is there."""
@@ -167,12 +178,18 @@ class FlexibleGraph(Service):
         self._finding = Finding(host, self._get_view, introduce, self._on_silent)
         self._lives = life << LIVES_BITS
         self._view: View | None = None
+        self._is_stale = False
+        """Whether tables have learnt something since the view was made."""
+        self._made_at = 0.0
+        self._met: dict[Key, int] = {}
+        """In which life nodes have last shown themselves."""
         self._on_link = self._changed
         host.serve(self)
 
     @property
     def view(self) -> View:
-        if self._view is None:
+        if self._view is None or (self._is_stale and self.host.now() - self._made_at >= self._view_age_s):
+            self._is_stale, self._made_at = False, self.host.now()
             linked = [node for node in self.nodes.values() if node.base.is_linked]
             entries = [Entry(peer, 0, node.base.known) for node in linked for peer in (node.base.left, node.base.right)]
             for node in linked:
@@ -184,7 +201,13 @@ class FlexibleGraph(Service):
     def _get_view(self) -> View:
         return self.view
 
+    @property
+    def _view_age_s(self) -> float:
+        """How long a view holds though tables have learnt more: the more keys, the more it costs to make it anew."""
+        return VIEW_AGE_S if len(self.nodes) > KEYS_FEW else 0.0
+
     def _changed(self) -> None:
+        """A link has changed."""
         self._view = None
         self.on_change()
 
@@ -300,11 +323,18 @@ class FlexibleGraph(Service):
 
     def _learn_from_siblings(self, node: FlexibleNode) -> bool:
         """Takes what the other nodes of this broker know, which are on the same levels; True if that is better."""
-        contacts = [c for sibling in self.nodes.values() if sibling is not node for c in sibling.table.contacts]
+        contacts = [contact for sibling in self._siblings(node) for contact in sibling.table.contacts]
         if not contacts or not node.take(contacts):
             return False
-        self._changed()
+        self._is_stale = True
         return True
+
+    def _siblings(self, node: FlexibleNode) -> list[FlexibleNode]:
+        """The nodes of this broker that stand nearest to one of them, and so know best what it needs."""
+        keys = sorted(self.nodes)
+        place = bisect_left(keys, node.key)
+        near = (*keys[max(0, place - SIBLINGS_ASKED) : place], *keys[place + 1 : place + 1 + SIBLINGS_ASKED])
+        return [self.nodes[key] for key in near]
 
     @handles(Exchange)
     def on_exchange(self, origin: Address, asked: Exchange) -> Reply:
@@ -356,13 +386,15 @@ class FlexibleGraph(Service):
             return False
         self.known.trust(contact.peer)
         has_changed = node.take((contact,))
-        others_changed = False
-        for sibling in self.nodes.values():
-            known = sibling.table.get(contact.peer.key)
-            if known is not None and known.peer.life < contact.peer.life:
-                others_changed = sibling.take((contact,)) or others_changed
-        if has_changed or others_changed:
-            self._changed()
+        self._is_stale = self._is_stale or has_changed
+        if self._met.get(contact.peer.key) != contact.peer.life:
+            self._met[contact.peer.key] = contact.peer.life
+            if len(self._met) > MET_MAX:
+                self._met.pop(next(iter(self._met)))
+            for sibling in self.nodes.values():
+                known = sibling.table.get(contact.peer.key)
+                if known is not None and known.peer.life < contact.peer.life:
+                    self._is_stale = sibling.take((contact,)) or self._is_stale
         return has_changed
 
     def _asked_node(self, key: Key | None) -> FlexibleNode | None:
@@ -426,14 +458,14 @@ class FlexibleGraph(Service):
             if contact is not None and contact.peer.address == origin and contact.peer.life <= gone.peer.life:
                 self.known.suspect(contact.peer, self.host.now())
                 node.table.drop(gone.peer.key)
-                self._changed()
+                self._view = None
         return None
 
     def forget(self, key: Key) -> None:
         """Drops a node from all tables of this broker."""
         for node in self.nodes.values():
             if node.table.drop(key):
-                self._changed()
+                self._view = None
 
 
 def _is_same(one: Peer, other: Peer) -> bool:

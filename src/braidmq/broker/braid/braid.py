@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from braidmq.broker.braid.asking import Asking
 from braidmq.broker.braid.batch import Batch, Letter, letter_of, message_of, pack, unpack
+from braidmq.broker.braid.crew import Crew
 from braidmq.broker.braid.cursors import SEEN_MANY, Cursors
 from braidmq.broker.braid.demand import Demand
 from braidmq.broker.braid.directory import Directory
@@ -56,6 +58,9 @@ REFRESH_S = 300.0
 
 COMPARE_S = 10.0
 """How often a broker compares what it knows with another: shapes, and how far histories have come."""
+
+ASK_MEANWHILE_S = 3.0
+"""How often a broker that is about to enter asks for what it has missed."""
 
 AWAY_SLACK_S = 30.0
 """How far clocks may differ when a broker that was away asks for what it has missed."""
@@ -216,12 +221,13 @@ class Braid(Service):
         self.cursors = Cursors(
             broker.store, [row for row in broker.saved_cursors if row[0] != OWN and not row[0].startswith(MOVED)]
         )
-        self.outlets = Outlets(self.origin, life, self.shapes, host, self.history)
+        self._crew = Crew(host)
+        self.outlets = Outlets(self.origin, life, self.shapes, host, self.history, self._crew)
         self.outlets.advertise = self._advertise
         self.outlets.withdraw = method.withdraw
         self.outlets.on_touched = broker.ring
         self.outlets.on_open = broker.router.forget
-        self.inlets = Inlets(host, self._deliver, self._on_gap)
+        self.inlets = Inlets(host, self._deliver, self._on_gap, self.cursors.is_next)
         self.reconciler = Reconciler(
             host,
             self.origin,
@@ -267,6 +273,7 @@ class Braid(Service):
 
     async def enter(self) -> None:
         """Joins the braid that an introducer is in, or begins one; then stands for what clients here want."""
+        self.host.spawn(self._ask_meanwhile())
         began_at = self.host.now()
         pause_s = 0.1
         while not await self._find_introducer():
@@ -291,6 +298,12 @@ class Braid(Service):
         self.reconciler.ask_everybody()
         self.host.spawn(self._keep_comparing())
         self.host.spawn(self._keep_refreshing())
+
+    async def _ask_meanwhile(self) -> None:
+        """To enter may take long while others are down; what was missed need not wait for it."""
+        while not self.is_in:
+            self.reconciler.ask_everybody()
+            await self.host.sleep(ASK_MEANWHILE_S)
 
     async def _advertise(self, topic_filter: str) -> None:
         """Not before this broker is in the braid: the first key of a broker that knows nobody begins a ring."""
@@ -420,10 +433,10 @@ class Braid(Service):
         for topic_filter in should:
             if topic_filter not in self._standing:
                 self._standing[topic_filter] = self._settling[topic_filter] = None
-                self.host.spawn(self._begin(topic_filter))
+                self._crew.do(partial(self._begin, topic_filter))
         for topic_filter in [one for one in self._standing if one not in should]:
             del self._standing[topic_filter]
-            self.host.spawn(self._end(topic_filter))
+            self._crew.do(partial(self._end, topic_filter))
 
     async def _begin(self, topic_filter: str) -> None:
         shape = shape_of(topic_filter)

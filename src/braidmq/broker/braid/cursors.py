@@ -102,6 +102,11 @@ class Cursors:
             cursor.raise_floor(min(cursor.seen))
         return True
 
+    def is_next(self, origin: str, offset: int) -> bool:
+        """Whether everything before an offset is handled."""
+        cursor = self._by_origin.get(origin)
+        return cursor is not None and offset == cursor.floor + 1
+
     def note(self, origin: str) -> None:
         """The cursor of an origin has changed."""
         self._changed[origin] = None

@@ -52,12 +52,20 @@ class Inlet:
 
 
 class Inlets:
-    def __init__(self, host: Host, deliver: Callable[[Batch], None], on_gap: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        deliver: Callable[[Batch], None],
+        on_gap: Callable[[str], None],
+        is_next: Callable[[str, int], bool],
+    ) -> None:
         """`deliver` may be given a publication of QoS 1 or 2 again, and knows it by its offset. `on_gap` is called with
-        an origin of which such a one may be missing; once that was fetched, `settle` is called."""
+        an origin of which such a one may be missing; once that was fetched, `settle` is called. `is_next` says whether
+        everything of an origin's history before an offset is here."""
         self._host = host
         self._deliver = deliver
         self._on_gap = on_gap
+        self._is_next = is_next
         self._holding: dict[str, dict[Inlet, None]] = {}
         """By origin: the streams that hold something back."""
         self._streams: dict[tuple[str, int, str], Inlet] = {}
@@ -83,11 +91,13 @@ class Inlets:
         """One publication of QoS 1 or 2 that was missed. They come in their order: what is before it, of its origin,
         is here or lost."""
         inlet = self._stream(batch)
+        if inlet.is_new:
+            inlet.is_new = False
+            inlet.last = min((batch.first, *inlet.held)) - 1
         while inlet.held and min(inlet.held) < batch.first:
             first = min(inlet.held)
             inlet.last = max(inlet.last, first - 1)
             self._pass_on(inlet, inlet.held.pop(first))
-        inlet.is_new = False
         inlet.last = max(inlet.last, batch.first - 1)
         self._pass_on(inlet, batch)
         self._pass_on_held(inlet)
@@ -110,12 +120,18 @@ class Inlets:
         name = (batch.origin, batch.life, batch.topic)
         inlet = self._streams.pop(name, None)
         if inlet is None:
-            is_met = not _offset(batch) or batch.life // GENERATIONS_MAX <= self._lives.get(batch.origin, -1)
-            inlet = Inlet(batch.origin, batch.life, batch.first, is_new=batch.first > 1 or not is_met)
+            inlet = Inlet(batch.origin, batch.life, batch.first, is_new=batch.first > 1 or not self._is_met(batch))
             if len(self._streams) >= INLETS_MAX:
                 self._streams.pop(next(iter(self._streams)))
         self._streams[name] = inlet
         return inlet
+
+    def _is_met(self, batch: Batch) -> bool:
+        """Whether nothing of earlier streams can be missing before this batch."""
+        offset = _offset(batch)
+        if offset and self._is_next(batch.origin, offset):
+            self._meet(batch.origin, batch.life)
+        return not offset or batch.life // GENERATIONS_MAX <= self._lives.get(batch.origin, -1)
 
     def _pass_on(self, inlet: Inlet, batch: Batch) -> None:
         """A batch that begins directly behind the last one, or before."""

@@ -8,9 +8,11 @@ known for the first time it holds what comes, within bounds. What comes during a
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from braidmq.broker.braid.batch import Batch, Letter
+from braidmq.broker.braid.crew import Crew
 from braidmq.broker.braid.history import GENERATIONS_MAX, HISTORY_S, History
 from braidmq.mqtt.packets import V5
 
@@ -130,7 +132,7 @@ def _kind(piece: tuple[int, int, int, bytes, Letter | None]) -> tuple[int, bool,
 class Outlets:
     """All topics that are published here."""
 
-    def __init__(self, origin: str, life: int, shapes: Shapes, host: Host, history: History) -> None:
+    def __init__(self, origin: str, life: int, shapes: Shapes, host: Host, history: History, crew: Crew) -> None:
         self.origin = origin
         self._life = life
         self._generation = 0
@@ -148,6 +150,7 @@ class Outlets:
         """Called with a topic of which it may have changed, or become known, whether anybody wants it."""
         self._shapes = shapes
         self._host = host
+        self._crew = crew
         self._touched: list[Outlet] = []
         self._by_topic: dict[str, Outlet] = {}
         self._by_filter: dict[str, dict[Outlet, None]] = {}
@@ -284,7 +287,7 @@ class Outlets:
         others = self._by_filter.get(topic_filter)
         if others is None:
             self._by_filter[topic_filter] = {outlet: None}
-            self._host.spawn(self._begin(topic_filter))
+            self._crew.do(partial(self._begin, topic_filter))
         else:
             others[outlet] = None
             if self._known.get(topic_filter):
@@ -304,7 +307,7 @@ class Outlets:
             if not others:
                 del self._by_filter[topic_filter]
                 self._known.pop(topic_filter, None)
-                self._host.spawn(self._end(topic_filter))
+                self._crew.do(partial(self._end, topic_filter))
         self.on_open(outlet.topic)
         self.on_demand(outlet.topic)
 
