@@ -108,7 +108,13 @@ class Link(asyncio.Protocol):
         if self._transport is not None and not self.is_closed:
             self._written_bytes += len(data)
             self._moved = True
-            self._transport.write(data)
+            try:
+                self._transport.write(data)
+            except (
+                RuntimeError
+            ):  # uvloop can close a transport without a word, when a connect is cancelled as it succeeds
+                self.abort("its connection is gone")
+                self.links.on_lost(self)
 
     def open(self, frame_bytes_max: int) -> None:
         self._reader.bytes_max = frame_bytes_max

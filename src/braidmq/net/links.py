@@ -163,7 +163,11 @@ class Links:
         now = self._now()
         peers, self._unflushed = self._unflushed, []
         for peer in peers:
-            peer.flush(now)
+            try:
+                peer.flush(now)
+            except Exception:  # one that cannot be written to must not keep the others from being
+                _log.exception("%s: nothing could be sent to %s", self.describe(), peer.address)
+                self.faults[Fault.HANDLER] += 1
             if peer.link is None:
                 self._dial_if_wanted(peer)
 
@@ -353,6 +357,9 @@ class Links:
                 await link.settled.wait()
         except TimeoutError:
             link.failure = link.failure or f"no hello within {self.bounds.connect_timeout_s} s"
+            if link.peer is not None:  # the hello came in the last moment, but the loop has closed the connection
+                link.abort(link.failure)
+                self.on_lost(link)
         except ssl.SSLError as error:
             if not link.is_closed:
                 self.on_fault(link, LinkError(Fault.TLS, f"the TLS handshake failed: {error}"))
