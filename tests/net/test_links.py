@@ -178,8 +178,9 @@ async def test_peers_are_bounded(start_host: StartHost) -> None:
     with pytest.raises(CallTimeout):
         await third.call(a.address, Ping(1), 0.2)
     assert a.faults[Fault.CROWD] >= 1
-    await others[0][0].stop()
-    await until(lambda: len(a.linked) == 1)
+    gone = others[0][0]
+    await gone.stop()
+    await until(lambda: gone.address not in a.linked)
     assert await a.call(third.address, Ping(1), 5.0) == Pong(2), "there is room again"
 
 
