@@ -1,6 +1,6 @@
 # make run    a braid of three brokers on loopback, with their stores in ./data
 # make test   all tests            make check  ruff and mypy --strict
-# make bench  the benchmarks       make soak   many seeds of overlays under faults
+# make bench  the benchmarks       make soak   many seeds of overlays under faults; make chaos  brokers that are killed
 # make docs   writes the generated tables in docs/
 # make clean  removes what make made
 PYTHON ?= python3
@@ -12,7 +12,7 @@ BROKERS ?= 3
 PORT ?= 1883
 DATA ?= data
 
-.PHONY: run test check bench soak docs clean
+.PHONY: run test check bench soak chaos docs clean
 .DEFAULT_GOAL := run
 
 $(READY): pyproject.toml
@@ -34,9 +34,14 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m bench
+	$(BIN)/python -m bench.braid
+	$(BIN)/python -m bench.overlays
 
 soak: $(READY)
 	$(BIN)/python -m tests.soak
+
+chaos: $(READY)
+	$(BIN)/python -m tests.chaos --minutes 10 --brokers 10 --clients 100
 
 docs: $(READY)
 	$(BIN)/python -m braidmq.broker.config.docs docs/configuration.md

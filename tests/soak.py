@@ -20,6 +20,9 @@ from tests.overlay.test_skip_graph import rough_city
 from tests.overlay.test_suzaku import Country
 
 NODES = 64
+SEEDS_A_PROCESS = 25
+"""A process that has run so many is replaced: what is left of dead networks takes up memory."""
+
 CHURN_FROM_S, CHURN_UNTIL_S = 80, 180
 
 
@@ -82,7 +85,7 @@ def main() -> int:
     tasks = [(name, seed) for name in overlays for seed in range(options.first, options.first + options.seeds)]
     failed = done = 0
     began_at = time.monotonic()
-    with Pool(options.jobs) as pool:
+    with Pool(options.jobs, maxtasksperchild=SEEDS_A_PROCESS) as pool:
         for overlay, seed, wrong in pool.imap_unordered(_run, tasks):
             done += 1
             if wrong:

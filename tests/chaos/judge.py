@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -57,6 +58,8 @@ class Verdict:
             f"missing: {len(self.missing)}, twice at QoS 2: {len(self.twice)}, out of order: {len(self.late)}, "
             f"sessions lost: {len(self.sessions_lost)}",
         ]
+        ways = Counter((one.sent.broker, one.subscriber.broker) for one in self.missing)
+        found += [f"missing from b{origin} at b{at}: {count}" for (origin, at), count in sorted(ways.items())]
         found += [one.describe(self.began_at) for one in self.missing[:SHOWN_MAX]]
         found += [f"twice at {to.name} at b{to.broker}: {name}" for to, name in self.twice[:SHOWN_MAX]]
         found += [

@@ -59,9 +59,6 @@ REFRESH_S = 300.0
 COMPARE_S = 10.0
 """How often a broker compares what it knows with another: shapes, and how far histories have come."""
 
-ASK_MEANWHILE_S = 3.0
-"""How often a broker that is about to enter asks for what it has missed."""
-
 AWAY_SLACK_S = 30.0
 """How far clocks may differ when a broker that was away asks for what it has missed."""
 
@@ -273,7 +270,6 @@ class Braid(Service):
 
     async def enter(self) -> None:
         """Joins the braid that an introducer is in, or begins one; then stands for what clients here want."""
-        self.host.spawn(self._ask_meanwhile())
         began_at = self.host.now()
         pause_s = 0.1
         while not await self._find_introducer():
@@ -298,12 +294,6 @@ class Braid(Service):
         self.reconciler.ask_everybody()
         self.host.spawn(self._keep_comparing())
         self.host.spawn(self._keep_refreshing())
-
-    async def _ask_meanwhile(self) -> None:
-        """To enter may take long while others are down; what was missed need not wait for it."""
-        while not self.is_in:
-            self.reconciler.ask_everybody()
-            await self.host.sleep(ASK_MEANWHILE_S)
 
     async def _advertise(self, topic_filter: str) -> None:
         """Not before this broker is in the braid: the first key of a broker that knows nobody begins a ring."""
