@@ -379,7 +379,8 @@ def test_a_client_begins_anew_if_its_broker_is_down_and_gets_what_was_left_behin
     publisher.publish("tide", b"4", 1)
     for _ in range(20):
         sites.run(1)
-    assert sorted(payloads(new)) == [b"1", b"3", b"4"], "what it subscribes to now, and nothing else"
+    got = {*payloads(new)}  # QoS 1: a copy may come twice
+    assert got == {b"1", b"3", b"4"}, "what it subscribes to now, and nothing else"
     assert where(sites) == [2]
     publisher.publish("tide", b"5", 1)
     assert payloads(new) == [b"5"]

@@ -157,3 +157,24 @@ def test_a_site_that_leaves_is_gone() -> None:
     sites.sent.clear()
     assert publisher.publish("tide", b"y", 1) == 0x10
     assert sites.sent == []
+
+
+def test_a_publication_that_shows_that_nobody_wants_a_filter_reaches_those_of_the_others() -> None:
+    """The rendezvous point hears at once, while it publishes, that a filter has lost its last subscriber."""
+    sites = Sites(3)
+    sites.client(1, "a").subscribe("tide", 0)
+    other = sites.client(2, "b")
+    other.subscribe("+", 0)
+    publisher = sites.client(0)
+    publisher.publish("tide", b"0", 0)
+    braid = sites[0].braid
+    publish = braid.method.publish
+
+    def publish_and_hear(topic: str, body: bytes) -> bool:
+        if topic == "tide":
+            braid.outlets.set_demand(topic, False)
+        return publish(topic, body)
+
+    braid.method.publish = publish_and_hear  # type: ignore[method-assign]
+    publisher.publish("tide", b"1", 0)
+    assert payloads(other) == [b"0", b"1"]

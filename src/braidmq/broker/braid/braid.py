@@ -514,7 +514,7 @@ class Braid(Service):
     def _publish(self, outlet: Outlet, batch: Batch) -> None:
         body = pack(batch)
         proven = self.proven if any(letter.qos for letter in batch.letters) else None
-        for topic_filter in outlet.wanted:
+        for topic_filter in list(outlet.wanted):  # to publish may show that nobody wants it any more
             if proven is not None:
                 proven.publish_surely(topic_filter, body, PROOF_S, self._on_outcome)
             else:
