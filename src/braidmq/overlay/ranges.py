@@ -26,7 +26,8 @@ from braidmq.overlay.overlay import Overlay
 from braidmq.overlay.peers import Peer
 from braidmq.overlay.ring import CALL_TIMEOUT_S
 from braidmq.overlay.segments import KeyRange, without
-from braidmq.overlay.splitting import Cut, split
+from braidmq.overlay.splitting import Cut, Split, split
+from braidmq.overlay.view import View
 
 HOPS_MAX = 128
 SEEN_MAX = 4096
@@ -44,6 +45,10 @@ SWEEP_S = 0.5
 
 BRANCH_S = 3.0
 """How long a host waits for those below it, when answers are put together up the tree."""
+
+SPLITS_MAX = 4096
+SPLITS_KEPT_S = 0.5
+"""Ranges whose cutting is remembered, while the view is the same, and for how long: who is suspected may change."""
 
 AVOID_MAX = 8
 """How many silent peers a hop goes round before it leaves the rest to the sender."""
@@ -197,6 +202,9 @@ class RangeDelivery(Service):
         self._seen: dict[tuple[Address, int, int], tuple[KeyRange, ...]] = {}
         self._done: dict[tuple[Address, int], dict[Key, bytes | None]] = {}
         self._is_sweeping = False
+        self._splits: dict[tuple[Key, Key, Cut], Split] = {}
+        self._split_view: View | None = None
+        self._split_until = 0.0
         self.on_nobody: OnNobody | None = None
         """Called when ranges of a message have ended here, without a node in them, as far as is known here."""
         self.on_hop: OnHop | None = None
@@ -302,7 +310,10 @@ class RangeDelivery(Service):
         parcels: dict[Address, list[KeyRange]] = {}
         peers: dict[Address, dict[Key, Peer]] = {}
         for low, high in new:
-            parts = split(view, low, high, plan.cut, now, passed_over)
+            if passed_over:
+                parts = split(view, low, high, plan.cut, now, passed_over)
+            else:
+                parts = self._split(view, low, high, plan.cut, now)
             keys += parts.keys
             covered += parts.covered
             for peer, piece in parts.pieces:
@@ -343,6 +354,18 @@ class RangeDelivery(Service):
         if len(avoid) < AVOID_MAX:
             again = msgspec.structs.replace(message, hops=message.hops - 1)
             self._spread(again, parent, (*avoid, *message.to))
+
+    def _split(self, view: View, low: Key, high: Key, cut: Cut, now: float) -> Split:
+        """As `split`, remembered for a moment: a stream of messages to one range is cut the same way each time."""
+        if view is not self._split_view or now >= self._split_until:
+            self._splits.clear()
+            self._split_view, self._split_until = view, now + SPLITS_KEPT_S
+        parts = self._splits.get((low, high, cut))
+        if parts is None:
+            parts = split(view, low, high, cut, now)
+            if len(self._splits) < SPLITS_MAX:
+                self._splits[low, high, cut] = parts
+        return parts
 
     def _unseen(self, message: Deliver) -> tuple[KeyRange, ...]:
         """The parts of the message's ranges that come here for the first time in this attempt."""
