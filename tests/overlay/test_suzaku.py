@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from statistics import mean
 
+import msgspec
 import pytest
 
-from braidmq.host import Address
+from braidmq.host import Address, Message
 from braidmq.overlay.aggregates import Aggregate, merged
 from braidmq.overlay.overlay import Found
 from braidmq.overlay.peers import Peer
 from braidmq.overlay.ring import CHECK_INTERVAL_S
-from braidmq.overlay.suzaku import PERIOD_S, Leaving, Suzaku, SuzakuNode
+from braidmq.overlay.suzaku import PERIOD_S, Leaving, Suzaku, SuzakuNode, Update, Updated
 from braidmq.sim.checkers import fingers_are_right, ring_is_closed_and_sorted
 from braidmq.sim.engine import Constant, Network, Simulator
 from braidmq.sim.layout import lay_out_suzaku
@@ -24,9 +25,13 @@ QUIET_S = 40 * CHECK_INTERVAL_S
 class Country:
     """Hosts with one key each."""
 
-    def __init__(self, seed: int, network: Network | None = None, period_s: float = PERIOD_S) -> None:
+    def __init__(
+        self, seed: int, network: Network | None = None, period_s: float = PERIOD_S, both_ways: bool = True
+    ) -> None:
         self.sim = Simulator(seed, network or Constant(0.01))
         self.period_s = period_s
+        self.both_ways = both_ways
+        self.labels: tuple[str, ...] | None = None
         self.overlays: dict[Address, Suzaku] = {}
         self.leaving: set[Address] = set()
         self.next = 0
@@ -36,7 +41,10 @@ class Country:
             number, self.next = self.next, self.next + 1
         host = self.sim.hosts.get(number) or self.sim.host(number)
         host.restart()
-        overlay = Suzaku(host, lambda: self.introduce(host.address), host.life, period_s=self.period_s)
+        overlay = Suzaku(
+            host, lambda: self.introduce(host.address), host.life, period_s=self.period_s, both_ways=self.both_ways
+        )
+        overlay.labels = lambda _mine, _theirs: self.labels
         one: Aggregate = {"nodes:count": 1, "low:min": number}
         overlay.value = lambda _key: one
         key = b"%06d" % (number * 7919 % 1_000_000)
@@ -116,9 +124,16 @@ class Country:
         return found
 
 
-def grown(count: int, apart_s: float = 1.0, period_s: float = PERIOD_S) -> Country:
+def grown(
+    count: int,
+    apart_s: float = 1.0,
+    period_s: float = PERIOD_S,
+    both_ways: bool = True,
+    labels: tuple[str, ...] | None = None,
+) -> Country:
     """Hosts that have joined one after the other."""
-    country = Country(1, period_s=period_s)
+    country = Country(1, period_s=period_s, both_ways=both_ways)
+    country.labels = labels
     for number in range(count):
         country.sim.at(number * apart_s, country.add)
     country.sim.run(count * apart_s)
@@ -191,6 +206,48 @@ def test_aggregates_count_every_node_once(count: int) -> None:
         assert all(totals)
         known = merged([node.value(), *(total.aggregate for total in totals if total)])
         assert known == {"nodes:count": count, "low:min": 0}
+
+
+def test_chord_sharp_has_fingers_to_one_side_only_and_takes_more_hops() -> None:
+    """The ancestor, by a flag: the same tables to the right, none to the left."""
+    means = {}
+    for both_ways in (True, False):
+        country = grown(48, 0.2, 10.0, both_ways)
+        country.sim.run(country.sim.now + 100 * 10.0)
+        assert all(bool(node.backward) == both_ways for node in country.nodes)
+        ordered = sorted(country.nodes, key=lambda node: node.me.key)
+        for place, node in enumerate(ordered):
+            assert [finger.peer for finger in node.forward] == [
+                ordered[(place + (1 << level)) % 48].me for level in range(1, 6)
+            ]
+        hops = [found.hops for found in country.lookups()]
+        assert max(hops) <= 6
+        means[both_ways] = mean(hops)
+    assert means[True] < means[False]
+
+
+def test_only_the_labels_that_are_wanted_travel() -> None:
+    """Of two labels one, or none at all: updates get smaller by what nobody asks for (seed 000 §4.7)."""
+    sizes: dict[tuple[str, ...] | None, int] = {}
+    for labels in (None, ("low:min",), ()):
+        country = grown(16, 0.2, 10.0, labels=labels)
+        country.sim.run(country.sim.now + 300)
+        for node in country.nodes:
+            for level in range(len(node.forward) + 1):
+                finger = node.finger(level, True)
+                assert finger is not None
+                told = set(finger.total.aggregate) if finger.total else set()
+                assert told == ({"nodes:count", "low:min"} if labels is None else set(labels))
+        sent: list[int] = []
+
+        def weigh(_s: Address, _t: Address, message: Message, _h: int, sent: list[int] = sent) -> None:
+            if isinstance(message, Update | Updated):
+                sent.append(len(msgspec.msgpack.encode(message)))
+
+        country.sim.on_message = weigh
+        country.sim.run(country.sim.now + 200)
+        sizes[labels] = sum(sent)
+    assert sizes[()] < sizes["low:min",] < sizes[None]
 
 
 @pytest.mark.parametrize("seed", range(4))

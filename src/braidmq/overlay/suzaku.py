@@ -377,7 +377,7 @@ class SuzakuNode:
         if not self.link.is_in:
             return None
         self._remember_pointer(asked.asker)
-        if asked.level and asked.level <= LEVELS_MAX:
+        if 0 < asked.level <= LEVELS_MAX and self._overlay.both_ways:
             self._put(asked.level, not asked.forward, Finger(asked.asker, asked.backups, asked.total, self.host.now()))
         beyond = self.finger(asked.level, asked.forward)
         return Updated(
