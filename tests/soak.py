@@ -20,6 +20,9 @@ from tests.overlay.test_skip_graph import rough_city
 from tests.overlay.test_suzaku import Country
 
 NODES = 64
+PROGRESS_EVERY = 50
+"""How often a soak that no terminal shows says how far it is."""
+
 SEEDS_A_PROCESS = 25
 """A process that has run so many is replaced: what is left of dead networks takes up memory."""
 
@@ -93,6 +96,8 @@ def main() -> int:
                 print(f"\n{overlay}, seed {seed}: {len(wrong)} complaints, the first: {wrong[0]}", flush=True)
             if sys.stdout.isatty():
                 print(f"\r{done} of {len(tasks)}, {failed} failed", end="", flush=True)
+            elif done % PROGRESS_EVERY == 0:
+                print(f"{done} of {len(tasks)}, {failed} failed", flush=True)
     print(f"\n{done - failed} passed, {failed} failed in {time.monotonic() - began_at:.0f} s")
     return 1 if failed else 0
 
