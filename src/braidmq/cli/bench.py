@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Coroutine
 from dataclasses import asdict
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -13,6 +11,7 @@ import typer
 from braidmq.cli import output
 from braidmq.cli.connecting import check_text, check_topic, qos_option
 from braidmq.cli.errors import CliError, UsageError
+from braidmq.cli.progress import Bar
 
 if TYPE_CHECKING:
     from braidmq.cli.load import ConnectionsResult, LoadResult
@@ -197,39 +196,16 @@ def _duration(microseconds: float) -> str:
     return f"{microseconds:,.0f} µs" if microseconds < 10_000 else f"{microseconds / 1000:,.1f} ms"
 
 
-class Display:
-    """Progress on a terminal: a bar, and what happens a second. Nothing at all elsewhere."""
+class Display(Bar):
+    """What happens a second, beside the bar."""
 
     def __init__(self, what: str, first: str, second: str) -> None:
+        super().__init__(what)
         self._labels = first, second
-        self._progress: Any = None
-        self._what = what
         self._before = (0.0, 0, 0)
 
-    def __enter__(self) -> Display:
-        if sys.stderr.isatty():
-            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-            self._progress = Progress(
-                TextColumn(self._what),
-                BarColumn(),
-                TimeElapsedColumn(),
-                TextColumn("[cyan]{task.fields[rates]}"),
-                console=output.console(stderr=True),
-                transient=True,
-            )
-            self._task = self._progress.add_task(self._what, total=1.0, rates="")
-            self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
     def update(self, part: float, first: int, second: int) -> None:
-        if self._progress is None:
+        if not self.is_shown:
             return
         import time
 
@@ -244,4 +220,4 @@ class Display:
                 f"{(first - first_then) / (now - then):,.0f} {self._labels[0]}/s  "
                 f"{(second - second_then) / (now - then):,.0f} {self._labels[1]}/s"
             )
-        self._progress.update(self._task, completed=min(part, 1.0), rates=rates)
+        self.show(part, rates)

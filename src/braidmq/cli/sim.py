@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from braidmq.cli import output
 from braidmq.cli.errors import CliError, UsageError
+from braidmq.cli.progress import Bar
 
 if TYPE_CHECKING:
     from braidmq.sim.trial import Report, Trial
@@ -353,43 +352,20 @@ def _print_table(reports: list[Report], means: dict[str, Any], ranges: dict[str,
         output.say(f"Note: {note}.")
 
 
-class Display:
-    """Progress on a terminal. Nothing at all elsewhere."""
+class Display(Bar):
+    """Which trial it is, and what it is at, beside the bar."""
 
     def __init__(self, method: str) -> None:
-        self._progress: Any = None
-        self._method = method
+        super().__init__(method)
         self._before = 0.0
         self._shown = ""
         self._trial = ""
-
-    def __enter__(self) -> Display:
-        if sys.stderr.isatty():
-            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-            self._progress = Progress(
-                TextColumn(self._method),
-                BarColumn(),
-                TimeElapsedColumn(),
-                TextColumn("[cyan]{task.description}"),
-                console=output.console(stderr=True),
-                transient=True,
-            )
-            self._task = self._progress.add_task("", total=1.0)
-            self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._progress is not None:
-            self._progress.stop()
 
     def begin(self, trial: str) -> None:
         self._trial = trial
 
     def update(self, what: str, part: float) -> None:
-        if self._progress is None:
+        if not self.is_shown:
             return
         import time
 
@@ -397,4 +373,4 @@ class Display:
         if now - self._before < 0.1 and what == self._shown:
             return
         self._before, self._shown = now, what
-        self._progress.update(self._task, completed=min(part, 1.0), description=self._trial + what)
+        self.show(part, self._trial + what)
