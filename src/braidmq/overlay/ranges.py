@@ -239,10 +239,6 @@ class RangeDelivery(Service):
             self.host.spawn(self._sweep())
         return self._number
 
-    def cancel(self, number: int) -> None:
-        """Waits for a delivery no longer: nobody will hear of its outcome."""
-        self._open.pop(number, None)
-
     def _begin(self, message: Deliver) -> None:
         introducer = None if self.overlay.view.own else self.overlay.introduce()
         if introducer is None:

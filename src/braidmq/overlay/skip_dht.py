@@ -15,11 +15,11 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import NamedTuple
 
-from braidmq.host import Address, CallError, Forward, Host, Message, Reply, Service, handles
+from braidmq.host import Address, Forward, Host, Message, Reply, Service, handles
 from braidmq.keys import Key, strictly_between
 from braidmq.overlay.membership import DIGITS_MAX, Vector, common_digits
 from braidmq.overlay.peers import Peer
-from braidmq.overlay.skip_graph import FIND_TIMEOUT_S, FIND_TRIES, SkipGraph
+from braidmq.overlay.skip_graph import FIND_TRIES, SkipGraph, outcome
 
 HOPS_MAX = 256
 
@@ -153,15 +153,3 @@ class IdRouter(Service):
         if best is None or (abs(vector - sought), mine.key) < (abs(best_vector - sought), best.key):
             return mine, vector
         return best, best_vector
-
-
-async def outcome(host: Host, reply: Reply) -> Message | None:
-    """What comes of a request that was begun here: the answer, from here or from wherever it went; None if none."""
-    if not isinstance(reply, Forward):
-        return reply
-    assert reply.message is not None
-    try:
-        answer = await host.call(reply.to, reply.message, FIND_TIMEOUT_S)
-    except CallError:
-        return None
-    return answer if isinstance(answer, Message) else None

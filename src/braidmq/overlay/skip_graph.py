@@ -186,9 +186,9 @@ class SkipGraph(Service):
         if introducer is None and not self.view.own:
             introducer = self.introduce()
         if introducer is None:
-            answer = await self._outcome(self.on_find(self.host.address, Find(key, None, 0, before)))
+            answer = await outcome(self.host, self.on_find(self.host.address, Find(key, None, 0, before)))
         else:
-            answer = await self._outcome(Forward(introducer, Find(key, None, 1, before)))
+            answer = await outcome(self.host, Forward(introducer, Find(key, None, 1, before)))
         return answer if isinstance(answer, Found) else None
 
     @handles(Find)
@@ -203,17 +203,6 @@ class SkipGraph(Service):
         if owns(own, find.key) or (find.before and own.right.key == find.key):
             return Found(own.me, own.right, find.hops)
         return Nowhere()
-
-    async def _outcome(self, reply: Reply) -> Message | None:
-        """What comes of a request that was begun here: the answer, from here or from wherever it went."""
-        if not isinstance(reply, Forward):
-            return reply
-        assert reply.message is not None
-        try:
-            answer = await self.host.call(reply.to, reply.message, FIND_TIMEOUT_S)
-        except CallError:
-            return None
-        return answer if isinstance(answer, Message) else None
 
     async def _locate_base(self, node: VirtualNode, base: RingNode, key: Key) -> Gap | None:
         """Where a key belongs on level 0. Who is in asks others first: they may know of another ring."""
@@ -267,14 +256,14 @@ class SkipGraph(Service):
     def _seek(self, node: VirtualNode, level: int, foreign: bool) -> Awaitable[Message | None]:
         """Walks from a node to the left, on the level below."""
         if not node.is_linked(level - 1):
-            return self._outcome(None)
+            return outcome(self.host, None)
         below = node.levels[level - 1]
         if below.left.key == node.key:
-            return self._outcome(Nobody())
+            return outcome(self.host, Nobody())
         seek = Seek(list_of(self.vector, level), below.left.key, below.me, foreign, 1)
         if below.left.address != self.host.address:
-            return self._outcome(Forward(below.left.address, seek))
-        return self._outcome(self.on_seek(self.host.address, seek))
+            return outcome(self.host, Forward(below.left.address, seek))
+        return outcome(self.host, self.on_seek(self.host.address, seek))
 
     @handles(Seek)
     def on_seek(self, origin: Address, seek: Seek) -> Reply:
@@ -406,6 +395,18 @@ class SkipGraph(Service):
             for node in self.nodes.values():
                 if len(node.levels) > level:
                     self._forget_top(node)
+
+
+async def outcome(host: Host, reply: Reply) -> Message | None:
+    """What comes of a request that was begun here: the answer, from here or from wherever it went; None if none."""
+    if not isinstance(reply, Forward):
+        return reply
+    assert reply.message is not None
+    try:
+        answer = await host.call(reply.to, reply.message, FIND_TIMEOUT_S)
+    except CallError:
+        return None
+    return answer if isinstance(answer, Message) else None
 
 
 def _links(node: VirtualNode) -> tuple[tuple[Peer, Peer], ...]:

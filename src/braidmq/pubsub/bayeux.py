@@ -21,7 +21,8 @@ from typing import NamedTuple
 from braidmq.host import Address, Forward, Message, Reply, handles
 from braidmq.overlay.membership import Vector
 from braidmq.overlay.peers import Peer
-from braidmq.overlay.skip_dht import LostId, Walk, outcome
+from braidmq.overlay.skip_dht import LostId, Walk
+from braidmq.overlay.skip_graph import outcome
 from braidmq.pubsub.rendezvous_tree import Branch, Joined, NoRoom, RendezvousTree
 
 LEAVE_TRIES = 3

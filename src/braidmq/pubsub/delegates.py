@@ -31,6 +31,7 @@ from braidmq.overlay.overlay import Found, Overlay
 from braidmq.overlay.peers import Acquaintances, Peer
 from braidmq.overlay.ring import CALL_TIMEOUT_S, owns
 from braidmq.overlay.segments import JUST_AFTER, KeyRange
+from braidmq.pubsub.method import ignore
 
 CHECK_S = 30.0
 """How often a publisher looks for clusters: the longest that one is unknown to it, or still known and gone."""
@@ -159,7 +160,7 @@ class Directories(Service):
         self._overlay = overlay
         self._host: Host = overlay.host
         self._cluster = cluster
-        self.on_learnt: Callable[[Directory], None] = _ignore
+        self.on_learnt: Callable[[Directory], None] = ignore
         """Called when a directory has been learnt, or could not be, and when an area was found to be gone."""
         self._kept: dict[str, Directory] = {}
         self._others: dict[tuple[str, str | None], Directory] = {}
@@ -308,7 +309,3 @@ class Directories(Service):
         if node is None or not node.is_in or not owns(node, asked.key):
             return NotBeside()
         return Found(node.me, node.right, 0)
-
-
-def _ignore(*_: object) -> None:
-    """Nobody listens."""

@@ -32,7 +32,7 @@ from braidmq.overlay.ring import CALL_TIMEOUT_S
 from braidmq.overlay.segments import KeyRange, without
 from braidmq.overlay.splitting import Cut
 from braidmq.pubsub.delegates import CHECK_S, Area, Directories, Directory
-from braidmq.pubsub.method import OnDemand, OnMessage, OnQuestion, Publication
+from braidmq.pubsub.method import OnDemand, OnMessage, OnQuestion, Publication, ignore, no_answer
 from braidmq.pubsub.proofs import Carried, Proofs, Proven
 from braidmq.pubsub.seen import Seen
 
@@ -104,9 +104,9 @@ class Locality(Service):
         self.name = name
         self.cluster = cluster
         self.check_s = check_s
-        self.on_message: OnMessage = _ignore
-        self.on_demand: OnDemand = _ignore
-        self.on_question: OnQuestion = _no_answer
+        self.on_message: OnMessage = ignore
+        self.on_demand: OnDemand = ignore
+        self.on_question: OnQuestion = no_answer
         self.given_up = 0
         """Publications that some cluster may have missed, as nobody there took them or there was no room to wait."""
         self.ranges = RangeDelivery(overlay, self._on_delivery)
@@ -372,11 +372,3 @@ class Locality(Service):
 def home_of(cluster: str, name: str) -> Key:
     """The key at which a broker stands while it advertises anything: of no topic, before all of them."""
     return key_of("", Role.PUBLISHER, cluster, name)
-
-
-def _ignore(*_: object) -> None:
-    """Nobody listens."""
-
-
-def _no_answer(_topic: str, _body: bytes) -> None:
-    """Nobody knows."""

@@ -72,3 +72,11 @@ class ProvenMethod(Method, Protocol):
     def ask(self, topic: str, body: bytes, timeout_s: float, on_outcome: OnOutcome) -> None:
         """Puts a question to all subscribers of a topic, which need not be advertised; `answers` has what they say."""
         ...
+
+
+def ignore(*_: object) -> None:
+    """Nobody listens."""
+
+
+def no_answer(_topic: str, _body: bytes) -> None:
+    """Nobody knows."""

@@ -30,7 +30,7 @@ from braidmq.overlay.overlay import Overlay
 from braidmq.overlay.ranges import Delivery, OnOutcome, RangeDelivery
 from braidmq.overlay.segments import KeyRange
 from braidmq.overlay.splitting import Cut
-from braidmq.pubsub.method import OnDemand, OnMessage, OnQuestion, Publication
+from braidmq.pubsub.method import OnDemand, OnMessage, OnQuestion, Publication, ignore, no_answer
 
 COMPARE_S = 30.0
 """How often a publisher that is suspended compares itself with its neighbour: the longest that a lost signal lasts."""
@@ -91,9 +91,9 @@ class RelayFree(Service):
         self.cluster = cluster
         self.cut = cut
         self.compare_s = compare_s
-        self.on_message: OnMessage = _ignore
-        self.on_demand: OnDemand = _ignore
-        self.on_question: OnQuestion = _no_answer
+        self.on_message: OnMessage = ignore
+        self.on_demand: OnDemand = ignore
+        self.on_question: OnQuestion = no_answer
         self.ranges = RangeDelivery(overlay, self._on_delivery)
         self.ranges.on_nobody = self._on_nobody
         self._subscribed: dict[str, None] = {}
@@ -385,11 +385,3 @@ class RelayFree(Service):
 
 def _is_in(key: Key, keys: KeyRange) -> bool:
     return keys[0] <= key < keys[1]
-
-
-def _ignore(*_: object) -> None:
-    """Nobody listens."""
-
-
-def _no_answer(_topic: str, _body: bytes) -> None:
-    """Nobody knows."""

@@ -22,8 +22,8 @@ from typing import Generic, TypeVar
 from braidmq.host import Address, CallError, Forward, Message, Reply, Service, handles
 from braidmq.overlay.membership import Vector
 from braidmq.overlay.peers import Peer
-from braidmq.overlay.skip_dht import IdRouter, LostId, Walk, id_of, outcome
-from braidmq.overlay.skip_graph import FIND_TIMEOUT_S
+from braidmq.overlay.skip_dht import IdRouter, LostId, Walk, id_of
+from braidmq.overlay.skip_graph import FIND_TIMEOUT_S, outcome
 from braidmq.pubsub.method import OnDemand, OnMessage, Publication
 from braidmq.pubsub.seen import Seen
 

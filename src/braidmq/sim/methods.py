@@ -24,7 +24,7 @@ from braidmq.overlay.suzaku import PERIOD_S, Suzaku
 from braidmq.pubsub.bayeux import Bayeux
 from braidmq.pubsub.can_multicast import CanMulticast
 from braidmq.pubsub.locality import Locality, home_of
-from braidmq.pubsub.method import Method
+from braidmq.pubsub.method import Method, ignore
 from braidmq.pubsub.relay_free import RelayFree
 from braidmq.pubsub.scribe import Scribe
 from braidmq.sim import layout_flexible, layout_skip
@@ -222,7 +222,7 @@ class ByHash(msgspec.Struct, frozen=True):
         names: dict[Address, tuple[Key, ...]] = {broker: (name_of(broker).encode(),) for broker in range(cast.brokers)}
         graphs = layout_skip.lay_out(sim, names, sim.seed)
         return {
-            broker: self.make(IdRouter(graphs[broker]), _ignore, _ignore, refresh_s=None)
+            broker: self.make(IdRouter(graphs[broker]), ignore, ignore, refresh_s=None)
             for broker in range(cast.brokers)
         }
 
@@ -233,15 +233,11 @@ class ByHash(msgspec.Struct, frozen=True):
             graph.found(name)
         else:
             host.spawn(graph.join(name))
-        return self.make(IdRouter(graph), _ignore, _ignore)
+        return self.make(IdRouter(graph), ignore, ignore)
 
     def is_in(self, method: Method) -> bool:
         assert isinstance(method, Scribe | Bayeux | CanMulticast)
         return bool(method.router.graph.view.own)
-
-
-def _ignore(*_: object) -> None:
-    """Nobody listens yet."""
 
 
 def _lay_out_suzaku(

@@ -198,7 +198,7 @@ class Braid(Service):
         """The method, if it can prove who has a publication."""
         self.name = name
         self.introducers = introducers
-        self._home = key_of(HOME, Role.PUBLISHER, "", name)
+        self.home = key_of(HOME, Role.PUBLISHER, "", name)
         """The key by which this broker stands in the overlay whatever it wants and publishes."""
         self.shapes = Shapes()
         self.interest = Interest()
@@ -278,9 +278,9 @@ class Braid(Service):
             await self.host.sleep(pause_s * self.host.chance.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, 2.0)
         if self.introducers() is None:
-            self.overlay.found(self._home)
+            self.overlay.found(self.home)
         else:
-            await self.overlay.join(self._home)
+            await self.overlay.join(self.home)
         await self.method.subscribe(HOME)
         await self.method.advertise(HOME)
         self.is_in = True
@@ -326,7 +326,7 @@ class Braid(Service):
         while under_way:
             await self.host.sleep(POLL_S)
         await self.directory.leave()
-        await self.overlay.leave(self._home)
+        await self.overlay.leave(self.home)
 
     # Shapes
 

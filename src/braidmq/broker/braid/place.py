@@ -46,7 +46,7 @@ from braidmq.pubsub import (
     rendezvous_tree,
     scribe,
 )
-from braidmq.pubsub.method import Method
+from braidmq.pubsub.method import Method, ignore
 
 if TYPE_CHECKING:
     from braidmq.broker.broker import Broker
@@ -163,10 +163,6 @@ def build(config: BraidConfig, host: NetHost, name: str, life: int, introducers:
         return graph, relay_free.RelayFree(graph, name, config.cluster, Cut.MRF)
     router = skip_dht.IdRouter(graph)
     if config.method == "canmc":
-        return graph, can_multicast.CanMulticast(router, _ignore, _ignore)
+        return graph, can_multicast.CanMulticast(router, ignore, ignore)
     tree = scribe.Scribe if config.method == "scribe" else bayeux.Bayeux
-    return graph, tree(router, _ignore, _ignore)
-
-
-def _ignore(*_: object) -> None:
-    """Until the braid listens."""
+    return graph, tree(router, ignore, ignore)

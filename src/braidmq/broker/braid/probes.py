@@ -16,7 +16,7 @@ from braidmq.net.host import NetHost
 from braidmq.overlay.ranges import Deliver, RangeDelivery
 from braidmq.pubsub.can_messages import CanFlood
 from braidmq.pubsub.locality import HandOver
-from braidmq.pubsub.method import Method, ProvenMethod, Publication
+from braidmq.pubsub.method import Method, ProvenMethod, Publication, ignore
 from braidmq.pubsub.proofs import Carried
 from braidmq.pubsub.relay_free import RelayFree
 from braidmq.pubsub.rendezvous_tree import Down, Submit
@@ -114,7 +114,7 @@ class Probes(Service):
             for topic_filter in filters:
                 body = MARK + _encode(Probe(token, self._host.address, topic_filter, self._clock()))
                 if surely and isinstance(self._method, ProvenMethod):
-                    self._method.publish_surely(topic_filter, body, timeout_s, _ignore)
+                    self._method.publish_surely(topic_filter, body, timeout_s, ignore)
                 else:
                     self._method.publish(topic_filter, body)
             while self._host.now() < min(trace.heard_at + QUIET_S, began_at + timeout_s):
@@ -186,7 +186,3 @@ def _read(body: bytes) -> Probe | None:
         return _decode(body[len(MARK) :])
     except msgspec.MsgspecError:
         return None
-
-
-def _ignore(_outcome: object) -> None:
-    """Who has it says so itself."""

@@ -100,7 +100,6 @@ class Status(Service):
         self.hops = HopCounts()
         self._host = braid.host
         self._began_at = braid.host.now()
-        self._home = key_of(HOME, Role.PUBLISHER, "", braid.name)
         self._probes = Probes(braid.host, braid.method, braid.name, cluster, braid.broker.now)
         self._pass_on = braid.method.on_message
         braid.method.on_message = self._on_message
@@ -148,7 +147,7 @@ class Status(Service):
         return sum(not outlet.is_open for outlet in self.braid.outlets)
 
     def _home_node(self) -> RingNode | None:
-        return self.braid.overlay.view.own.get(self._home)
+        return self.braid.overlay.view.own.get(self.braid.home)
 
     @property
     def repairs(self) -> int:
