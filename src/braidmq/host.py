@@ -115,6 +115,8 @@ class handles:  # noqa: N801 - reads as a decorator
 class Service:
     """A protocol's side that hears: its marked handlers are found once, when the class is made."""
 
+    __slots__ = ()
+
     handlers: ClassVar[dict[type[Message], str]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -412,12 +412,14 @@ class RingNode:
         return True
 
     def on_ask_left(self, origin: Address, asked: AskLeft) -> TellLeft:
-        now = self.host.now()
-        nearer = tuple(
-            peer
-            for peer in (self.right, self.left, *self.neighbours, *self.known)
-            if strictly_between(self.me.key, peer.key, asked.me.key) and not self.known.is_suspected(peer.key, now)
-        )
+        now, is_suspected = self.host.now(), self.known.is_suspected
+        peers = (self.right, self.left, *self.neighbours, *self.known)
+        start, end = self.me.key, asked.me.key
+        if start < end:
+            between = [peer for peer in peers if start < peer.key < end]
+        else:
+            between = [peer for peer in peers if peer.key > start or peer.key < end]
+        nearer = tuple([peer for peer in between if not is_suspected(peer.key, now)])
         self.known.meet((asked.me,))
         self.known.trust(asked.me)
         return TellLeft(self.status is Status.IN, self.me.life, self.right, self.rseq, nearer[: 2 * NEIGHBOURS_MAX])
@@ -427,11 +429,16 @@ class RingNode:
 
     def _nearest(self, peers: tuple[Peer, ...], best: Peer | None) -> Peer | None:
         """The unsuspected one that is nearest to the left of this node."""
-        now = self.host.now()
+        now, is_suspected, mine = self.host.now(), self.known.is_suspected, self.me.key
         for peer in peers:
-            if peer.key == self.me.key or self.known.is_suspected(peer.key, now):
-                continue
-            if best is None or strictly_between(best.key, peer.key, self.me.key):
+            key = peer.key
+            if best is None:
+                is_nearer = key != mine
+            elif best.key < mine:
+                is_nearer = best.key < key < mine
+            else:
+                is_nearer = key > best.key or key < mine
+            if is_nearer and not is_suspected(key, now):
                 best = peer
         return best
 

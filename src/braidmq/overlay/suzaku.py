@@ -433,6 +433,23 @@ class SuzakuNode:
 class Suzaku(Service):
     """The overlay of one host: all its keys (siblings), which share what they know."""
 
+    __slots__ = (
+        "_lives",
+        "_on_link",
+        "_view",
+        "_way_addresses",
+        "_way_keys",
+        "both_ways",
+        "host",
+        "introduce",
+        "labels",
+        "nodes",
+        "on_change",
+        "period_s",
+        "ring",
+        "value",
+    )
+
     def __init__(
         self,
         host: Host,
@@ -591,13 +608,15 @@ class Suzaku(Service):
         if not keys or find.hops > LOOKUP_HOPS_MAX:
             return Lost()
         place = bisect_right(keys, key) - 1
-        best, address = keys[place], self._way_addresses[place]
-        if address == self.host.address:
-            link = self.nodes[best].link
+        best = keys[place]
+        node = self.nodes.get(best)
+        if node is not None:
+            link = node.link
             return Found(link.me, link.right, find.hops) if link.is_in and owns(link, key) else Lost()
-        if in_arc(find.to, key, best):
+        to = find.to
+        if to <= key < best or (to >= best and (to <= key or key < best)):  # in_arc(to, key, best), at no call's cost
             return Lost()  # it was for a node that is gone, and from here it would go back
-        return Forward(address, Find(best, key, find.hops + 1))
+        return Forward(self._way_addresses[place], Find(best, key, find.hops + 1))
 
     def make_ways(self) -> tuple[Key, ...]:
         """Puts together all that lookups need, once after each change: two rows that are quick to read.

@@ -266,14 +266,13 @@ class Simulator:
         if self.on_message is not None:
             self.on_message(sender, to, message, hops)
         origin = sender if call is None else call.host.address
-        forwards = 0
-        while forwards < FORWARDS_WITHIN_MAX:
+        for _ in range(FORWARDS_WITHIN_MAX):
             handler = host.table.get(type(message))
             if handler is None:
                 reply: Reply = Refused(f"{to} has no handler for {type(message).__name__}")
             else:
                 reply = handler[1](host.services[handler[0]], origin, message)
-            if not isinstance(reply, Forward):
+            if type(reply) is not Forward:
                 if call is not None and reply is not None:
                     self._answer(host, call, reply)
                 return
@@ -281,7 +280,6 @@ class Simulator:
             if reply.to != to:
                 self.transmit(host, reply.to, message, call, hops + 1)
                 return
-            forwards += 1
         raise RuntimeError(f"{to!r} forwards {message!r} to itself without end")
 
     def _answer(self, host: SimHost, call: Call, reply: Message) -> None:
