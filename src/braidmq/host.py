@@ -13,7 +13,7 @@ paper, and look at their state again after each `await`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, MutableSequence, Sequence
-from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform, final
 
 import msgspec
 
@@ -26,6 +26,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     """What one host tells another: a plain value, made once and never changed, that knows no behaviour."""
 
 
+@final
 class Forward(msgspec.Struct, frozen=True, gc=False):
     """A handler's wish that a request goes on to another host, as it is or as `message`."""
 
