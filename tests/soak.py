@@ -13,6 +13,7 @@ from collections.abc import Callable
 from multiprocessing import Pool
 
 from braidmq.overlay.suzaku import PERIOD_S
+from tests.overlay.city import settle
 from tests.overlay.test_flexible_graph import rough_flexible
 from tests.overlay.test_ring import QUIET_S, Rough, Town
 from tests.overlay.test_ring import wrong as wrong_ring
@@ -39,7 +40,8 @@ def ring(seed: int) -> list[str]:
         town.add()
     for second in range(CHURN_FROM_S, CHURN_UNTIL_S):
         town.sim.at(second, town.churn)
-    town.sim.run(CHURN_UNTIL_S + QUIET_S)
+    town.sim.run(CHURN_UNTIL_S)
+    settle(town.sim, lambda: wrong_ring(town), QUIET_S)
     return wrong_ring(town)
 
 
@@ -49,7 +51,8 @@ def suzaku(seed: int) -> list[str]:
         country.add()
     for second in range(CHURN_FROM_S, CHURN_UNTIL_S):
         country.sim.at(second, country.churn)
-    country.sim.run(CHURN_UNTIL_S + QUIET_S + 60 * PERIOD_S)
+    country.sim.run(CHURN_UNTIL_S)
+    settle(country.sim, country.wrong, QUIET_S + 60 * PERIOD_S)
     return country.wrong()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from braidmq.host import Address
@@ -15,6 +16,10 @@ G = TypeVar("G", bound=Overlay)
 
 INSIDE_MIN = 8
 """If all were lost who are in, nobody could ever come back in: so few are spared."""
+
+
+LOOKS, LOOK_EVERY_S = 3, 20.0
+"""How often in a row nothing may be wrong until a network counts as settled, and the virtual time between two looks."""
 
 
 class City(Generic[G]):
@@ -35,7 +40,12 @@ class City(Generic[G]):
         """All keys that it stands for, or is about to."""
         raise NotImplementedError
 
-    def complaints(self, graphs: list[G]) -> list[str]:
+    def broken(self, graphs: list[G]) -> list[str]:
+        """What is wrong with the links and tables, seen from outside."""
+        raise NotImplementedError
+
+    def unreached(self, graphs: list[G]) -> list[str]:
+        """What lookups and deliveries do not find; they take some time."""
         raise NotImplementedError
 
     def new_key(self) -> Key:
@@ -101,12 +111,16 @@ class City(Generic[G]):
 
     def wrong(self) -> list[str]:
         """Everybody stands for the keys that it should, and whatever else the overlay promises."""
+        return self.wrong_outside() + self.unreached(list(self.graphs.values()))
+
+    def wrong_outside(self) -> list[str]:
+        """What can be seen without asking anybody."""
         found = [
             f"{address} has {sorted(self.keys_of(graph))}, not {sorted(self.wanted[address])}"
             for address, graph in self.graphs.items()
             if sorted(self.keys_of(graph)) != sorted(self.wanted[address])
         ]
-        return found + self.complaints(list(self.graphs.values()))
+        return found + self.broken(list(self.graphs.values()))
 
 
 def endure(city: City[G], brokers: int, quiet_s: float) -> None:
@@ -115,7 +129,17 @@ def endure(city: City[G], brokers: int, quiet_s: float) -> None:
         city.start(address, [city.new_key() for _ in range(1 + address % 3)])
     for second in range(30, 120):
         city.sim.at(second, city.churn)
-    city.sim.run(120 + quiet_s)
+    city.sim.run(120)
+    settle(city.sim, city.wrong_outside, quiet_s)
+
+
+def settle(sim: Simulator, wrong: Callable[[], list[str]], quiet_s: float) -> None:
+    """Lets so much time pass; less if nothing is wrong at some looks in a row."""
+    ends_at = sim.now + quiet_s
+    right = 0
+    while sim.now < ends_at and right < LOOKS:
+        sim.run(min(ends_at, sim.now + LOOK_EVERY_S))
+        right = 0 if wrong() else right + 1
 
 
 def rough() -> Rough:

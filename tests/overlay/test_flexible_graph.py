@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import statistics
+from collections import Counter
 from random import Random
 
 import msgspec
 import pytest
 
-from braidmq.host import Address
+from braidmq.host import Address, Message
 from braidmq.keys import Key, Role, key_of, segment
-from braidmq.overlay.flexible_graph import CHECK_INTERVAL_S, FlexibleGraph
+from braidmq.overlay.flexible_graph import (
+    CHECK_S,
+    EXPLORE_MAX_S,
+    LEARNERS_MAX,
+    OTHERS_MIN,
+    ROUND_S,
+    SLOW_ROUND_MAX_S,
+    FlexibleGraph,
+)
 from braidmq.overlay.flexible_messages import SIZE_MAX, Exchange, Gone, Greet
 from braidmq.overlay.flexible_table import Contact, is_better, subscribers_of
 from braidmq.overlay.membership import DIGITS_MAX
@@ -28,7 +38,7 @@ TOPICS = 8
 SIZE = 30
 """Small tables, so that not everybody fits."""
 
-QUIET_S = 2 * SUSPICION_S + SIZE * CHECK_INTERVAL_S
+QUIET_S = 2 * SUSPICION_S + CHECK_S
 """Long enough for all entries to be checked, and for the suspected to be trusted and learnt again."""
 
 
@@ -50,9 +60,11 @@ class Province(City[FlexibleGraph]):
         role = Role.SUBSCRIBER if self.sim.chance.random() < 0.8 else Role.PUBLISHER
         return key_of(f"t{self.sim.chance.randrange(TOPICS)}", role, "", f"b{self.next_key:05}")
 
-    def complaints(self, graphs: list[FlexibleGraph]) -> list[str]:
-        keys = [self.new_key() for _ in range(4)]
-        return graph_is_whole(graphs) + lookups_end_at_owners(self.sim, graphs, keys)
+    def broken(self, graphs: list[FlexibleGraph]) -> list[str]:
+        return graph_is_whole(graphs)
+
+    def unreached(self, graphs: list[FlexibleGraph]) -> list[str]:
+        return lookups_end_at_owners(self.sim, graphs, [self.new_key() for _ in range(4)])
 
 
 def rough_flexible(seed: int, brokers: int = 12) -> list[str]:
@@ -196,9 +208,9 @@ def test_who_lies_about_its_address_is_not_learnt() -> None:
     province.sim.run(1)
     graph, me = province.graphs[0], Contact(Peer(b"\xff\0", 9, 1), 1)
     assert isinstance(graph.on_greet(8, Greet(key, me)), Gone)
-    assert isinstance(graph.on_exchange(8, Exchange(key, me, 10, ())), Gone)
+    assert isinstance(graph.on_exchange(8, Exchange(key, me, 10, 10, ())), Gone)
     assert len(graph.nodes[key].table) == 0
-    graph.on_exchange(9, Exchange(key, me, 10, ()))
+    graph.on_exchange(9, Exchange(key, me, 10, 10, ()))
     assert graph.nodes[key].table.contacts == (me,)
     graph.on_gone(8, Gone(me.peer))
     assert len(graph.nodes[key].table) == 1
@@ -216,22 +228,92 @@ def test_a_publisher_can_ask_at_once() -> None:
     province.sim.run(303)
     publisher = province.graphs[0]
     publisher.forget(late)
-    province.sim.hosts[0].spawn(publisher.explore(publisher.view.own_keys[0]))
+    publisher.explore(publisher.view.own_keys[0])
     province.sim.run(304)
     assert late in [entry.peer.key for entry in publisher.view.entries]
+
+
+def test_a_publisher_asks_again_after_a_pause_that_grows_while_it_finds_nothing() -> None:
+    province = Province(7, Constant(0.01))
+    for address in range(6):
+        province.start(address, [key_of("a", Role.SUBSCRIBER if address else Role.PUBLISHER, "", f"b{address:02}")])
+    province.sim.run(1000)
+    asked: list[float] = []
+
+    def count(sender: Address, _to: Address, message: Message, _hops: int) -> None:
+        if isinstance(message, Exchange) and sender == 0:
+            asked.append(province.sim.now)
+
+    publisher, key = province.graphs[0], province.wanted[0][0]
+    province.sim.on_message = count
+    for hundredth in range(6000):
+        province.sim.at(1000 + hundredth / 100, lambda: publisher.explore(key))
+    province.sim.run(1004)
+    assert len(asked) >= 3
+    asked.clear()
+    province.sim.run(1060)
+    assert len(asked) <= 2 + 56 / EXPLORE_MAX_S + 56 / (SLOW_ROUND_MAX_S / 2)
+
+
+def test_many_keys_of_a_broker_share_its_entries() -> None:
+    province = Province(8, Constant(0.01))
+    for address in range(24):
+        province.start(address, [key_of("a", Role.SUBSCRIBER, "", f"b{address:02}")])
+    province.sim.run(20)
+    mine = [key_of(f"m{number:02}", Role.SUBSCRIBER, "", "b00") for number in range(60)]
+    asked = Counter[int]()
+
+    def count(sender: Address, _to: Address, message: Message, _hops: int) -> None:
+        if isinstance(message, Exchange) and sender == 0:
+            asked[int(province.sim.now)] += 1
+
+    province.sim.on_message = count
+    for key in mine:
+        province.wanted[0].append(key)
+        province.join(0, key)
+    province.sim.run(20 + QUIET_S)
+    assert province.wrong() == []
+    assert max(asked.values()) <= len(mine) + 2 * LEARNERS_MAX / ROUND_S, "the first rounds come at once"
+    assert statistics.mean(asked[second] for second in range(22, 42)) <= 2 * LEARNERS_MAX / ROUND_S
+    tables = {key: node.table for key, node in province.graphs[0].nodes.items()}
+    assert {table.others_max for table in tables.values()} == {OTHERS_MIN}
+    assert len(tables.pop(province.wanted[0][0]).own_subscribers()) == 23, "its topic has them all"
+    for table in tables.values():
+        assert len(table) <= max(OTHERS_MIN, len(table.levels()) + 2)
+    for key in mine[3:]:
+        province.unsubscribe(0, key)
+    province.sim.run(province.sim.now + QUIET_S)
+    assert province.wrong() == []
+    assert {node.table.others_max for node in province.graphs[0].nodes.values()} == {SIZE}
+    assert {len(node.table) for node in province.graphs[0].nodes.values()} == {23}
+
+
+def test_what_a_broker_was_before_its_restart_is_forgotten() -> None:
+    province = Province(9, Constant(0.01))
+    for address in range(8):
+        province.start(
+            address, [key_of("a", Role.SUBSCRIBER, "", f"b{address}"), key_of("b", Role.PUBLISHER, "", f"b{address}")]
+        )
+    province.sim.run(60)
+    before, other = province.wanted[3]
+    assert any(node.table.get(before) for node in province.graphs[1].nodes.values())
+    province.crash(3)
+    province.start(3, [other])
+    province.sim.run(90)
+    assert entries_are_there(list(province.graphs.values())) == []
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        Exchange(b"a", Contact(Peer(b"b", 1), 1 << DIGITS_MAX), 60, ()),
-        Exchange(b"a", Contact(Peer(b"b", 1), 5), 60, (Contact(Peer(b"c", 2), -1),)),
-        Exchange(b"a", Contact(Peer(b"b", 1), 5), SIZE_MAX + 1, ()),
-        Exchange(b"a", Contact(Peer(b"b", 1), 5), 60, (Contact(Peer(b"c", 2), 7),) * (SIZE_MAX + 1)),
+        Exchange(b"a", Contact(Peer(b"b", 1), 1 << DIGITS_MAX), 60, 60, ()),
+        Exchange(b"a", Contact(Peer(b"b", 1), 5), 60, 60, (Contact(Peer(b"c", 2), -1),)),
+        Exchange(b"a", Contact(Peer(b"b", 1), 5), SIZE_MAX + 1, 60, ()),
+        Exchange(b"a", Contact(Peer(b"b", 1), 5), 60, 60, (Contact(Peer(b"c", 2), 7),) * (SIZE_MAX + 1)),
     ],
 )
 def test_what_cannot_be_is_not_let_in(wrong: Exchange) -> None:
-    good = Exchange(b"a", Contact(Peer(b"b", 1), 5), 60, (Contact(Peer(b"c", 2), 7),))
+    good = Exchange(b"a", Contact(Peer(b"b", 1), 5), 60, 60, (Contact(Peer(b"c", 2), 7),))
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(good), type=Exchange) == good
     with pytest.raises(msgspec.ValidationError):
         msgspec.msgpack.decode(msgspec.msgpack.encode(wrong), type=Exchange)

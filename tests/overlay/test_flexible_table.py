@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -26,7 +27,8 @@ def contact(key: bytes, digits: int, life: int = 0) -> Contact:
 
 def table(size: int, contacts: list[Contact], sticky: tuple[bytes, ...] = ()) -> FlexibleTable:
     """A table of a node at 45 with a vector of zeros."""
-    made = FlexibleTable(ME, 0, size, (LOW, HIGH))
+    made = FlexibleTable(ME, 0, size, size)
+    made.subscribers = (LOW, HIGH)
     made.sticky = sticky
     made.learn(contacts)
     return made
@@ -36,14 +38,37 @@ def of_level(key: bytes, level: int) -> Contact:
     return contact(key, 1 << DIGITS - 1 - level)
 
 
-def brute_force(owner: FlexibleTable, contacts: list[Contact]) -> bytes | None:
-    """The key that the order says is to be dropped: no other one leaves a better table."""
+def brute_force(owner: FlexibleTable, contacts: list[Contact], may_go: Callable[[bytes], bool]) -> bytes | None:
+    """The key that the order says is to be dropped, of those that may go: no other one leaves a better table."""
     best: tuple[bytes, list[Contact]] | None = None
     for out in contacts:
         rest = [other for other in contacts if other is not out]
-        if out.peer.key not in owner.sticky and (best is None or is_better(owner, rest, best[1])):
-            best = (out.peer.key, rest)
+        if out.peer.key not in owner.sticky and may_go(out.peer.key):
+            if best is None or is_better(owner, rest, best[1]):
+                best = (out.peer.key, rest)
     return best[0] if best else None
+
+
+def anybody(_key: bytes) -> bool:
+    return True
+
+
+def kept(owner: FlexibleTable, contacts: list[Contact]) -> list[Contact]:
+    """What the order and the bounds leave of contacts."""
+    left = sorted(contacts, key=lambda c: c.peer.key)
+
+    def is_other(key: bytes) -> bool:
+        return not owner.is_subscriber(key)
+
+    while len(left) > owner.size and (key := brute_force(owner, left, anybody)) is not None:
+        left = [other for other in left if other.peer.key != key]
+    while sum(is_other(one.peer.key) for one in left) > owner.others_max:
+        key = brute_force(owner, left, is_other)
+        rest = [other for other in left if other.peer.key != key]
+        if key is None or set(map(owner.level_of, rest)) != set(map(owner.level_of, left)):
+            break
+        left = rest
+    return left
 
 
 @st.composite
@@ -61,10 +86,33 @@ def crowds(draw: st.DrawFn) -> tuple[FlexibleTable, list[Contact]]:
 def test_the_filter_drops_what_the_order_says(crowd: tuple[FlexibleTable, list[Contact]]) -> None:
     owner, contacts = crowd
     expected, left = [], contacts
-    while (key := brute_force(owner, left)) is not None:
+    while (key := brute_force(owner, left, anybody)) is not None:
         expected.append(key)
         left = [other for other in left if other.peer.key != key]
     assert owner.filter(contacts, len(contacts)) == expected
+
+
+@settings(max_examples=400, deadline=None)
+@given(crowds(), st.integers(2, 12), st.integers(1, 12), st.integers(1, 15))
+def test_newcomers_are_judged_as_the_order_says(
+    crowd: tuple[FlexibleTable, list[Contact]], size: int, others_max: int, first: int
+) -> None:
+    owner, contacts = crowd
+    owner.size, owner.others_max = size, others_max
+    Random(size).shuffle(contacts)
+    owner.learn(contacts[:first])
+    assert list(owner.contacts) == kept(owner, contacts[:first])
+    for newcomer in contacts[first:]:
+        expected = kept(owner, [*owner.contacts, newcomer])
+        assert owner.preview([newcomer]) == [one for one in expected if one is newcomer]
+    late = contacts[first:]
+    expected = kept(owner, [*owner.contacts, *late])
+    assert owner.preview(late) == [one for one in expected if owner.get(one.peer.key) is None]
+    owner.learn(late)
+    assert list(owner.contacts) == expected
+    owner.others_max //= 2
+    assert owner.trim() == (expected != kept(owner, expected))
+    assert list(owner.contacts) == kept(owner, expected)
 
 
 @settings(max_examples=200, deadline=None)

@@ -28,10 +28,13 @@ class SkipCity(City[SkipGraph]):
     def keys_of(self, graph: SkipGraph) -> list[Key]:
         return list(graph.nodes)
 
-    def complaints(self, graphs: list[SkipGraph]) -> list[str]:
+    def broken(self, graphs: list[SkipGraph]) -> list[str]:
+        return levels_are_right(graphs)
+
+    def unreached(self, graphs: list[SkipGraph]) -> list[str]:
         keys = [b"%05d" % self.sim.chance.randrange(100_000) for _ in range(4)]
-        wrong = levels_are_right(graphs) + lookups_end_at_owners(self.sim, graphs, keys)
-        return wrong + ranges_reach_each_once(self.sim, graphs, min(keys), max(keys))
+        lost = lookups_end_at_owners(self.sim, graphs, keys)
+        return lost + ranges_reach_each_once(self.sim, graphs, min(keys), max(keys))
 
 
 def rough_city(seed: int, brokers: int = 12) -> SkipCity:

@@ -15,25 +15,36 @@ The paper learns by asking around, in part at random. Here a node asks for what 
   same nodes there as I do. So one level's entries lead to the next level's, as the walks of a Skip Graph do. Rounds
   follow each other quickly until nothing has become better in all turns, then slowly.
 - *Greeting.* What was heard of enters a table only once it has answered itself, so what is dead is not passed on; and
-  who greets is learnt by the one it greets. A few entries are greeted in each slow round to see if they are there.
-- *Going.* A node knows whom it has met, either way, and tells them when it leaves. In the paper it tells the publishers
-  by a range query, and all others find out later.
+  who greets is learnt by the one it greets. Entries that were not heard from for long are greeted, to see if they are
+  there. What one node of a broker has heard counts for all of them (`flexible_heard`).
+- *Exploring.* Who publishes and has room in its table asks its right neighbour and subscribers at once.
+- *Going.* A node knows which brokers it has met, either way, and tells them when it leaves. In the paper it tells the
+  publishers by a range query, and all others find out later.
 
 Who does not answer is suspected and dropped from all tables of the broker, with all nodes of its host.
+
+A broker with many keys cannot afford a full table for each. The subscribers of a topic belong into the tables of that
+topic, but all other entries serve all nodes of the broker alike, since these share what they know. So the nodes of a
+broker share a number of such entries, that of KEYS_FULL full tables, and keep at least one on each level. And they
+share a pace of learning: the more of them have something to learn, the longer each waits for its next round.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
+from operator import itemgetter
+from typing import Final
 
 from braidmq.host import Address, CallError, Host, Message, Reply, Service, handles
-from braidmq.keys import Key
+from braidmq.keys import SEPARATOR, Key
 from braidmq.overlay.finding import Finding
+from braidmq.overlay.flexible_heard import LIVES_BITS, LONG_AGO, Heard
 from braidmq.overlay.flexible_messages import CANDIDATES_MAX, Candidates, Exchange, Gone, Greet, Greeting
-from braidmq.overlay.flexible_table import Contact, FlexibleTable, subscribers_of
-from braidmq.overlay.membership import Vector
+from braidmq.overlay.flexible_table import Contact, FlexibleTable, key_of_contact
+from braidmq.overlay.flexible_view import FlexibleView
+from braidmq.overlay.membership import Vector, common_digits
 from braidmq.overlay.overlay import Found, Introduce
 from braidmq.overlay.peers import Acquaintances, Peer
 from braidmq.overlay.ring import CALL_TIMEOUT_S, CALL_TRIES, Gap, Ring, RingNode, Status, nothing
@@ -42,8 +53,14 @@ from braidmq.overlay.view import Entry, View
 SIZE = 60
 """Entries of a table: about what a node of a Skip Graph of 50,000 nodes has at most (Banno and Shudo 2019, §4)."""
 
+KEYS_FULL = 5
+"""How many tables of a broker may be full: in the paper a broker has five topics. More keys share as many entries."""
+
+OTHERS_MIN = 8
+"""Entries that are no subscribers of the own topic, of which each table may have so many, however many keys share."""
+
 KNOWING_MAX = 256
-"""Nodes that this one has met, and that may so have it in their tables; they are told when it leaves."""
+"""Brokers that a node has met, and that may so have it in their tables; they are told when it leaves."""
 
 TOP_TURNS_MAX = 4
 """Entries of the highest level that are asked in turn: they know best if there is a higher one."""
@@ -51,26 +68,53 @@ TOP_TURNS_MAX = 4
 ROUND_S = 0.5
 """The pause between two rounds while tables become better, at most."""
 
+LEARNERS_MAX = 4
+"""With more nodes of a broker that learn at a time, each pauses longer, so that it is no more work."""
+
+BUSY_PAUSES, BUSY_PAUSE_MAX_S = 8, 5.0
+"""The pause is at least so many times as long as the exchange took, up to a limit: when all are busy, less is asked."""
+
 SLOW_ROUND_S, SLOW_ROUND_MAX_S = 10.0, 60.0
 """The first pause when nothing became better in all turns, and how long pauses become while that lasts."""
 
 SIBLINGS_ASKED = 4
 """From how many nodes of the same broker, to either side, a node learns."""
 
-MET_MAX = 16_384
-"""Nodes whose last life is remembered."""
+FRESH_S = 30.0
+"""Who was heard from within this time by any node of the broker need not be greeted by another one."""
+
+EXPLORE_S, EXPLORE_MAX_S = 1.0, 15.0
+"""The shortest pause before a publisher explores again, and how long pauses become while it finds nothing."""
+
+EXPLORE_STEPS = 3
+"""How many nodes a publisher asks when it explores."""
+
+EXPLORE_STEP_S = 0.2
+"""The time that those whom it has heard of have to answer, before one of them is asked for more."""
+
+EXPLORERS_MAX = 16
+"""Nodes of a broker that explore at a time."""
 
 KEYS_FEW = 8
-VIEW_AGE_S = 0.2
+VIEW_AGE_S = 0.5
 """With more keys than those few, what tables learn is used for routing within this time; links are used at once."""
 
 CHECK_INTERVAL_S = 10.0
-"""How often, in the mean, one entry of a table is greeted to see if it is there."""
+"""How often, at most, one entry of a table is greeted to see if it is there."""
+
+CHECK_S, CHECK_HOST_S = 300.0, 30.0
+"""That is due if no node of the broker has heard from it for so long, or from any node of its host."""
+
+GREETINGS_MAX = 64
+"""Greetings of a broker that are under way at a time; what is not greeted now will be heard of again."""
+
+LATE_S = 0.5
+"""A broker that notices so late that a time has run out is too busy to judge others by it."""
+
+LATE: Final = object()
+"""Stands for an answer that was not waited for in earnest."""
 
 FIND_TRIES = 3
-
-LIVES_BITS = 24
-"""How many stays in the ring one life of a broker can count apart."""
 
 
 class Abandoned(Exception):
@@ -80,17 +124,32 @@ class Abandoned(Exception):
 class FlexibleNode:
     """One key of a broker: its place in the ring, its table, and who may have it in theirs."""
 
-    __slots__ = ("_asking", "_knowing", "base", "checked", "contact", "key", "leaving", "table", "turn")
+    __slots__ = (
+        "_asking",
+        "_knowing",
+        "base",
+        "contact",
+        "explore_at",
+        "explore_pause_s",
+        "key",
+        "leaving",
+        "losses",
+        "table",
+        "turn",
+    )
 
-    def __init__(self, base: RingNode, vector: Vector, size: int) -> None:
+    def __init__(self, base: RingNode, vector: Vector, size: int, others_max: int) -> None:
         self.key = base.me.key
         self.base = base
         self.contact = Contact(base.me, vector)
-        self.table = FlexibleTable(self.key, vector, size, subscribers_of(self.key))
+        self.table = FlexibleTable(self.key, vector, size, others_max)
         self.leaving = False
         self.turn = 0
-        self.checked = self.key
-        self._knowing: dict[Key, Peer] | None = None
+        self.losses = 0
+        """Entries that turned out to be gone."""
+        self.explore_at = 0.0
+        self.explore_pause_s = EXPLORE_S
+        self._knowing: dict[Address, None] | None = None
         self._asking: set[Key] | None = None
 
     def take(self, contacts: Iterable[Contact]) -> bool:
@@ -98,17 +157,24 @@ class FlexibleNode:
         self.table.sticky = (self.base.left.key, self.base.right.key)
         return self.table.learn(contacts)
 
-    def known_to(self, peer: Peer) -> None:
-        """That node may have this one in its table."""
+    def lose(self, key: Key) -> bool:
+        """Drops a node that is gone; False if it was no entry."""
+        if not self.table.drop(key):
+            return False
+        self.losses += 1
+        return True
+
+    def known_to(self, broker: Address) -> None:
+        """That broker may have this node in its tables."""
         knowing = self._knowing = self._knowing or {}
-        knowing.pop(peer.key, None)
-        knowing[peer.key] = peer
+        knowing.pop(broker, None)
+        knowing[broker] = None
         if len(knowing) > KNOWING_MAX:
-            knowing.pop(next(iter(knowing)))
+            del knowing[next(iter(knowing))]
 
     @property
-    def knowing(self) -> list[Peer]:
-        return list(self._knowing.values()) if self._knowing else []
+    def knowing(self) -> list[Address]:
+        return list(self._knowing or ())
 
     def begins_to_ask(self, key: Key) -> bool:
         """False if it asks for that node already."""
@@ -122,19 +188,14 @@ class FlexibleNode:
         if self._asking:
             self._asking.discard(key)
 
-    def next_to_check(self) -> Contact | None:
-        """The entries in turn, in the order of keys."""
-        contacts = self.table.contacts
-        if not contacts:
-            return None
-        contact = next((one for one in contacts if one.peer.key > self.checked), contacts[0])
-        self.checked = contact.peer.key
-        return contact
+    def wants_greeting(self, key: Key) -> bool:
+        """Whether a node is of the same topic, and may so want this one in its table."""
+        return key.partition(SEPARATOR)[0] == self.key.partition(SEPARATOR)[0]
 
     @property
     def state(self) -> tuple[Peer, Peer, int]:
-        """What calls for quick learning when it changes: the links, and how many entries there are."""
-        return self.base.left, self.base.right, len(self.table)
+        """What calls for quick learning when it changes: the links, and how many entries are gone."""
+        return self.base.left, self.base.right, self.losses
 
     def turns(self) -> list[Peer | None]:
         """Whom to ask in turn; None for some other broker."""
@@ -145,17 +206,22 @@ class FlexibleNode:
         if levels:
             top = levels[-1]
             peers += [_by_distance(self.key, top, around + more) for more in range(1, min(len(top), TOP_TURNS_MAX))]
-        subscribers = [c for c in self.table.contacts if self.table.is_subscriber(c.peer.key)]
+        subscribers = self.table.own_subscribers()
         if subscribers:
             peers.append(_by_distance(self.key, subscribers, around))
         if len(self.table) < self.table.size:
             peers.append(None)
         return peers
 
+    def next_to_explore(self, asked: Container[Key]) -> Peer | None:
+        """The right neighbour, and then the nearest subscribers; without those that were asked."""
+        peers = (self.base.right, *(contact.peer for contact in self.table.own_subscribers()))
+        return next((peer for peer in peers if peer.key not in asked), None)
 
-def _by_distance(key: Key, contacts: list[Contact], number: int) -> Peer:
+
+def _by_distance(key: Key, contacts: Sequence[Contact], number: int) -> Peer:
     """One of some contacts in the order of keys: number 0 is the nearest on the right of a key, 1 the next, …"""
-    first = sum(contact.peer.key < key for contact in contacts)
+    first = bisect_left(contacts, key, key=key_of_contact)
     return contacts[(first + number) % len(contacts)].peer
 
 
@@ -177,38 +243,46 @@ class FlexibleGraph(Service):
         """Who of the entries of all tables is suspected."""
         self._finding = Finding(host, self._get_view, introduce, self._on_silent)
         self._lives = life << LIVES_BITS
-        self._view: View | None = None
+        self._view: FlexibleView | None = None
+        self._viewed_at = LONG_AGO
         self._is_stale = False
-        """Whether tables have learnt something since the view was made."""
-        self._made_at = 0.0
-        self._met: dict[Key, int] = {}
-        """In which life nodes have last shown themselves."""
+        """Whether tables or links have changed since the view was made."""
+        self._has_new_links = False
+        """Whether links have changed since the view was made or has followed them."""
+        self._heard = Heard()
+        self._others_max = size
+        self._learners: set[Key] = set()
+        """The nodes that learn quickly now."""
+        self._explorers = 0
+        self._greetings = 0
         self._on_link = self._changed
         host.serve(self)
 
     @property
     def view(self) -> View:
-        if self._view is None or (self._is_stale and self.host.now() - self._made_at >= self._view_age_s):
-            self._is_stale, self._made_at = False, self.host.now()
-            linked = [node for node in self.nodes.values() if node.base.is_linked]
-            entries = [Entry(peer, 0, node.base.known) for node in linked for peer in (node.base.left, node.base.right)]
-            for node in linked:
-                level_of, known = node.table.level_of, self.known
-                entries += [Entry(contact.peer, level_of(contact), known) for contact in node.table.contacts]
-            self._view = View(self.host.address, [node.base for node in linked], entries)
-        return self._view
+        view = self._view
+        is_due = self._is_stale and (len(self.nodes) <= KEYS_FEW or self.host.now() - self._viewed_at >= VIEW_AGE_S)
+        if view is None or is_due:
+            self._is_stale, self._viewed_at = False, self.host.now()
+            # Each contact once: it is on the same level for all nodes of the broker, which have one vector.
+            found = {contact.peer.key: contact for node in self.nodes.values() for contact in node.table.contacts}
+            known, vector = self.known, self.vector
+            entries = [Entry(one.peer, common_digits(vector, one.vector), known) for one in found.values()]
+            view = self._view = FlexibleView(self.host.address, self._linked(), entries)
+        elif self._has_new_links:
+            view.follow(self._linked())
+        self._has_new_links = False
+        return view
+
+    def _linked(self) -> list[RingNode]:
+        return [node.base for node in self.nodes.values() if node.base.is_linked]
 
     def _get_view(self) -> View:
         return self.view
 
-    @property
-    def _view_age_s(self) -> float:
-        """How long a view holds though tables have learnt more: the more keys, the more it costs to make it anew."""
-        return VIEW_AGE_S if len(self.nodes) > KEYS_FEW else 0.0
-
     def _changed(self) -> None:
         """A link has changed."""
-        self._view = None
+        self._is_stale = self._has_new_links = True
         self.on_change()
 
     # Keys that come and go
@@ -243,8 +317,8 @@ class FlexibleGraph(Service):
             await self.host.sleep(self.host.chance.uniform(0.1, 0.5))
         if self.nodes.get(key) is not node:
             return
-        for other in node.knowing:
-            self.host.send(other.address, Gone(node.base.me))
+        for broker in node.knowing:
+            self.host.spawn(self._call(broker, Gone(node.base.me)))
         await node.base.leave()
         self._remove(node)
 
@@ -253,14 +327,24 @@ class FlexibleGraph(Service):
         self._lives += 1
         base = self.ring.node(0, Peer(key, self.host.address, self._lives))
         base.on_change = self._on_link
-        node = self.nodes[key] = FlexibleNode(base, self.vector, self.size)
+        node = self.nodes[key] = FlexibleNode(base, self.vector, self.size, self._others_max)
+        self._share()
         return node
+
+    def _share(self) -> None:
+        """Divides the entries that a broker has besides subscribers among its tables."""
+        share = min(self.size, max(OTHERS_MIN, KEYS_FULL * self.size // max(1, len(self.nodes))))
+        if share != self._others_max:
+            self._others_max = share
+            for node in self.nodes.values():
+                node.table.others_max = share
 
     def _remove(self, node: FlexibleNode) -> None:
         node.base.status = Status.OUT
         self.ring.forget(node.base)
         if self.nodes.get(node.key) is node:
             del self.nodes[node.key]
+            self._share()
         self._changed()
 
     async def _locate(self, node: FlexibleNode, key: Key) -> Gap | None:
@@ -286,25 +370,53 @@ class FlexibleGraph(Service):
         vain = 0
         pause_s, state = SLOW_ROUND_S, node.state
         while self.nodes.get(node.key) is node and not node.leaving:
+            self._is_stale = node.table.trim() or self._is_stale
             turns = node.turns()
             peer = turns[node.turn % len(turns)]
             is_better = node.turn % len(turns) == 0 and self._learn_from_siblings(node)
             node.turn += 1
+            began_at = self.host.now()
             if await self._exchange(node, peer) or is_better or node.state != state:
                 vain, pause_s, state = 0, SLOW_ROUND_S, node.state
             vain += 1
             if vain > len(turns):
+                self._learners.discard(node.key)
                 self._check(node, pause_s)
                 await self.host.sleep(self.host.chance.uniform(0.5, 1.0) * pause_s)
                 pause_s = min(2 * pause_s, SLOW_ROUND_MAX_S)
             elif peer is not None and peer.address != self.host.address:
-                await self.host.sleep(self.host.chance.uniform(0.5, 1.0) * ROUND_S)
+                self._learners.add(node.key)
+                round_s = ROUND_S * max(1.0, len(self._learners) / LEARNERS_MAX)
+                busy_s = min(BUSY_PAUSES * (self.host.now() - began_at), BUSY_PAUSE_MAX_S)
+                await self.host.sleep(self.host.chance.uniform(0.5, 1.0) * max(round_s, busy_s))
+        if node.key not in self.nodes:
+            self._learners.discard(node.key)
 
-    async def explore(self, key: Key) -> None:
-        """Asks the right neighbour at once: for a publisher whose table is not full."""
+    def explore(self, key: Key) -> None:
+        """A node publishes whose table may not be full: looks for subscribers that it lacks (§3.5.4)."""
         node = self.nodes.get(key)
-        if node is not None and node.base.is_in:
-            await self._exchange(node, node.base.right)
+        now = self.host.now()
+        if node is None or now < node.explore_at or len(node.table) >= node.table.size:
+            return
+        if node.base.is_in and not node.leaving and self._explorers < EXPLORERS_MAX:
+            node.explore_at = now + EXPLORE_STEPS * (CALL_TRIES * CALL_TIMEOUT_S + EXPLORE_STEP_S)
+            self._explorers += 1
+            self.host.spawn(self._explore(node))
+
+    async def _explore(self, node: FlexibleNode) -> None:
+        """Asks the right neighbour, and then subscribers, as long as one of them knows more."""
+        asked: set[Key] = set()
+        while len(asked) < EXPLORE_STEPS and (peer := node.next_to_explore(asked)) is not None:
+            asked.add(peer.key)
+            is_better = await self._exchange(node, peer)
+            if is_better:
+                node.explore_pause_s = EXPLORE_S
+                await self.host.sleep(EXPLORE_STEP_S)
+            elif node.table.is_subscriber(peer.key):
+                break
+        node.explore_at = self.host.now() + node.explore_pause_s
+        node.explore_pause_s = min(2 * node.explore_pause_s, EXPLORE_MAX_S)
+        self._explorers -= 1
 
     async def _exchange(self, node: FlexibleNode, peer: Peer | None) -> bool:
         """Asks for better entries, of one peer or, without one, of any broker; True if there are some."""
@@ -312,13 +424,14 @@ class FlexibleGraph(Service):
         key = peer.key if peer is not None else None
         if address is None or address == self.host.address:
             return False
-        answer = await self._call(address, Exchange(key, node.contact, node.table.size, node.table.contacts))
+        table = node.table
+        answer = await self._call(address, Exchange(key, node.contact, table.size, table.others_max, table.contacts))
         if self.nodes.get(node.key) is not node or node.leaving:
             return False
         if not isinstance(answer, Candidates) or answer.me.peer.address != address:
             self._heard_nothing(address, peer, answer)
             return False
-        node.known_to(answer.me.peer)
+        node.known_to(address)
         return self._meet(node, answer.me) | self._consider(node, answer.better)
 
     def _learn_from_siblings(self, node: FlexibleNode) -> bool:
@@ -341,31 +454,50 @@ class FlexibleGraph(Service):
         node = self._asked_node(asked.to)
         if node is None or asked.me.peer.address != origin:
             return self._gone(asked.to)
-        node.known_to(asked.me.peer)
+        node.known_to(origin)
         mine = (node.contact, *node.table.contacts)
         self._meet(node, asked.me)
         self._consider(node, asked.table)
-        return Candidates(node.contact, _better_for(asked, mine))
+        its = FlexibleTable(asked.me.peer.key, asked.me.vector, asked.size, asked.others_max)
+        its.contacts = asked.table
+        return Candidates(node.contact, its.best_news(mine, CANDIDATES_MAX))
 
     def _consider(self, node: FlexibleNode, contacts: Iterable[Contact]) -> bool:
-        """Greets those who would make a table better; True if there are some."""
+        """Greets those who would make a table better, or takes those who were just heard; True if there are some."""
         now, is_suspected = self.host.now(), self.known.is_suspected
-        greeted = False
-        for contact in node.table.preview([one for one in contacts if not is_suspected(one.peer.key, now)]):
-            if contact.peer.address != self.host.address and node.begins_to_ask(contact.peer.key):
-                self.host.spawn(self._greet(node, contact.peer))
-                greeted = True
-        return greeted
+        news = [one for one in node.table.news(contacts) if not is_suspected(one.peer.key, now)]
+        fresh: list[Contact] = []
+        is_better = False
+        for contact in node.table.preview(news) if news else ():
+            peer = contact.peer
+            if peer.address == self.host.address:
+                continue
+            if self._heard.at(peer) >= now - FRESH_S and not node.wants_greeting(peer.key):
+                fresh.append(contact)
+            elif self._begin_to_greet(node, peer):
+                is_better = True
+        if fresh and node.take(fresh):
+            self._is_stale = is_better = True
+        return is_better
+
+    def _begin_to_greet(self, node: FlexibleNode, peer: Peer) -> bool:
+        """False if it is being greeted, or too many are."""
+        if self._greetings >= GREETINGS_MAX or not node.begins_to_ask(peer.key):
+            return False
+        self._greetings += 1
+        self.host.spawn(self._greet(node, peer))
+        return True
 
     async def _greet(self, node: FlexibleNode, peer: Peer) -> None:
         answer = await self._call(peer.address, Greet(peer.key, node.contact))
+        self._greetings -= 1
         node.ends_to_ask(peer.key)
         if not isinstance(answer, Greeting) or not _is_same(answer.me.peer, peer):
             self._heard_nothing(peer.address, peer, answer)
         elif node.leaving:  # it has learnt of this node too late to be told
             self.host.send(peer.address, Gone(node.base.me))
         else:
-            node.known_to(peer)
+            node.known_to(peer.address)
             self._meet(node, answer.me)
 
     @handles(Greet)
@@ -373,7 +505,7 @@ class FlexibleGraph(Service):
         node = self._asked_node(greet.to)
         if node is None or greet.me.peer.address != origin:
             return self._gone(greet.to)
-        node.known_to(greet.me.peer)
+        node.known_to(origin)
         self._meet(node, greet.me)
         return Greeting(node.contact)
 
@@ -387,14 +519,14 @@ class FlexibleGraph(Service):
         self.known.trust(contact.peer)
         has_changed = node.take((contact,))
         self._is_stale = self._is_stale or has_changed
-        if self._met.get(contact.peer.key) != contact.peer.life:
-            self._met[contact.peer.key] = contact.peer.life
-            if len(self._met) > MET_MAX:
-                self._met.pop(next(iter(self._met)))
+        now = self.host.now()
+        if self._heard.note(contact.peer, now):
             for sibling in self.nodes.values():
                 known = sibling.table.get(contact.peer.key)
                 if known is not None and known.peer.life < contact.peer.life:
                     self._is_stale = sibling.take((contact,)) or self._is_stale
+        if self._heard.note_host(contact.peer, now):
+            self._forget_earlier(contact.peer)
         return has_changed
 
     def _asked_node(self, key: Key | None) -> FlexibleNode | None:
@@ -408,47 +540,71 @@ class FlexibleGraph(Service):
         return Gone(Peer(key or b"", self.host.address, self._lives))
 
     async def _call(self, to: Address, request: Message) -> object:
-        """Asks until there is an answer; None if there is none."""
+        """Asks until there is an answer; None if there is none, LATE if that may be the fault of this broker."""
         for _ in range(CALL_TRIES):
+            began_at = self.host.now()
             try:
                 return await self.host.call(to, request, CALL_TIMEOUT_S)
             except CallError:
-                continue
+                if self.host.now() - began_at > CALL_TIMEOUT_S + LATE_S:
+                    return LATE
         return None
 
     # Those who are gone
 
     def _check(self, node: FlexibleNode, pause_s: float) -> None:
-        """Greets the entries that are due before the next round, and drops those that were suspected by the way."""
-        now = self.host.now()
+        """Greets entries that are due before the next round, and drops those that were suspected by the way.
+
+        What is due for longest comes first, and one entry of each host: if that is not there, all of them go.
+        """
+        now, heard = self.host.now(), self._heard
+        due: dict[Address, tuple[float, Peer]] = {}
         for contact in node.table.contacts:
-            if self.known.is_suspected(contact.peer.key, now):
-                self.forget(contact.peer.key)
-        for _ in range(max(1, int(pause_s / CHECK_INTERVAL_S))):
-            due = node.next_to_check()
-            if due is not None and node.begins_to_ask(due.peer.key):
-                self.host.spawn(self._greet(node, due.peer))
+            peer = contact.peer
+            if self.known.is_suspected(peer.key, now):
+                self.forget(peer.key)
+                continue
+            due_at = min(heard.at(peer) + CHECK_S, heard.host_at(peer.address) + CHECK_HOST_S)
+            if due_at < min(now, due.get(peer.address, (now,))[0]):
+                due[peer.address] = due_at, peer
+        for _, peer in sorted(due.values(), key=itemgetter(0))[: max(1, int(pause_s / CHECK_INTERVAL_S))]:
+            self._begin_to_greet(node, peer)
 
     def _on_silent(self, key: Key) -> None:
         """Somebody got no answer from a node that was named here: greets it, if it is an entry."""
         for node in self.nodes.values():
             contact = node.table.get(key)
-            if contact is not None and node.begins_to_ask(key):
-                self.host.spawn(self._greet(node, contact.peer))
+            if contact is not None and self._begin_to_greet(node, contact.peer):
                 return
 
     def _heard_nothing(self, address: Address, peer: Peer | None, answer: object) -> None:
         """A node said that it is gone, or a host said nothing: then all its nodes are gone."""
+        if answer is LATE:
+            return
         now = self.host.now()
         if peer is not None:
             self.known.suspect(peer, now)
             self.forget(peer.key)
         if answer is None:
-            for node in list(self.nodes.values()):
-                for contact in node.table.contacts:
-                    if contact.peer.address == address:
-                        self.known.suspect(contact.peer, now)
-                        self.forget(contact.peer.key)
+            silent = [contact.peer for contact in self._contacts_at(address)]
+            for one in silent:
+                self.known.suspect(one, now)
+            self._forget_all({one.key for one in silent})
+
+    def _forget_earlier(self, peer: Peer) -> None:
+        """A broker has restarted: drops what it was before."""
+        life = peer.life >> LIVES_BITS
+        self._forget_all({c.peer.key for c in self._contacts_at(peer.address) if c.peer.life >> LIVES_BITS < life})
+
+    def _contacts_at(self, address: Address) -> list[Contact]:
+        """The entries of all tables that are at one host, each node once."""
+        found = {
+            contact.peer.key: contact
+            for node in self.nodes.values()
+            for contact in node.table.contacts
+            if contact.peer.address == address
+        }
+        return list(found.values())
 
     @handles(Gone)
     def on_gone(self, origin: Address, gone: Gone) -> Reply:
@@ -457,30 +613,29 @@ class FlexibleGraph(Service):
             contact = node.table.get(gone.peer.key)
             if contact is not None and contact.peer.address == origin and contact.peer.life <= gone.peer.life:
                 self.known.suspect(contact.peer, self.host.now())
-                node.table.drop(gone.peer.key)
-                self._view = None
-        return None
+                node.lose(gone.peer.key)
+                self._heard.forget(gone.peer.key)
+                self._drop_from_view(gone.peer.key)
+        return gone
 
     def forget(self, key: Key) -> None:
         """Drops a node from all tables of this broker."""
+        self._forget_all({key})
+
+    def _forget_all(self, keys: set[Key]) -> None:
+        for key in keys:
+            self._heard.forget(key)
+            self._drop_from_view(key)
         for node in self.nodes.values():
-            if node.table.drop(key):
-                self._view = None
+            for key in keys & node.table.keys():
+                node.lose(key)
+
+    def _drop_from_view(self, key: Key) -> None:
+        self._is_stale = True
+        if self._view is not None:
+            self._view.drop(key)
 
 
 def _is_same(one: Peer, other: Peer) -> bool:
     """Whether two are the same node, in whatever life."""
     return one.key == other.key and one.address == other.address
-
-
-def _better_for(asked: Exchange, known: Iterable[Contact]) -> tuple[Contact, ...]:
-    """What of all that is known makes the table better that somebody has shown; the best, if it is too much."""
-    key, vector = asked.me.peer.key, asked.me.vector
-    its = FlexibleTable(key, vector, asked.size, subscribers_of(key))
-    its.contacts = asked.table
-    better = its.preview(known)
-    if len(better) > CANDIDATES_MAX:
-        best = FlexibleTable(key, vector, CANDIDATES_MAX, its.subscribers)
-        best.learn(better)
-        return best.contacts
-    return tuple(better)

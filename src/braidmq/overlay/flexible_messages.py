@@ -25,12 +25,14 @@ CANDIDATES_MAX = 32
 class Exchange(Message, frozen=True, array_like=True, gc=False):
     """This is me, and this is my table, of at most `size` entries: what do you know that would make it better?
 
-    `to` is None when only the host is known: any of its nodes will do.
+    At most `others_max` of them need not be subscribers of the own topic. `to` is None when only the host is known: any
+    of its nodes will do.
     """
 
     to: Key | None
     me: Contact
     size: Annotated[int, Meta(ge=0, le=SIZE_MAX)]
+    others_max: Annotated[int, Meta(ge=0, le=SIZE_MAX)]
     table: Annotated[tuple[Contact, ...], Meta(max_length=SIZE_MAX)]
 
 

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, KeysView, Sequence
 from typing import Annotated
 
 from msgspec import Meta
@@ -48,6 +48,10 @@ class Contact(Message, frozen=True, array_like=True, gc=False):
     vector: Annotated[Vector, Meta(ge=0, lt=1 << DIGITS_MAX)]
 
 
+def key_of_contact(contact: Contact) -> Key:
+    return contact.peer.key
+
+
 NO_LEVEL = -1
 
 Range = tuple[Key, Key]
@@ -63,17 +67,22 @@ def subscribers_of(key: Key) -> Range:
 
 
 class FlexibleTable:
-    """The entries of one virtual node, in the order of keys, at most `size` of them and those that are sticky."""
+    """The entries of one virtual node, in the order of keys, at most `size` of them and those that are sticky.
 
-    __slots__ = ("contacts", "key", "size", "sticky", "subscribers", "vector")
+    `others_max` of them may be no subscribers of the own topic, apart from those that are alone on their level.
+    """
 
-    def __init__(self, key: Key, vector: Vector, size: int, subscribers: Range) -> None:
+    __slots__ = ("_bar", "contacts", "key", "others_max", "size", "sticky", "subscribers", "vector")
+
+    def __init__(self, key: Key, vector: Vector, size: int, others_max: int) -> None:
         self.key = key
         self.vector = vector
         self.size = size
-        self.subscribers = subscribers
+        self.others_max = others_max
+        self.subscribers = subscribers_of(key)
         self.sticky: tuple[Key, ...] = ()
         self.contacts: tuple[Contact, ...] = ()
+        self._bar: _Bar | None = None
 
     def __len__(self) -> int:
         return len(self.contacts)
@@ -86,73 +95,143 @@ class FlexibleTable:
         return self.subscribers[0] <= key < self.subscribers[1]
 
     def get(self, key: Key) -> Contact | None:
-        place = bisect_left(self.contacts, key, key=_key_of)
-        if place < len(self.contacts) and self.contacts[place].peer.key == key:
-            return self.contacts[place]
-        return None
+        return self._entries().get(key)
+
+    def keys(self) -> KeysView[Key]:
+        return self._entries().keys()
+
+    def _entries(self) -> dict[Key, Contact]:
+        bar = self._bar
+        return bar.entries if bar is not None and bar.contacts is self.contacts else self._stand().entries
 
     def levels(self) -> dict[int, list[Contact]]:
         """The entries of each level that has some, in the order of keys; the lowest level first."""
         found: dict[int, list[Contact]] = {}
         for contact in self.contacts:
-            found.setdefault(self.level_of(contact), []).append(contact)
+            found.setdefault(DIGITS_MAX - (contact.vector ^ self.vector).bit_length(), []).append(contact)
         return {level: found[level] for level in sorted(found)}
+
+    def own_subscribers(self) -> tuple[Contact, ...]:
+        """The entries that are subscribers of the own topic, in the order of keys."""
+        return self.contacts[self._subscribers_among(self.contacts)]
+
+    def _subscribers_among(self, contacts: Sequence[Contact]) -> slice:
+        """Where the subscribers stand among contacts in the order of keys."""
+        low, high = self.subscribers
+        return slice(bisect_left(contacts, low, key=key_of_contact), bisect_left(contacts, high, key=key_of_contact))
 
     # Learning and filtering
 
     def learn(self, contacts: Iterable[Contact]) -> bool:
         """Takes contacts in, and drops what is too much then; True if the table has changed."""
-        kept = self._with([contact for contact in contacts if self._is_news(contact, self.get(contact.peer.key))])
+        news = self.news(contacts)
+        kept = self._with(news) if news else self.contacts
         if kept == self.contacts:
             return False
-        self.contacts = kept
+        self.contacts, self._bar = kept, None
         return True
 
     def preview(self, contacts: Iterable[Contact]) -> list[Contact]:
         """Those among the contacts that the table would take and keep, if it learnt them all now."""
-        mine = {contact.peer.key: contact for contact in self.contacts}
-        news = [contact for contact in contacts if self._is_news(contact, mine.get(contact.peer.key))]
+        news = self.news(contacts)
         if not news:
             return []
+        mine = self._stand().entries
         return [contact for contact in self._with(news) if mine.get(contact.peer.key) is not contact]
+
+    def best_news(self, contacts: Iterable[Contact], count_max: int) -> tuple[Contact, ...]:
+        """As `preview`; only the best, if there are too many."""
+        better = self.preview(contacts)
+        if len(better) <= count_max:
+            return tuple(better)
+        best = FlexibleTable(self.key, self.vector, count_max, count_max)
+        best.learn(better)
+        return best.contacts
+
+    def news(self, contacts: Iterable[Contact]) -> list[Contact]:
+        """Those that may be worth learning: the others are known, or would be the first to be dropped again.
+
+        Who would be dropped again if it came alone is dropped also if it comes with more. It may not be if an entry is
+        replaced, or if subscribers come and push nobody out: then another level may become the fullest.
+        """
+        bar = self._stand()
+        entries, vector, own, (low, high) = bar.entries, self.vector, self.key, self.subscribers
+        others, subscribers = bar.floors(self)
+        news: list[Contact] = []
+        hopeless: list[Contact] = []
+        has_room, has_hope = len(self.contacts) < self.size, False
+        for contact in contacts:
+            key = contact.peer.key
+            known = entries.get(key)
+            if known is not None:
+                if known.peer.life < contact.peer.life:
+                    news.append(contact)
+                    has_hope = True
+            elif contact.vector != vector and key != own:
+                level = DIGITS_MAX - (contact.vector ^ vector).bit_length()
+                is_subscriber = low <= key < high
+                first = (subscribers if is_subscriber else others).get(level)
+                if first is None or not (key < first if key < own else own < first < key) or key in self.sticky:
+                    news.append(contact)
+                    has_hope = has_hope or (is_subscriber and has_room)
+                else:
+                    hopeless.append(contact)
+        return news + hopeless if has_hope else news
+
+    def trim(self) -> bool:
+        """Drops what is too much since a bound has become smaller; True if something was."""
+        kept = self._filtered(self.contacts)
+        if len(kept) == len(self.contacts):
+            return False
+        self.contacts, self._bar = kept, None
+        return True
 
     def drop(self, key: Key) -> bool:
         """Takes an entry out, whatever it is worth."""
         contact = self.get(key)
         if contact is None:
             return False
-        self.contacts = tuple([other for other in self.contacts if other is not contact])
+        self.contacts, self._bar = tuple([other for other in self.contacts if other is not contact]), None
         return True
 
-    def _is_news(self, contact: Contact, known: Contact | None) -> bool:
-        """Whether this is another broker's node that is not known yet, or known in an earlier life."""
-        if known is not None:
-            return known.peer.life < contact.peer.life
-        return contact.vector != self.vector and contact.peer.key != self.key
+    def _stand(self) -> _Bar:
+        """What decides about newcomers, for the table as it is now."""
+        bar = self._bar
+        if bar is None or bar.contacts is not self.contacts or bar.bounds != self.bounds:
+            bar = self._bar = _Bar(self)
+        return bar
+
+    @property
+    def bounds(self) -> tuple[int, int, tuple[Key, ...]]:
+        """What says, besides the order, what a table keeps."""
+        return self.size, self.others_max, self.sticky
 
     def _with(self, news: list[Contact]) -> tuple[Contact, ...]:
         """The entries and the news, without what is too much; of two lives of one node the later one."""
-        if not news:
-            return self.contacts
-        known = {contact.peer.key: contact for contact in self.contacts}
+        known = dict(self._stand().entries)
         for contact in news:
             mine = known.get(contact.peer.key)
             if mine is None or mine.peer.life < contact.peer.life:
                 known[contact.peer.key] = contact
-        keys = sorted(known)
-        contacts = [known[key] for key in keys]
-        excess = len(contacts) - self.size
-        if excess > 0:
-            for key in self.filter(contacts, excess):
-                del known[key]
-            contacts = [known[key] for key in keys if key in known]
-        return tuple(contacts)
+        return self._filtered([known[key] for key in sorted(known)])
 
-    def filter(self, contacts: Sequence[Contact], excess: int) -> list[Key]:
+    def _filtered(self, contacts: Sequence[Contact]) -> tuple[Contact, ...]:
+        """Contacts in the order of keys, without what is too much."""
+        excess = len(contacts) - self.size
+        excess_others = len(contacts) - self.others_max
+        if excess_others > max(excess, 0):
+            excess_others -= len(contacts[self._subscribers_among(contacts)])
+        if excess <= 0 and excess_others <= 0:
+            return tuple(contacts)
+        dropped = frozenset(self.filter(contacts, excess, excess_others))
+        return tuple([contact for contact in contacts if contact.peer.key not in dropped])
+
+    def filter(self, contacts: Sequence[Contact], excess: int, excess_others: int = 0) -> list[Key]:
         """What is dropped of contacts in the order of keys, one after the other: each time what leaves the best table.
 
         That is an entry whose level is not empty then, rather no subscriber, from the fullest level, of these the
-        lowest, and there the farthest on the left or, if there is none, on the right.
+        lowest, and there the farthest on the left or, if there is none, on the right. Where only the others are too
+        many, no level becomes empty.
         """
         vector = self.vector
         keys = [contact.peer.key for contact in contacts]
@@ -171,10 +250,14 @@ class FlexibleTable:
         others.add(keys[max(high, place) :][::-1], levels[max(high, place) :][::-1])
         others.add(keys[place:low][::-1], levels[place:low][::-1])
         dropped: list[Key] = []
-        while len(dropped) < excess:
+        while len(dropped) < max(excess, excess_others):
             level = others.fullest()
-            kind = others if level >= 0 else subscribers
-            level = level if level >= 0 else subscribers.fullest()
+            if level >= 0:
+                dropped.append(others.drop(level))
+                continue
+            if len(dropped) >= excess:
+                break
+            kind, level = subscribers, subscribers.fullest()
             if level < 0:  # one must become empty, but rather not the highest
                 while sizes and not sizes[-1]:
                     sizes.pop()
@@ -188,6 +271,66 @@ class FlexibleTable:
                 break  # all that is left is sticky
             dropped.append(kind.drop(level))
         return dropped
+
+
+class _Bar:
+    """What a newcomer has to beat in a table as it stands: most do not, and need no more than a look."""
+
+    __slots__ = ("_floors", "bounds", "contacts", "entries")
+
+    def __init__(self, table: FlexibleTable) -> None:
+        self.contacts = table.contacts
+        self.bounds = table.bounds
+        self.entries: dict[Key, Contact] = {contact.peer.key: contact for contact in table.contacts}
+        self._floors: tuple[Floor, Floor] | None = None
+
+    def floors(self, table: FlexibleTable) -> tuple[Floor, Floor]:
+        """For newcomers that are no subscribers, and for those who are. They follow from `FlexibleTable.filter`."""
+        if len(self.contacts) < min(table.size, table.others_max):
+            return {}, {}
+        if self._floors is None:
+            self._floors = self._measure(table)
+        return self._floors
+
+    def _measure(self, table: FlexibleTable) -> tuple[Floor, Floor]:
+        own, vector, sticky, (low, high) = table.key, table.vector, table.sticky, table.subscribers
+        sizes = [0] * (DIGITS_MAX + 1)
+        count = 0
+        others: Floor = {}
+        subscribers: Floor = {}
+        for key, contact in self.entries.items():
+            level = DIGITS_MAX - (contact.vector ^ vector).bit_length()
+            sizes[level] += 1
+            if low <= key < high:
+                firsts = subscribers
+            else:
+                firsts = others
+                count += 1
+            first = firsts.get(level)
+            if (first is None or (key < first if key < own else own < first < key)) and key not in sticky:
+                firsts[level] = key
+        is_full = len(self.contacts) >= table.size
+        if not is_full or any(sizes[level] > 1 for level in others):
+            subscribers = {}  # they find a place
+        if not is_full and count < table.others_max:
+            others = {}
+        return _of_the_fullest(others, sizes), _of_the_fullest(
+            {level: first for level, first in subscribers.items() if level not in others}, sizes
+        )
+
+
+Floor = dict[int, Key]
+"""By level, the entry that is the first to be dropped, if that level is the one that would be too full.
+
+A newcomer that would go before it is hopeless. Of entries alike the farthest on the left goes first, and the nearest on
+the right last.
+"""
+
+
+def _of_the_fullest(firsts: Floor, sizes: list[int]) -> Floor:
+    """Those levels that would be the fullest, with one more, of those from which something can be dropped."""
+    most = max([(sizes[level], -level) for level in firsts if sizes[level] > 1], default=(0, 0))
+    return {level: first for level, first in firsts.items() if (sizes[level] + 1, -level) >= most}
 
 
 class _Droppable:
@@ -231,10 +374,6 @@ class _Droppable:
         self._counts[level] -= 1
         self._sizes[level] -= 1
         return self._keys[place]
-
-
-def _key_of(contact: Contact) -> Key:
-    return contact.peer.key
 
 
 # The order on tables: what `filter` must agree with

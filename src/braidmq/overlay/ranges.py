@@ -9,6 +9,9 @@ A delivery can ask for answers: they come directly to the sender, or are put tog
 fast (a hop that is not acknowledged is split again without the silent one), slowly (the sender re-issues the gaps), or
 both. And it can be for those only for whom a condition holds: ranges whose aggregate rules it out are left out, and
 what is not known counts as a match.
+
+A delivery to a part of a segment may pass nodes that stand before that part. Where those must not see it
+(`Plan.within`), it begins at an entrance, a node inside, and goes from there only to others inside.
 """
 
 from __future__ import annotations
@@ -77,6 +80,8 @@ class Plan(Message, frozen=True, array_like=True, gc=False):
     answering: Answering | None = None
     retrying: Retrying = Retrying.NONE
     condition: Condition | None = None
+    within: KeyRange | None = None
+    """Nobody outside may get the message: what could only go through others is left to the sender."""
 
 
 PROVEN = Plan(Cut.RIGHT, Answering.DIRECT, Retrying.BOTH)
@@ -173,6 +178,7 @@ class _Open(msgspec.Struct):
     on_outcome: OnOutcome
     again_at: float
     ends_at: float
+    entrance: Peer | None = None
     answers: dict[Key, bytes] = msgspec.field(default_factory=dict)
     ruled_out: tuple[KeyRange, ...] = ()
     age_s: float = 0.0
@@ -218,13 +224,30 @@ class RangeDelivery(Service):
     def send(self, low: Key, high: Key, body: bytes, cut: Cut = Cut.SFB) -> int:
         """Tells all nodes in [low, high), own ones included; the number of the message."""
         self._number += 1
-        self._begin(Deliver(self.host.address, self._number, 0, ((low, high),), 0, body, _PLANS[cut]))
+        self._begin(Deliver(self.host.address, self._number, 0, ((low, high),), 0, body, _PLANS[cut]), None)
+        return self._number
+
+    def send_within(self, low: Key, high: Key, body: bytes, cut: Cut, entrance: Peer) -> int:
+        """As `send`, and nobody outside gets it: it begins at a node inside."""
+        self._number += 1
+        plan = Plan(cut, within=(low, high))
+        self._begin(Deliver(self.host.address, self._number, 0, ((low, high),), 0, body, plan), entrance)
         return self._number
 
     def deliver(
-        self, low: Key, high: Key, body: bytes, timeout_s: float, on_outcome: OnOutcome, plan: Plan = PROVEN
+        self,
+        low: Key,
+        high: Key,
+        body: bytes,
+        timeout_s: float,
+        on_outcome: OnOutcome,
+        plan: Plan = PROVEN,
+        entrance: Peer | None = None,
     ) -> int:
-        """Sends to all nodes in [low, high), and says when that is proven, or what is missing when time is over."""
+        """Sends to all nodes in [low, high), and says when that is proven, or what is missing when time is over.
+
+        It begins here, or at an entrance.
+        """
         if plan.answering is None or plan.cut is not Cut.RIGHT:
             raise ValueError("only answers by right links are proof: the plan needs `answering` and Cut.RIGHT")
         if len(self._open) >= OPEN_MAX:
@@ -232,14 +255,19 @@ class RangeDelivery(Service):
         self._number += 1
         message = Deliver(self.host.address, self._number, 0, ((low, high),), 0, body, plan)
         now = self.host.now()
-        self._open[self._number] = _Open(message, ((low, high),), on_outcome, now + REISSUE_S, now + timeout_s)
-        self._begin(message)
+        self._open[self._number] = _Open(
+            message, ((low, high),), on_outcome, now + REISSUE_S, now + timeout_s, entrance
+        )
+        self._begin(message, entrance)
         if self._number in self._open and not self._is_sweeping:
             self._is_sweeping = True
             self.host.spawn(self._sweep())
         return self._number
 
-    def _begin(self, message: Deliver) -> None:
+    def _begin(self, message: Deliver, entrance: Peer | None) -> None:
+        if entrance is not None and entrance.address != self.host.address:
+            self.host.send(entrance.address, _onward(message, message.ranges, (entrance.key,)))
+            return
         introducer = None if self.overlay.view.own else self.overlay.introduce()
         if introducer is None:
             self._spread(message, self.host.address, ())
@@ -259,7 +287,7 @@ class RangeDelivery(Service):
                     if mine.message.plan.retrying in _SLOW:
                         attempt = mine.message.attempt + 1
                         mine.message = msgspec.structs.replace(mine.message, attempt=attempt, ranges=mine.gaps)
-                        self._begin(mine.message)
+                        self._begin(mine.message, mine.entrance)
         self._is_sweeping = False
 
     def _conclude(self, number: int, mine: _Open) -> None:
@@ -313,6 +341,8 @@ class RangeDelivery(Service):
             keys += parts.keys
             covered += parts.covered
             for peer, piece in parts.pieces:
+                if plan.within is not None and not plan.within[0] <= peer.key < plan.within[1]:
+                    continue
                 if plan.condition is not None:
                     known = view.aggregate_over(*piece)
                     if known is not None and known.aggregate is not None and not plan.condition.holds(known.aggregate):

@@ -174,13 +174,17 @@ class Locality(Service):
         self, topic: str, body: bytes, timeout_s: float, on_outcome: OnOutcome, cluster: str | None = None
     ) -> bool:
         """As `publish`, and says when every subscriber is proven to have it, or where one may be missing."""
-        if not self._may_be_wanted(topic, cluster):
+        if not self.may_be_wanted(topic, cluster):
             return False
         if self._proofs.is_full:
             raise RuntimeError("too many publications are under way: wait for their outcomes before making more")
         directory = self.directories.of(topic, cluster)
         self._proofs.prove(
-            directory, directory.range, self._new(body), timeout_s, lambda gaps: on_outcome(Outcome(gaps, (), 0.0, {}))
+            directory,
+            directory.range,
+            self._new(body, directory),
+            timeout_s,
+            lambda gaps: on_outcome(Outcome(gaps, (), 0.0, {})),
         )
         return True
 
@@ -193,22 +197,23 @@ class Locality(Service):
         self._subscribed.update({self._key(topic): topic for topic in subscribed})
 
     def _publish(self, topic: str, body: bytes, scope: str | None) -> bool:
-        if not self._may_be_wanted(topic, scope):
+        if not self.may_be_wanted(topic, scope):
             return False
         directory = self.directories.of(topic, scope)
-        self._spread_when_known(directory, directory.range, self._new(body))
+        self._spread_when_known(directory, directory.range, self._new(body, directory))
         return True
 
-    def _may_be_wanted(self, topic: str, scope: str | None) -> bool:
-        """False if it is known that nobody subscribes to an advertised topic in a scope."""
+    def may_be_wanted(self, topic: str, cluster: str | None) -> bool:
+        """False if it is known that nobody subscribes to an advertised topic, in a cluster or anywhere."""
         if topic not in self._adverts:
             raise ValueError(f"the topic {topic!r} is not advertised here: advertise it before publishing")
-        known = (self._adverts[topic].directory, self.directories.of(topic, scope))
+        known = (self._adverts[topic].directory, self.directories.of(topic, cluster))
         return not any(directory.is_fresh(self.host.now()) and not directory.delegates for directory in known)
 
-    def _new(self, body: bytes) -> Carried:
+    def _new(self, body: bytes, directory: Directory) -> Carried:
         self._number += 1
-        return Carried(self.host.address, self._number, 0, body)
+        within = None if directory.scope is None else directory.range
+        return Carried(self.host.address, self._number, 0, body, within)
 
     # Standing in the overlay
 
@@ -283,7 +288,7 @@ class Locality(Service):
             self.given_up += not sure_s
             return
         self._handing += 1
-        onward = Carried(carried.origin, carried.number, carried.hops + 1, carried.body)
+        onward = msgspec.structs.replace(carried, hops=carried.hops + 1)
         message = HandOver(directory.topic, area.path, area.alone, *part, onward, sure_s)
         self.host.spawn(self._hand_over(directory, area, message))
 

@@ -74,6 +74,25 @@ class ProvenMethod(Method, Protocol):
         ...
 
 
+@runtime_checkable
+class ScopedMethod(ProvenMethod, Protocol):
+    """A method that can keep a publication inside a cluster: no broker outside it gets to see it."""
+
+    def publish_within(self, topic: str, body: bytes, cluster: str) -> bool:
+        """As `publish`, to the subscribers in a cluster and below it, the own one or another (DESIGN decision 9)."""
+        ...
+
+    def publish_surely(
+        self, topic: str, body: bytes, timeout_s: float, on_outcome: OnOutcome, cluster: str | None = None
+    ) -> bool:
+        """As that of a `ProvenMethod`, within a cluster if one is named."""
+        ...
+
+    def may_be_wanted(self, topic: str, cluster: str) -> bool:
+        """False if it is known that nobody in a cluster subscribes to an advertised topic, or was a moment ago."""
+        ...
+
+
 def ignore(*_: object) -> None:
     """Nobody listens."""
 

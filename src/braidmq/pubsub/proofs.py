@@ -5,6 +5,9 @@ reaches up to the next area's first subscriber, so what lies between two areas i
 and a subscriber that nobody knew of there gets the publication, too. Only what lies before the first area is asked for.
 What the delegates report is taken from the gaps; to what remains the publication is sent again, by a directory that is
 learnt anew. A delegate proves its part in the same way, if there are clusters below its own.
+
+What is for one cluster only (`Carried.within`) is never sent to those on the way to it: a subscriber before the first
+that is known there is not delivered to from here, but handed to when the directory has been learnt again.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import msgspec
 
 from braidmq.host import Address, Host, Message, Reply, Service, handles
 from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.ranges import OPEN_MAX, REISSUE_S, SWEEP_S, Outcome, RangeDelivery
+from braidmq.overlay.ranges import OPEN_MAX, PROVEN, REISSUE_S, SWEEP_S, Outcome, RangeDelivery
 from braidmq.overlay.segments import KeyRange, without
 from braidmq.pubsub.delegates import Area, Directories, Directory
 
@@ -30,6 +33,8 @@ class Carried(Message, frozen=True, array_like=True, gc=False):
     number: int
     hops: int
     body: bytes
+    within: KeyRange | None = None
+    """Nobody outside may see it."""
 
 
 class Proven(Message, frozen=True, array_like=True, gc=False):
@@ -121,7 +126,7 @@ class Proofs(Service):
         """What lies before the first subscriber that is known is empty, or is delivered to from here."""
         if await self._directories.is_empty(directory, *head):
             self._account(proof, (head,))
-        elif proof.gaps:
+        elif proof.gaps and proof.carried.within is None:
             self._deliver(proof, head)
 
     def _deliver(self, proof: _Proof, part: KeyRange) -> None:
@@ -134,7 +139,9 @@ class Proofs(Service):
             proof.delivering = without(proof.delivering, (part,))
             self._account(proof, without((part,), outcome.gaps))
 
-        self._ranges.deliver(*part, msgspec.msgpack.encode(proof.carried), left_s, on_outcome)
+        within = proof.carried.within
+        plan = PROVEN if within is None else msgspec.structs.replace(PROVEN, within=within)
+        self._ranges.deliver(*part, msgspec.msgpack.encode(proof.carried), left_s, on_outcome, plan)
 
     def _left_s(self, proof: _Proof) -> float:
         return (proof.ends_at - self._host.now()) * PART_OF_TIME

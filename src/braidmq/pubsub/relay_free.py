@@ -15,22 +15,25 @@ difference to the rendezvous point, which signals again.
 
 A broker that both publishes and subscribes to a topic stands among the subscribers only: there is demand as long as it
 is there itself (footnote 2 of §5.3.5). Over a Skip Graph this is the paper's method, by MRF; over flexible routing
-tables, by SFB, it is the adaptive method of Banno and Shudo (2019).
+tables, by SFB, it is the adaptive method of Banno and Shudo (2019): an overlay whose tables follow their use is told of
+each publication, and looks for the subscribers that it lacks (§3.5.4).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from braidmq.host import Address, CallError, Host, Message, Reply, Service, handles
 from braidmq.keys import SEPARATOR, Key, Role, key_of, segment
+from braidmq.overlay.exploring import Exploring
 from braidmq.overlay.overlay import Overlay
 from braidmq.overlay.ranges import Delivery, OnOutcome, RangeDelivery
 from braidmq.overlay.segments import KeyRange
 from braidmq.overlay.splitting import Cut
 from braidmq.pubsub.method import OnDemand, OnMessage, OnQuestion, Publication, ignore, no_answer
+from braidmq.pubsub.within import Within
 
 COMPARE_S = 30.0
 """How often a publisher that is suspended compares itself with its neighbour: the longest that a lost signal lasts."""
@@ -76,6 +79,8 @@ class Advert(msgspec.Struct):
     """Whether `wanted` was found out since the publisher's node was inserted."""
     right: Key | None = None
     """The right neighbour of the publisher's node, when it was last looked at."""
+    is_signalled: bool = False
+    """Whether a signal has come since the node began to join: it is newer than what neighbours have said."""
 
 
 class RelayFree(Service):
@@ -94,8 +99,10 @@ class RelayFree(Service):
         self.on_message: OnMessage = ignore
         self.on_demand: OnDemand = ignore
         self.on_question: OnQuestion = no_answer
+        self._explore: Callable[[Key], None] = overlay.explore if isinstance(overlay, Exploring) else ignore
         self.ranges = RangeDelivery(overlay, self._on_delivery)
         self.ranges.on_nobody = self._on_nobody
+        self.within = Within(overlay, self.ranges, cut)
         self._subscribed: dict[str, None] = {}
         self._adverts: dict[str, Advert] = {}
         self._standing: dict[Key, tuple[str, Role]] = {}
@@ -133,15 +140,35 @@ class RelayFree(Service):
     def publish(self, topic: str, body: bytes) -> bool:
         if not self._has_demand(topic):
             return False
+        self._explore(self._own_key(topic))
         self.ranges.send(*segment(topic, Role.SUBSCRIBER), MESSAGE + body, self.cut)
         return True
 
-    def publish_surely(self, topic: str, body: bytes, timeout_s: float, on_outcome: OnOutcome) -> bool:
+    def publish_within(self, topic: str, body: bytes, cluster: str) -> bool:
+        """To the subscribers in a cluster and below it; nobody else sees it."""
+        if not self._has_demand(topic):
+            return False
+        self._explore(self._own_key(topic))
+        self.within.send(segment(topic, Role.SUBSCRIBER, cluster), MESSAGE + body)
+        return True
+
+    def publish_surely(
+        self, topic: str, body: bytes, timeout_s: float, on_outcome: OnOutcome, cluster: str | None = None
+    ) -> bool:
         """As `publish`, and says when every subscriber is proven to have it, or who may be missing."""
         if not self._has_demand(topic):
             return False
-        self.ranges.deliver(*segment(topic, Role.SUBSCRIBER), MESSAGE + body, timeout_s, on_outcome)
+        self._explore(self._own_key(topic))
+        keys = segment(topic, Role.SUBSCRIBER, cluster)
+        if cluster is None:
+            self.ranges.deliver(*keys, MESSAGE + body, timeout_s, on_outcome)
+        else:
+            self.within.deliver(keys, MESSAGE + body, timeout_s, on_outcome)
         return True
+
+    def may_be_wanted(self, topic: str, cluster: str) -> bool:
+        """Whether a cluster may have subscribers of an advertised topic, as far as is known here."""
+        return self._has_demand(topic) and not self.within.is_empty(segment(topic, Role.SUBSCRIBER, cluster))
 
     def ask(self, topic: str, body: bytes, timeout_s: float, on_outcome: OnOutcome) -> None:
         self.ranges.deliver(*segment(topic, Role.SUBSCRIBER), QUESTION + body, timeout_s, on_outcome)
@@ -171,6 +198,10 @@ class RelayFree(Service):
 
     def _key(self, topic: str, role: Role) -> Key:
         return key_of(topic, role, self.cluster, self.name)
+
+    def _own_key(self, topic: str) -> Key:
+        """The key that this broker stands at for a topic that it publishes."""
+        return self._key(topic, Role.SUBSCRIBER if topic in self._subscribed else Role.PUBLISHER)
 
     async def _settle(self, topic: str) -> None:
         """Makes the keys of a topic what they should be; the new one comes before the old one goes.
@@ -214,6 +245,9 @@ class RelayFree(Service):
         key = self._key(topic, role)
         self._standing[key] = (topic, role)
         note = b""
+        advert = self._adverts.get(topic)
+        if advert is not None:
+            advert.is_signalled = False
         if self.overlay.view.own or self.overlay.introduce() is not None:
             note = await self.overlay.join(key)
         else:
@@ -238,11 +272,17 @@ class RelayFree(Service):
             self._adverts[topic].right = own.right.key
             self._look(topic, key, left_knows, note == RESUME)
         elif left_knows:
-            self._set_wanted(topic, note == RESUME)
+            self._believe(topic, note == RESUME)
         else:
             told = await self._ask(own.right.address, own.right.key)
             if told is not None:
-                self._set_wanted(topic, told.wanted)
+                self._believe(topic, told.wanted)
+
+    def _believe(self, topic: str, wanted: bool) -> None:
+        """Takes over what a neighbour has said, unless a signal has come meanwhile."""
+        advert = self._adverts.get(topic)
+        if advert is not None and not advert.is_signalled:
+            self._set_wanted(topic, wanted)
 
     async def _ask(self, address: Address, key: Key) -> Demand | None:
         try:
@@ -285,10 +325,12 @@ class RelayFree(Service):
 
     async def _look_around(self) -> None:
         self._is_looking = False
+        nodes = self.overlay.view.own
         for key, (topic, role) in list(self._standing.items()):
-            own = self.overlay.view.own.get(key)
-            advert = self._adverts.get(topic)
-            if role is not Role.PUBLISHER or own is None or advert is None or not advert.learnt:
+            if role is not Role.PUBLISHER:
+                continue
+            own, advert = nodes.get(key), self._adverts.get(topic)
+            if own is None or advert is None or not advert.learnt:
                 continue
             if own.right.key == advert.right:
                 continue
@@ -379,6 +421,8 @@ class RelayFree(Service):
             elif role is Role.SUBSCRIBER and kind == QUESTION:
                 answer = self.on_question(topic, delivery.body[1:])
             elif role is Role.PUBLISHER and kind in (SUSPEND, RESUME):
+                if topic in self._adverts:
+                    self._adverts[topic].is_signalled = True
                 self._set_wanted(topic, kind == RESUME)
         return answer
 
