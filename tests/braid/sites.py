@@ -6,18 +6,20 @@ has a second to do what comes of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from braidmq.broker.braid.braid import Braid, Introducers
+from braidmq.broker.braid.traffic import weigh
 from braidmq.broker.broker import Broker
 from braidmq.host import Address, Message
+from braidmq.overlay.flexible_graph import FlexibleGraph
 from braidmq.overlay.membership import DIGITS_MAX
 from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.ranges import Deliver
 from braidmq.overlay.skip_graph import SkipGraph
 from braidmq.overlay.splitting import Cut
 from braidmq.overlay.suzaku import Suzaku
+from braidmq.pubsub.locality import Locality
 from braidmq.pubsub.method import Method
 from braidmq.pubsub.relay_free import RelayFree
 from braidmq.sim.engine import Simulator
@@ -39,9 +41,10 @@ class Site(World):
         super().__init__(**options)
         introducers = Introducers(self.host, [0] if number else [])
         overlay = sites.overlay(self, introducers)
-        method: Method = RelayFree(overlay, f"site{number}", cut=Cut.MRF if sites.kind == "relayfree" else Cut.SFB)
+        self.cluster = sites.clusters.get(number, "")
+        method = sites.method(overlay, f"site{number}", self.cluster)
         self.broker.braid = self.braid = Braid(
-            self.broker, overlay, method, f"site{number}", self.host.life, introducers
+            self.broker, overlay, method, f"site{number}", self.host.life, introducers, self.cluster
         )
         self.host.spawn(self.braid.enter())
 
@@ -71,12 +74,22 @@ class Site(World):
 class Sites:
     """A braid of some sites."""
 
-    def __init__(self, count: int, seed: int = 1, network: Network | None = None, method: str = "relayfree") -> None:
+    def __init__(
+        self,
+        count: int,
+        seed: int = 1,
+        network: Network | None = None,
+        method: str = "relayfree",
+        clusters: Sequence[str] = (),
+    ) -> None:
+        """`clusters` are those of the sites, in their order."""
+        self.clusters = dict(enumerate(clusters))
         self.sim = Simulator(seed, network or Uniform(0.001, 0.02))
         self.kind = method
         self.settle_s = SETTLE_S
         self.all: dict[int, Site] = {}
         self.sent: list[tuple[Address, Address]] = []
+        """From where to where publications went."""
         self.sim.on_message = self._count
         for number in range(count):
             self.add(number)
@@ -98,17 +111,24 @@ class Sites:
         for site in self.all.values():
             site.broker.run_timers()
 
+    def method(self, overlay: Overlay, name: str, cluster: str) -> Method:
+        if self.kind == "locality":
+            return Locality(overlay, name, cluster)
+        return RelayFree(overlay, name, cluster, Cut.MRF if self.kind == "relayfree" else Cut.SFB)
+
     def overlay(self, site: Site, introducers: Introducers) -> Overlay:
-        if self.kind == "suzaku":
+        if self.kind in ("suzaku", "locality"):
             return Suzaku(site.host, introducers, site.host.life)
         vector = self.sim.chance.getrandbits(DIGITS_MAX)
+        if self.kind == "adaptive":
+            return FlexibleGraph(site.host, vector, introducers, site.host.life)
         return SkipGraph(site.host, vector, introducers, site.host.life)
 
     def client(self, number: int, client_id: str = "", **options: Any) -> Peer:
         return self[number].client(client_id or f"c{number}", **options)
 
     def _count(self, sender: Address, to: Address, message: Message, hops: int) -> None:
-        if isinstance(message, Deliver) and message.body[:1] == b"m":
+        if weigh(message):
             self.sent.append((sender, to))
 
 

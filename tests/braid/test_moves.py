@@ -10,6 +10,7 @@ import pytest
 
 from braidmq.broker.braid.departures import TAIL_S, Done, FetchState, FetchSubscriptions
 from braidmq.broker.braid.directory import REGISTER_S
+from braidmq.broker.braid.roaming import Horizon, RoamingSession
 from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.sim.network import Faults, Partition, Uniform
 from tests.conformance import wire
@@ -449,3 +450,26 @@ def test_a_crash_in_the_middle_loses_nothing(tmp_path: Path, when: type, who: st
     assert [one.payload for one in got] == wanted
     sites.run(REGISTER_S)
     assert len(where(sites)) == 1
+
+
+def test_what_a_session_has_had_since_it_came_is_known_after_a_crash(tmp_path: Path) -> None:
+    """So that the next broker, to which the same may come on another way, knows it too."""
+    sites = Sites(3)
+    disks = Disks(sites, tmp_path)
+    disks.start(7)
+    disks.start(8)
+    old = come(sites, 7)
+    old.subscribe("tide", 2)
+    new = come(sites, 8)
+    publisher = sites.client(1, "pub")
+    for number in range(3):
+        publisher.publish("tide", b"%d" % number, 2)
+    assert published(new) == [b"0", b"1", b"2"]
+    braid = sites[1].braid
+    disks.kill(8)
+    disks.start(8)
+    session = sites[8].broker.sessions["ada"]
+    assert isinstance(session, RoamingSession)
+    horizon = Horizon(session.horizon)
+    assert all(horizon.covers((braid.origin, offset)) for offset in range(1, 4))
+    assert not horizon.covers((braid.origin, 4))

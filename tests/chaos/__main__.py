@@ -12,6 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from braidmq.broker.braid.place import MODULES
+from tests.chaos import security
 from tests.chaos.faults import KINDS
 from tests.chaos.soak import Options, Soak
 
@@ -28,7 +30,8 @@ def main() -> int:
     parser.add_argument("--quiet", type=float, default=120.0, help="seconds in which everything must have arrived")
     parser.add_argument("--rate", type=float, default=1.0, help="publications a second, of each publisher")
     parser.add_argument("--groups", type=int, default=10, help="of topics")
-    parser.add_argument("--method", default="adaptive")
+    parser.add_argument("--method", default="adaptive", choices=MODULES)
+    parser.add_argument("--security", default="key", choices=security.KINDS, help="between brokers")
     parser.add_argument("--faults", default=",".join(KINDS), help="kinds of faults, with commas between")
     parser.add_argument("--folder", type=Path, help="for logs and data; a temporary one if not given")
     given = parser.parse_args()
@@ -45,12 +48,13 @@ def main() -> int:
         groups=given.groups,
         seed=given.seed,
         method=given.method,
+        security=given.security,
         kinds=kinds,
     )
     folder = given.folder or Path(tempfile.mkdtemp(prefix="braidmq-chaos-"))
     soak = Soak(options, folder, lambda text: print(text, flush=True))
     verdict = asyncio.run(soak.run())
-    print("\n".join(verdict.lines()))
+    print("\n".join([f"ran {options.describe()}", *verdict.lines()]))
     if verdict.is_good:
         if given.folder is None:
             shutil.rmtree(folder)

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from tests.chaos.proxy import Proxy
+from tests.chaos.security import Credentials
 
 START_TIMEOUT_S = 60.0
 PORT_MIN = 20_000
@@ -56,6 +57,10 @@ class BrokerProcess:
     @property
     def is_up(self) -> bool:
         return self._process is not None and self._process.returncode is None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None and self.is_up else None
 
     async def start(self, is_founder: bool = False) -> None:
         """Returns when clients can connect, or when it was killed before. It joins the braid meanwhile, unless it is
@@ -103,9 +108,10 @@ class BrokerProcess:
 class Brokers:
     """All of them, and the network between."""
 
-    def __init__(self, count: int, folder: Path, chance: random.Random, method: str) -> None:
-        self.proxy = Proxy()
+    def __init__(self, count: int, folder: Path, chance: random.Random, method: str, security: str) -> None:
+        self.proxy = Proxy(lambda: {broker.pid: broker.number for broker in self.all if broker.pid is not None})
         self.all: list[BrokerProcess] = []
+        self._credentials = Credentials(security, folder / "security")
         self._count = count
         self._folder = folder
         self._chance = chance
@@ -116,7 +122,8 @@ class Brokers:
         addresses = [await self.proxy.open(number, ports[2 * number + 1]) for number in range(self._count)]
         for number, address in enumerate(addresses):
             arguments = ["--braid", f"127.0.0.1:{ports[2 * number + 1]}", "--log-level", "info"]
-            for setting in (f"advertise={address}", f"name=b{number}", f"method={self._method}"):
+            settings = [f"advertise={address}", f"name=b{number}", f"method={self._method}"]
+            for setting in (*settings, *self._credentials.settings(f"b{number}")):
                 arguments += ["--set", f"braid.{setting}"]
             seeds = [other for other in addresses[:SEEDS] if other != address]
             self.all.append(BrokerProcess(number, self._folder / f"b{number}", ports[2 * number], arguments, seeds))

@@ -1,20 +1,18 @@
 """The network between the brokers, in the hands of the test: a proxy before each broker, and a switch for each pair.
 
-A broker tells the others the address of its proxy (`braid.advertise`). Whoever dials says its own address in its hello,
-which is plain on loopback: so the proxy knows between whom a connection is. A pair can be cut in two ways: its
-connections break and new ones are turned away (a router says no), or everything stops and goes on later (a cable).
+A broker tells the others the address of its proxy (`braid.advertise`). What passes may be sealed, so the proxy asks the
+system which broker's process has dialled (`dialler`): so it knows between whom a connection is. A pair can be cut in
+two ways: its connections break and new ones are turned away (a router says no), or everything stops and goes on later
+(a cable).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
-import msgspec
-
-from braidmq.net.frames import LENGTH_BYTES
-from braidmq.net.hello import HELLO_BYTES_MAX, PREAMBLE_BYTES
+from tests.chaos.dialler import process_of
 
 READ_BYTES = 65_536
 
@@ -42,8 +40,9 @@ class Switch:
 
 
 class Proxy:
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
+    def __init__(self, processes: Callable[[], Mapping[int, int]]) -> None:
+        """`processes` has the numbers of the brokers that run now, by the ids of their processes."""
+        self._processes = processes
         self._doors: list[asyncio.Server] = []
         self._switches: dict[Pair, Switch] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -58,9 +57,7 @@ class Proxy:
 
         door = await asyncio.start_server(accept, "127.0.0.1", 0)
         self._doors.append(door)
-        address = f"127.0.0.1:{door.sockets[0].getsockname()[1]}"
-        self._numbers[address] = number
-        return address
+        return f"127.0.0.1:{door.sockets[0].getsockname()[1]}"
 
     async def close(self) -> None:
         for door in self._doors:
@@ -99,16 +96,18 @@ class Proxy:
     # Connections
 
     async def _join(self, number: int, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, from the hello of who dials to its end."""
-        with closing(writer), contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            greeting, address = await _read_hello(reader)
-            switch = self._switch(pair_of(self._numbers[address], number))
+        """One connection, from its beginning to its end."""
+        with closing(writer), contextlib.suppress(OSError):
+            processes = self._processes()
+            process = process_of(writer.get_extra_info("peername")[1], processes)
+            if process is None:  # it has been killed meanwhile
+                return
+            switch = self._switch(pair_of(processes[process], number))
             if switch.is_cut:
                 return
             await switch.flowing.wait()
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
             with closing(far_writer):
-                far_writer.write(greeting)
                 switch.wires.update({writer: None, far_writer: None})
                 pumps = [
                     asyncio.ensure_future(_pump(reader, far_writer, switch)),
@@ -128,18 +127,6 @@ def closing(writer: asyncio.StreamWriter) -> Iterator[None]:
         yield
     finally:
         writer.close()
-
-
-async def _read_hello(reader: asyncio.StreamReader) -> tuple[bytes, str]:
-    """What a connection begins with, and the address of who dialled."""
-    preamble = await reader.readexactly(PREAMBLE_BYTES)
-    length = await reader.readexactly(LENGTH_BYTES)
-    size = int.from_bytes(length)
-    assert size <= HELLO_BYTES_MAX, f"a hello of {size} bytes"
-    hello = await reader.readexactly(size)
-    address = msgspec.msgpack.decode(hello, type=list[object])[0]
-    assert isinstance(address, str)
-    return preamble + length + hello, address
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, switch: Switch) -> None:

@@ -38,7 +38,15 @@ class Options:
     groups: int = 4
     seed: int = 1
     method: str = "adaptive"
+    security: str = "key"
     kinds: tuple[str, ...] = KINDS
+
+    def describe(self) -> str:
+        """What is run, for people."""
+        return (
+            f"{self.brokers} brokers (method {self.method}, security {self.security}), {self.clients} clients, "
+            f"{self.seconds:.0f} s with {', '.join(self.kinds)} every {self.every_s:g} s, seed {self.seed}"
+        )
 
 
 class Soak:
@@ -46,7 +54,7 @@ class Soak:
         self.options = options
         self.say = say
         self._chance = random.Random(options.seed)
-        self.brokers = Brokers(options.brokers, folder, random.Random(), options.method)
+        self.brokers = Brokers(options.brokers, folder, random.Random(), options.method, options.security)
         self.publishers: list[Publisher] = []
         self.subscribers: list[Subscriber] = []
         self._tasks: list[asyncio.Task[Any]] = []
@@ -68,6 +76,7 @@ class Soak:
     async def _run(self) -> Verdict:
         options = self.options
         began = time.monotonic()
+        self.say(options.describe())
         await self.brokers.start()
         self.say(f"{options.brokers} brokers are in the braid after {time.monotonic() - began:.1f} s")
         self._make_clients()

@@ -1,4 +1,4 @@
-"""The short version of `python -m tests.chaos`: five brokers, forty seconds of faults."""
+"""The short version of `python -m tests.chaos`: five brokers with a braid key, forty seconds of faults."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ keeps its call and its origin, so whoever answers does so directly.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, Generic, TypeVar, Union
 
 import msgspec
@@ -96,6 +96,13 @@ class Codec:
             raise
         return len(batch) - start
 
+    def frame(self, envelope: Envelope) -> bytes:
+        """A frame, with its length, that holds nothing else."""
+        frame = bytearray(_HEADER.size)
+        self.append(envelope, frame)
+        _HEADER.pack_into(frame, 0, len(frame) - LENGTH_BYTES, _ARRAY_32, 1)
+        return bytes(frame)
+
     def decode(self, frame: bytes) -> list[Envelope]:
         """The envelopes of a frame (without its length)."""
         if len(frame) < _ARRAY_HEADER.size or frame[0] != _ARRAY_32:
@@ -166,8 +173,14 @@ class FrameReader:
         self.bytes_max = bytes_max
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
+    def feed(self, data: bytes) -> Iterable[bytes]:
         """The frames that are complete now, without their lengths."""
+        size = int.from_bytes(data[:LENGTH_BYTES]) if not self._buffer and len(data) > LENGTH_BYTES else 0
+        if size and size == len(data) - LENGTH_BYTES <= self.bytes_max:
+            return (data[LENGTH_BYTES:],)  # most often what is read is one frame
+        return self._cut(data)
+
+    def _cut(self, data: bytes) -> Iterator[bytes]:
         buffer = self._buffer
         buffer += data
         while len(buffer) >= LENGTH_BYTES:

@@ -11,12 +11,13 @@ and not at once, and there is time between any two messages.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 from braidmq.host import Address, CallRefused, CallTimeout, Chance, Forward, Handler, Message, handlers_of
@@ -25,7 +26,8 @@ from braidmq.net.counters import Counters
 from braidmq.net.faults import Fault
 from braidmq.net.frames import REASON_LENGTH_MAX, Codec, Envelope, Refused, Reply, Request, Tell
 from braidmq.net.hello import NAME_LENGTH_MAX
-from braidmq.net.links import Links
+from braidmq.net.links import Links, Shortcut
+from braidmq.net.peer import Peer
 from braidmq.net.security import Security
 
 _log = logging.getLogger("braidmq.net")
@@ -60,6 +62,9 @@ class NetHost:
         """Called before the messages of a read are handled; what it returns is called when all of them are."""
         self.weigh: Callable[[Message], int] | None = None
         """Says of each message how many bytes of publications it carries, 0 if it is upkeep: for the counters."""
+        self.posted = 0
+        """How often anything was sent, or would have been."""
+        self._record: list[tuple[Address, Envelope]] | None = None
         self._listen = listen
         self._advertise = advertise
         self._codec = Codec(messages, self.bounds.frame_messages_max)
@@ -181,13 +186,38 @@ class NetHost:
     def uncork(self) -> None:
         self._links.uncork()
 
+    def peer(self, address: Address) -> Peer | None:
+        """What is kept for another host, if anything is."""
+        return self._links.peer(address)
+
+    def frame_of(self, envelope: Envelope) -> bytes:
+        """The frame, with its length, that an envelope alone would travel in."""
+        return self._codec.frame(envelope)
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[list[tuple[Address, Envelope]]]:
+        """Notes what is sent meanwhile, and to whom."""
+        posts: list[tuple[Address, Envelope]] = []
+        self._record = posts
+        try:
+            yield posts
+        finally:
+            self._record = None
+
+    def take_shortcut(self, shortcut: Shortcut) -> None:
+        """Offers it every frame that may hold one small message, before that is decoded."""
+        self._links.shortcut = shortcut
+
     def _post(self, to: Address, envelope: Envelope) -> str | None:
         """Puts an envelope on its way, or says why not."""
+        self.posted += 1
+        if self._record is not None:
+            self._record.append((to, envelope))
         if not self._is_running:
             self._own_counters.dropped += 1
             return "this host is not running"
         if to != self._links.address:
-            return self._links.queue(to, envelope, self._weight(envelope))
+            return self._links.queue(to, envelope, self.weight_of(envelope))
         if len(self._own) >= self.bounds.local_max:
             self._own_counters.dropped += 1
             return f"{len(self._own)} messages of this host to itself wait already (local_max)"
@@ -222,7 +252,8 @@ class NetHost:
         finally:
             done()
 
-    def _weight(self, envelope: Envelope) -> int:
+    def weight_of(self, envelope: Envelope) -> int:
+        """The bytes of publications that an envelope carries."""
         return 0 if self.weigh is None or isinstance(envelope, Refused) else self.weigh(envelope.body)
 
     def _handle_all(self, sender: str, envelopes: list[Envelope]) -> None:
@@ -230,7 +261,7 @@ class NetHost:
         for envelope in envelopes:
             if not self._is_running:
                 return
-            if counters is not None and (weight := self._weight(envelope)):
+            if counters is not None and (weight := self.weight_of(envelope)):
                 counters.publications_in += 1
                 counters.publication_bytes_in += weight
             if isinstance(envelope, Tell):

@@ -96,7 +96,7 @@ class Link(asyncio.Protocol):
         self.write(framed(hello if self._proof is None else self._proof.say(hello)))
         self.has_greeted = True
 
-    def send(self, frames: Sequence[bytearray]) -> int:
+    def send(self, frames: Sequence[bytes | bytearray]) -> int:
         """Sends frames once the link is open; returns their size on the way."""
         if self._sealer is not None:
             frames = [self._sealer.seal(frame) for frame in frames]

@@ -97,6 +97,24 @@ class Peer:
             self._publication_bytes += weight
         return None
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether nothing waits before what would be sent now."""
+        link = self.link
+        return link is not None and not (self._batch.messages or self.waiting or link.unsent_bytes)
+
+    def send_lone(self, frame: bytes, weight: int) -> None:
+        """Sends a frame with one message at once; only while the way is clear. `weight`: bytes of publications."""
+        assert self.link is not None
+        size = self.link.send((frame,))  # and then what can wait
+        counters = self.counters
+        counters.messages_out += 1
+        counters.frames_out += 1
+        counters.bytes_out += size
+        if weight:
+            counters.publications_out += 1
+            counters.publication_bytes_out += weight
+
     def flush(self, now: float) -> None:
         """The end of the tick: writes the batch, or lets it wait for a link."""
         messages = self._batch.messages

@@ -4,7 +4,8 @@ Plain QoS 0 publications travel as the PUBLISH packets that they came in, one be
 the other end without being taken apart. Everything else is a `Letter`.
 
 A batch is numbered by its origin, topic by topic without holes, so that a receiver sees what is missing, what comes a
-second time, and what has overtaken.
+second time, and what has overtaken. All letters of a batch have the same scope (`scope`). Those outside it do not get
+it, and learn with the next batch that they do that nothing is missing there (`skips`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ import msgspec
 
 from braidmq.broker.message import Message
 from braidmq.mqtt.wire import string
+
+Skip = tuple[int, int, str]
+"""The first of some publications that only a cluster gets, how many they are, and the cluster."""
 
 
 class Letter(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -43,6 +47,8 @@ class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The MQTT version of the packets in `run`."""
     run: bytes
     letters: tuple[Letter, ...]
+    skips: tuple[Skip, ...] = ()
+    """What was published before it and stays in clusters, since the last one that all of its receivers had."""
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -16,6 +16,8 @@ import msgspec
 
 from braidmq.broker.braid.asking import Asking
 from braidmq.broker.braid.batch import Batch, Letter, letter_of, message_of, pack, unpack
+from braidmq.broker.braid.clusters import ROW as CLUSTERS
+from braidmq.broker.braid.clusters import Clusters, Seen
 from braidmq.broker.braid.crew import Crew
 from braidmq.broker.braid.cursors import SEEN_MANY, Cursors
 from braidmq.broker.braid.demand import Demand
@@ -27,6 +29,7 @@ from braidmq.broker.braid.keepers import Keepers
 from braidmq.broker.braid.moves import MOVED, Moves
 from braidmq.broker.braid.outlets import Outlet, Outlets
 from braidmq.broker.braid.reconcile import Reconciler
+from braidmq.broker.braid.scope import Scopes, may_see, scope_of
 from braidmq.broker.braid.shapes import Shape, Shapes, shape_of
 from braidmq.broker.local_topics import LOCAL_PREFIXES
 from braidmq.broker.message import Message as Publication
@@ -34,10 +37,11 @@ from braidmq.host import Address, CallError, Host, Message, Reply, Service, hand
 from braidmq.keys import Role, key_of
 from braidmq.overlay.overlay import Overlay
 from braidmq.overlay.ranges import Outcome
-from braidmq.pubsub.method import Method, ProvenMethod
+from braidmq.pubsub.method import Method, ProvenMethod, ScopedMethod
 from braidmq.pubsub.method import Publication as Arrival
 
 if TYPE_CHECKING:
+    from braidmq.broker.braid.lanes import Lanes
     from braidmq.broker.broker import Broker
 
 HOME = ""
@@ -73,6 +77,9 @@ POLL_S = 0.02
 MISSED_S = 20.0
 """How long one that did not answer is left alone."""
 
+SEEDS_ASKED_MAX = 16
+"""Configured brokers that are asked at a time when this one enters."""
+
 INTRODUCERS_MAX = 64
 """Other brokers that are remembered to enter by."""
 
@@ -82,22 +89,26 @@ Head = tuple[str, Address, int]
 
 
 class Compare(Message, frozen=True, array_like=True, gc=False):
-    """What I know; what do you know?"""
+    """What I know; what do you know? Of clusters I tell my own, and a digest of all."""
 
     shapes: tuple[Shape, ...]
     heads: tuple[Head, ...]
+    clusters: tuple[Seen, ...] = ()
+    digest: bytes = b""
 
 
 class Compared(Message, frozen=True, array_like=True, gc=False):
     is_in: bool
     shapes: tuple[Shape, ...]
     heads: tuple[Head, ...]
+    clusters: tuple[Seen, ...] = ()
 
 
 class Announcement(msgspec.Struct, frozen=True, array_like=True):
     """Said to all brokers."""
 
     shapes: tuple[Shape, ...]
+    clusters: tuple[Seen, ...] = ()
 
 
 class Own(msgspec.Struct, frozen=True, array_like=True):
@@ -189,6 +200,7 @@ class Braid(Service):
         name: str,
         life: int,
         introducers: Introducers,
+        cluster: str = "",
     ) -> None:
         self.broker = broker
         self.overlay = overlay
@@ -196,6 +208,10 @@ class Braid(Service):
         self.method = method
         self.proven = method if isinstance(method, ProvenMethod) else None
         """The method, if it can prove who has a publication."""
+        self.scoped = method if isinstance(method, ScopedMethod) else None
+        """The method, if it can keep a publication inside a cluster."""
+        self.clusters = Clusters(cluster, broker.store, broker.saved_cursors)
+        self.scopes = Scopes(self.clusters, self.scoped is not None)
         self.name = name
         self.introducers = introducers
         self.home = key_of(HOME, Role.PUBLISHER, "", name)
@@ -216,7 +232,8 @@ class Braid(Service):
         saved = [msgspec.msgpack.decode(row, type=Sent) for row in broker.saved_history]
         self.history = History(broker.store, saved)
         self.cursors = Cursors(
-            broker.store, [row for row in broker.saved_cursors if row[0] != OWN and not row[0].startswith(MOVED)]
+            broker.store,
+            [row for row in broker.saved_cursors if row[0] not in (OWN, CLUSTERS) and not row[0].startswith(MOVED)],
         )
         self._crew = Crew(host)
         self.outlets = Outlets(self.origin, life, self.shapes, host, self.history, self._crew)
@@ -224,7 +241,7 @@ class Braid(Service):
         self.outlets.withdraw = method.withdraw
         self.outlets.on_touched = broker.ring
         self.outlets.on_open = broker.router.forget
-        self.inlets = Inlets(host, self._deliver, self._on_gap, self.cursors.is_next)
+        self.inlets = Inlets(host, self._deliver, self._on_gap, self.cursors.is_next, cluster)
         self.reconciler = Reconciler(
             host,
             self.origin,
@@ -234,6 +251,7 @@ class Braid(Service):
             self.inlets.take_fetched,
             self.inlets.settle,
             self.inlets.is_holding,
+            cluster,
         )
         self.keepers = Keepers(broker, host, method, name)
         self.keepers.send_late = self._send_late
@@ -243,11 +261,20 @@ class Braid(Service):
         self.cork: Callable[[], bool] = lambda: False
         self.uncork: Callable[[], None] = lambda: None
         """Hold back what the host is to send, so that it leaves in one piece and at once."""
+        self.lanes: Lanes | None = None
+        """The short way for publications that come alone, where links are real."""
+        self.arrivals = 0
+        self.last_batch: Batch | None = None
+        """How many batches have arrived, own ones included, and the last of them."""
         self.is_in = False
+        self.is_leaving = False
+        """Whether this broker is about to end: what it stands for then is left in good order by `leave`."""
         self.unproven = 0
         """Publications of QoS 1 or 2 of which no proof came in time."""
         self._standing: dict[str, None] = {}
         """The filters that this broker stands for, or is about to."""
+        self._ending: dict[str, None] = {}
+        """Those that it is about to stand for no longer."""
         self._waiting: dict[Waiting, None] = {}
         self._settling: dict[str, None] = {}
         method.on_message = self._on_message
@@ -288,7 +315,10 @@ class Braid(Service):
         await self._compare()
         await self.directory.enter()
         await self.moves.strays.enter()
-        self._announce([shape for one in self.interest.filters if (shape := shape_of(one))])
+        self._announce(
+            [shape for one in self.interest.filters if (shape := shape_of(one))],
+            clusters=self.clusters.own_seen(self.broker.now()),
+        )
         self._stand()
         self.keepers.enter()
         self.reconciler.ask_everybody()
@@ -302,38 +332,64 @@ class Braid(Service):
         await self.method.advertise(topic_filter)
 
     async def _find_introducer(self) -> bool:
+        """Asks all that were configured at once: most of them may be down."""
+        found: list[Address] = []
+
+        async def ask(seed: Address) -> None:
+            if await self._compare_with(seed):
+                found.append(seed)
+
         seeds = [seed for seed in self.introducers.seeds if seed != self.host.address]
         self.host.chance.shuffle(seeds)
-        for seed in seeds:
-            if await self._compare_with(seed):
-                self.introducers.may_be_used = True
-                return True
-        return False
+        await self._do_all([ask(seed) for seed in seeds[:SEEDS_ASKED_MAX]], lambda: bool(found))
+        self.introducers.may_be_used = self.introducers.may_be_used or bool(found)
+        return bool(found)
 
     async def leave(self) -> None:
-        """Leaves in good order: neighbours are told, and nobody waits for this broker."""
+        """Leaves in good order: neighbours are told, and nobody waits for this broker.
+
+        Of the topics in the order of keys every second one goes at a time: of two keys side by side that leave at the
+        same time, one refuses the other, and both try again.
+        """
         self.is_in = False
-        leaving = [self.method.unsubscribe(one) for one in (*self._standing, *self.keepers.leave(), HOME)]
-        leaving += [self.method.withdraw(one) for one in (*self.outlets.filters, HOME)]
-        under_way = dict.fromkeys(range(len(leaving)))
+        self.is_leaving = True
+        published = dict.fromkeys((*self.outlets.filters, HOME))
+        wanted = dict.fromkeys((*self._standing, *self._ending, *self.keepers.leave(), HOME))
+        topics = sorted({**published, **wanted})
+
+        async def end(topic: str) -> None:
+            if topic in published:  # first: or it would have to stand as a publisher when it subscribes no longer
+                await self.method.withdraw(topic)
+            if topic in wanted:
+                await self.method.unsubscribe(topic)
+
+        while topics:
+            await self._do_all([end(topic) for topic in topics[::2]])
+            topics = topics[1::2]
+        await self.directory.leave()
+        await self.overlay.leave(self.home)
+
+    async def _do_all(
+        self, procedures: list[Coroutine[Any, Any, None]], is_enough: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Runs procedures beside each other; returns when all are through, or it is enough."""
+        under_way = dict.fromkeys(range(len(procedures)))
 
         async def run(number: int, procedure: Coroutine[Any, Any, None]) -> None:
             await procedure
             del under_way[number]
 
-        for number, procedure in enumerate(leaving):
+        for number, procedure in enumerate(procedures):
             self.host.spawn(run(number, procedure))
-        while under_way:
+        while under_way and not is_enough():
             await self.host.sleep(POLL_S)
-        await self.directory.leave()
-        await self.overlay.leave(self.home)
 
     # Shapes
 
     async def _compare_with(self, address: Address) -> bool:
         """Exchanges what is known with another broker; whether it answered and is in the braid."""
         try:
-            told = await self.host.call(address, Compare(tuple(self.shapes), self._heads()), CALL_TIMEOUT_S)
+            told = await self.host.call(address, self._comparison(), CALL_TIMEOUT_S)
         except CallError:
             self.introducers.miss(address)
             return False
@@ -343,15 +399,22 @@ class Braid(Service):
             self.introducers.meet(address)
         self._learn(told.shapes)
         self._learn_heads(told.heads)
+        self._learn_clusters(told.clusters)
         return told.is_in
+
+    def _comparison(self) -> Compare:
+        now = self.broker.now()
+        return Compare(tuple(self.shapes), self._heads(), self.clusters.own_seen(now), self.clusters.digest(now))
 
     @handles(Compare)
     def on_compare(self, origin: Address, asked: Compare) -> Reply:
         if self.is_in:
             self.introducers.meet(origin)
-        answer = Compared(self.is_in, tuple(self.shapes), self._heads())
+        clusters = self.clusters.told(self.broker.now(), asked.digest)
+        answer = Compared(self.is_in, tuple(self.shapes), self._heads(), clusters)
         self._learn(asked.shapes)
         self._learn_heads(asked.heads)
+        self._learn_clusters(asked.clusters)
         return answer
 
     def _heads(self) -> tuple[Head, ...]:
@@ -368,12 +431,19 @@ class Braid(Service):
         for shape in self.shapes.learn(shapes, self.host.now()):
             self.outlets.learn_shape(shape)
 
-    def _announce(self, shapes: list[Shape], done: Callable[[], None] = lambda: None) -> None:
-        """Tells all brokers of shapes that are used here."""
+    def _learn_clusters(self, told: tuple[Seen, ...]) -> None:
+        self.clusters.learn(told, self.broker.now())
+        if self.broker.store.dirty:
+            self.broker.ring()
+
+    def _announce(
+        self, shapes: list[Shape], done: Callable[[], None] = lambda: None, clusters: tuple[Seen, ...] = ()
+    ) -> None:
+        """Tells all brokers of shapes that are used here, and of a cluster."""
         shapes = list(dict.fromkeys(shapes))
         self._learn(shapes)
-        body = _encode(Announcement(tuple(shapes)))
-        if not shapes or not self.is_in:
+        body = _encode(Announcement(tuple(shapes), clusters))
+        if not (shapes or clusters) or not self.is_in:
             done()
         elif self.proven is not None:
             self.proven.publish_surely(HOME, body, PROOF_S, lambda _outcome: done())
@@ -407,6 +477,8 @@ class Braid(Service):
 
     def _on_filter(self, topic_filter: str, wanted: bool) -> None:
         """A filter has its first subscription here, or has lost its last."""
+        if self.is_leaving:
+            return
         self.demand.on_filter(topic_filter, wanted)
         if topic_filter.startswith(LOCAL_PREFIXES):
             return
@@ -426,6 +498,7 @@ class Braid(Service):
                 self._crew.do(partial(self._begin, topic_filter))
         for topic_filter in [one for one in self._standing if one not in should]:
             del self._standing[topic_filter]
+            self._ending[topic_filter] = None
             self._crew.do(partial(self._end, topic_filter))
 
     async def _begin(self, topic_filter: str) -> None:
@@ -448,6 +521,7 @@ class Braid(Service):
     async def _end(self, topic_filter: str) -> None:
         if topic_filter not in self._standing:
             await self.method.unsubscribe(topic_filter)
+        self._ending.pop(topic_filter, None)
 
     def is_awaited(self, topic_filter: str) -> bool:
         """Whether a filter of a subscription here has not taken effect in the braid yet."""
@@ -473,14 +547,26 @@ class Braid(Service):
         """Takes a publication of a client here for the others; False if it is known that nobody there wants it."""
         if message.topic.startswith(LOCAL_PREFIXES):
             return False
+        scope = scope_of(message.forward) if message.forward else None
+        if scope is not None and self.scoped is None:
+            return False
         outlet = self.outlets.for_publication(message.topic)
         now = self.broker.now()
         is_open = outlet.is_open
         if is_open or (message.qos and outlet.is_haunted(self.host.now())):
-            outlet.take_letter(letter_of(message, now), now)
+            outlet.take_letter(letter_of(message, now), now, scope)
             if message.qos:
                 self.moves.marks.set(message, (self.origin, self.history.head))
-        return is_open
+        return is_open and (scope is None or self._may_be_wanted(outlet, scope))
+
+    def _may_be_wanted(self, outlet: Outlet, scope: str) -> bool:
+        """Whether somebody in a cluster may want a topic that somebody anywhere may want."""
+        known = self.scoped if outlet.is_settled else None
+        return known is None or any(known.may_be_wanted(one, scope) for one in list(outlet.wanted))
+
+    def is_for_here(self, message: Publication) -> bool:
+        """Whether clients of this broker may get a publication: it is for all, or for a cluster that this one is in."""
+        return may_see(self.clusters.own, message.forward)
 
     def _send_late(self, message: Publication) -> None:
         """What nobody elsewhere wanted when it was published leaves now, if somebody does."""
@@ -493,6 +579,7 @@ class Braid(Service):
 
     def before_commit(self) -> None:
         """Writes how far others' histories were followed, with what came of them."""
+        self.moves.save_marks()
         if self.cursors.is_changed and (self.broker.store.dirty or self.broker.now() - self._saved_at > SAVE_S):
             self._saved_at = self.broker.now()
             self.cursors.save()
@@ -507,18 +594,32 @@ class Braid(Service):
         is_corked = self.cork()
         for outlet in ready:
             for batch in outlet.batches():
-                self._publish(outlet, batch)
+                if self.lanes is None:
+                    self.publish(outlet, batch)
+                else:
+                    self.lanes.publish(outlet, batch)
         if is_corked:
             self.uncork()
 
-    def _publish(self, outlet: Outlet, batch: Batch) -> None:
+    def publish(self, outlet: Outlet, batch: Batch) -> None:
+        """Gives a batch to the method, for each filter that wants it."""
         body = pack(batch)
         proven = self.proven if any(letter.qos for letter in batch.letters) else None
+        scope = scope_of(batch.letters[0].forward) if batch.letters else None
         for topic_filter in list(outlet.wanted):  # to publish may show that nobody wants it any more
-            if proven is not None:
+            if scope is not None:
+                self._publish_within(topic_filter, body, scope, proven is not None)
+            elif proven is not None:
                 proven.publish_surely(topic_filter, body, PROOF_S, self._on_outcome)
             else:
                 self.method.publish(topic_filter, body)
+
+    def _publish_within(self, topic_filter: str, body: bytes, scope: str, surely: bool) -> None:
+        assert self.scoped is not None
+        if surely:
+            self.scoped.publish_surely(topic_filter, body, PROOF_S, self._on_outcome, scope)
+        else:
+            self.scoped.publish_within(topic_filter, body, scope)
 
     def _on_outcome(self, outcome: Outcome) -> None:
         self.unproven += not outcome.complete
@@ -534,6 +635,8 @@ class Braid(Service):
         except msgspec.MsgspecError as error:
             _log.warning("%s sent something that is no batch of publications: %s", arrival.origin, error)
             return
+        self.arrivals += 1
+        self.last_batch = batch
         if batch.origin != self.origin:  # clients here have had it from the broker itself
             if batch.letters and batch.letters[0].offset:
                 self.cursors.of(batch.origin, arrival.origin, self._since)
@@ -546,9 +649,12 @@ class Braid(Service):
 
     def _on_announcement(self, arrival: Arrival) -> None:
         try:
-            self._learn(_decode_announcement(arrival.body).shapes)
+            told = _decode_announcement(arrival.body)
         except msgspec.MsgspecError as error:
             _log.warning("%s announced something that cannot be read: %s", arrival.origin, error)
+            return
+        self._learn(told.shapes)
+        self._learn_clusters(told.clusters)
 
     def _deliver(self, batch: Batch) -> None:
         """Gives publications of another broker to the clients here."""

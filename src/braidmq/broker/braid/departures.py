@@ -30,6 +30,7 @@ from braidmq.broker.braid.roaming import (
     subscribe_all,
     unsubscribe_all,
 )
+from braidmq.broker.braid.scope import may_see
 from braidmq.broker.session import Session
 from braidmq.broker.shares import Subscribed
 from braidmq.host import Address, CallError, Message, Reply, Service, handles
@@ -83,6 +84,8 @@ class GiveUp(Message, frozen=True, array_like=True, gc=False):
     name: str
     epoch: int
     clean: bool
+    cluster: str = ""
+    """Where I am: what must stay in a cluster that I am not in does not move to me."""
 
 
 class GivenUp(Message, frozen=True, array_like=True, gc=False):
@@ -150,6 +153,7 @@ class Departure:
 
     def __init__(self, move: GiveUp, to: Address, session: Session, heard_at: float) -> None:
         self.move = move.move
+        self.cluster = move.cluster
         self.holder = Holder(move.client_id, to, move.name, move.epoch)
         self.session: Session | None = session
         """None once it is gone."""
@@ -296,7 +300,7 @@ class Departures(Service):
         assert session is not None
         broker = self._broker
         state = state_of(session, broker.now())
-        departure.state = [one for one in state if one.size <= ITEM_BYTES_MAX]
+        departure.state = [one for one in state if one.size <= ITEM_BYTES_MAX and _may_go(one, departure)]
         broker.metrics.messages_dropped += len(state) - len(departure.state)
         departure.received = tuple(sorted(session.received))
         departure.horizon = self._horizon(session)
@@ -362,7 +366,8 @@ class Departures(Service):
         while relay.waiting and self._by_client.get(client_id) is departure:
             some = relay.waiting[:TAIL_MAX]
             now = self._broker.now()
-            tail = Tail(client_id, tuple([moved_of(one.delivery, now, mark=one.mark) for one in some]))
+            items = [moved_of(one.delivery, now, mark=one.mark) for one in some]
+            tail = Tail(client_id, tuple([one for one in items if _may_go(one, departure)]))
             try:
                 taken = isinstance(await self._host.call(departure.holder.address, tail, CALL_TIMEOUT_S), Taken)
             except CallError:
@@ -407,3 +412,7 @@ class Departures(Service):
         await self._host.sleep(TAIL_S)
         if self._by_client.get(client_id) is departure:
             self.end(client_id, None)
+
+
+def _may_go(moved: Moved, departure: Departure) -> bool:
+    return moved.released or may_see(departure.cluster, moved.letter.forward)

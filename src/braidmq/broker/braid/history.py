@@ -91,7 +91,7 @@ class History:
             self._store.drop_sent(last)
 
     def missed(
-        self, floor: int, since: float, seen: Iterable[tuple[int, int]], wants: Callable[[str], bool], bytes_max: int
+        self, floor: int, since: float, seen: Iterable[tuple[int, int]], wants: Callable[[Sent], bool], bytes_max: int
     ) -> tuple[list[Sent], int]:
         """What is behind `floor`, not older than `since`, not in the ranges `seen`, and wanted; and up to which
         offset that is all. Not more than so many bytes, but at least one."""
@@ -101,7 +101,7 @@ class History:
         first = self._sent[0].offset if self._sent else self.head + 1
         for place in range(max(0, floor + 1 - first), self.kept + 1 - first):
             sent = self._sent[place]
-            if sent.offset in known or sent.stored_at < since or not wants(sent.topic):
+            if sent.offset in known or sent.stored_at < since or not wants(sent):
                 continue
             size += _size(sent)
             if found and size > bytes_max:

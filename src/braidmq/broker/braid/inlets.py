@@ -4,7 +4,8 @@ An origin numbers the publications of a topic. What comes a second time is dropp
 for what is before it. After that moment the missing is given up, though it is still taken if it comes later and was
 acknowledged to its publisher (QoS 1 and 2): late is better than never. A stream that is met in its middle waits a
 moment, too: what comes first may have overtaken others. And what a broker that was restarted sends waits until that was
-fetched which it had kept before, or which was missed here: the first contact with each life of an origin.
+fetched which it had kept before, or which was missed here: the first contact with each life of an origin. What an
+origin has published for clusters that this broker is not in is not missing: a batch says what of that is before it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from braidmq.broker.braid.batch import Batch
 from braidmq.broker.braid.history import GENERATIONS_MAX
 from braidmq.host import Host
+from braidmq.pubsub.delegates import is_within
 
 REORDER_S = 0.2
 """How long a publication of QoS 0 waits for one that it has overtaken."""
@@ -58,11 +60,13 @@ class Inlets:
         deliver: Callable[[Batch], None],
         on_gap: Callable[[str], None],
         is_next: Callable[[str, int], bool],
+        cluster: str = "",
     ) -> None:
         """`deliver` may be given a publication of QoS 1 or 2 again, and knows it by its offset. `on_gap` is called with
         an origin of which such a one may be missing; once that was fetched, `settle` is called. `is_next` says whether
-        everything of an origin's history before an offset is here."""
+        everything of an origin's history before an offset is here. `cluster` is that of this broker."""
         self._host = host
+        self._cluster = cluster
         self._deliver = deliver
         self._on_gap = on_gap
         self._is_next = is_next
@@ -74,13 +78,21 @@ class Inlets:
         self.duplicates = 0
         self.given_up = 0
 
+    def at_rest(self, batch: Batch) -> Inlet | None:
+        """The stream of a batch, if that was the last of it and nothing else is to come before the next."""
+        inlet = self._streams.get((batch.origin, batch.life, batch.topic))
+        if inlet is None or inlet.is_new or inlet.held or inlet.last != batch.first + batch.count - 1:
+            return None
+        return inlet
+
     def is_holding(self, origin: str) -> bool:
         return origin in self._holding
 
     def take(self, batch: Batch) -> None:
         """Passes a batch on, now or in its turn; or not, if it has come before."""
         inlet = self._stream(batch)
-        if inlet.is_new or batch.first > inlet.last + 1:
+        follows = batch.first <= inlet.last + 1 or self._start(batch) <= inlet.last + 1
+        if inlet.is_new or not follows:
             self._hold(inlet, batch)
         else:
             self._pass_on(inlet, batch)
@@ -120,9 +132,10 @@ class Inlets:
         name = (batch.origin, batch.life, batch.topic)
         inlet = self._streams.pop(name, None)
         if inlet is None:
-            inlet = Inlet(batch.origin, batch.life, batch.first, is_new=batch.first > 1 or not self._is_met(batch))
+            start = self._start(batch)
+            inlet = Inlet(batch.origin, batch.life, start, is_new=start > 1 or not self._is_met(batch))
             if len(self._streams) >= INLETS_MAX:
-                self._streams.pop(next(iter(self._streams)))
+                self._streams.pop(next(iter(self._streams))).is_new = True  # for whoever still has it
         self._streams[name] = inlet
         return inlet
 
@@ -133,10 +146,18 @@ class Inlets:
             self._meet(batch.origin, batch.life)
         return not offset or batch.life // GENERATIONS_MAX <= self._lives.get(batch.origin, -1)
 
+    def _start(self, batch: Batch) -> int:
+        """Where a batch begins, with what is directly before it and not for this broker."""
+        start = batch.first
+        for first, count, scope in reversed(batch.skips):
+            if first + count == start and not is_within(self._cluster, scope):
+                start = first
+        return start
+
     def _pass_on(self, inlet: Inlet, batch: Batch) -> None:
         """A batch that begins directly behind the last one, or before."""
-        if batch.first == inlet.last + 1:
-            inlet.last += batch.count
+        if batch.first == inlet.last + 1 or self._start(batch) <= inlet.last + 1 < batch.first:
+            inlet.last = batch.first + batch.count - 1
             self._deliver(batch)
         else:
             self._take_late(inlet, batch)
@@ -145,7 +166,7 @@ class Inlets:
         """What follows now without a gap."""
         while inlet.held:
             first = min(inlet.held)
-            if first > inlet.last + 1:
+            if self._start(inlet.held[first]) > inlet.last + 1:
                 return
             self._pass_on(inlet, inlet.held.pop(first))
         holding = self._holding.get(inlet.origin)
@@ -180,7 +201,7 @@ class Inlets:
         """Goes on without what is missing before the first that is held."""
         first = min(inlet.held)
         if not inlet.is_new:
-            self.given_up += first - inlet.last - 1
+            self.given_up += self._start(inlet.held[first]) - inlet.last - 1
         inlet.is_new = False
         inlet.last = first - 1
         self._pass_on_held(inlet)

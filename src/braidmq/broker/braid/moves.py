@@ -79,6 +79,9 @@ HANDED_ON_MAX = 4
 OVERLAP_S = 40.0
 """How long a session that has come looks at marks: longer than its relay lasts."""
 
+SAVE_MANY_S = 1.0
+"""How often the marks of a session are written that has seen many."""
+
 SERVED_MAX = 100_000
 """Clients that are remembered after their session has ended or moved."""
 
@@ -136,6 +139,9 @@ class Moves:
         """By client id: the broker from which its session came."""
         self.served: dict[str, Served] = {}
         """Clients that have connected here in this life of the broker."""
+        self._settling: dict[RoamingSession, str] = {}
+        """Sessions that have come, while they look at marks, and from which broker."""
+        self._saved_at = 0.0
         self.strays = Strays(braid, self, directory)
         self.departures.is_aside = self.strays.is_aside
         self._restore()
@@ -153,6 +159,7 @@ class Moves:
             saved = msgspec.msgpack.decode(row, type=SavedMove)
             roaming = RoamingSession.instead_of(session, self.marks, Horizon(saved.horizon))
             self.came_from[client_id] = saved.giver
+            self._settling[roaming] = saved.giver
             self._host.spawn(self._settle_later(roaming))
 
     # A client connects
@@ -232,7 +239,7 @@ class Moves:
         for _ in range(HANDED_ON_MAX):
             move = self._host.chance.getrandbits(62)
             self._extend(arrival, MOVE_WAIT_S)
-            asked = GiveUp(move, client_id, self._name, arrival.epoch, arrival.clean)
+            asked = self._give_up(move, arrival)
             answer = await self._ask_to_give_up(arrival, holder.address, asked)
             if answer is None:
                 return None
@@ -250,6 +257,10 @@ class Moves:
                     self.strays.end_stale(client_id)
             return answer.answer
         return None
+
+    def _give_up(self, move: int, arrival: Arrival) -> GiveUp:
+        cluster = self._braid.clusters.own
+        return GiveUp(move, arrival.client_id, self._name, arrival.epoch, arrival.clean, cluster)
 
     async def _ask_to_give_up(self, arrival: Arrival, to: Address, asked: GiveUp) -> GivenUp | None:
         while True:
@@ -291,8 +302,8 @@ class Moves:
             self.strays.fill(client_id, fetched[0])
         else:
             self._install(session, subscriptions, *fetched)
-            saved = SavedMove(giver.name, fetched[2].rows)
-            broker.store.save_cursor(MOVED + client_id, msgspec.msgpack.encode(saved))
+            self._settling[session] = giver.name
+            self._save(session)
         broker.flush()
         if broker.degraded:  # it stays where it was
             if not arrival.is_late:
@@ -345,7 +356,7 @@ class Moves:
         arrival = Arrival(client_id, False, lambda _may_open: False)
         arrival.epoch = self.epochs.get(client_id, 0)
         move = self._host.chance.getrandbits(62)
-        answer = await self._ask_to_give_up(arrival, giver, GiveUp(move, client_id, self._name, arrival.epoch, False))
+        answer = await self._ask_to_give_up(arrival, giver, self._give_up(move, arrival))
         if answer is None or answer.answer is not Answer.GIVEN:
             return None
         fetched = await self._fetch_state(arrival, giver, move)
@@ -380,8 +391,27 @@ class Moves:
         if not isinstance(answer, Deleted):
             _log.warning("%s was not told that the session of %r has moved here", giver, client_id)
 
+    def save_marks(self) -> None:
+        """Writes what sessions that have come have had since, with what came of it: after a crash they know it."""
+        news = [session for session in self._settling if session.has_news]
+        if not news:
+            return
+        now = self._host.now()
+        is_due = now - self._saved_at > SAVE_MANY_S
+        self._saved_at = now if is_due else self._saved_at
+        for session in news:
+            is_here = self._broker.sessions.get(session.client_id) is session
+            if is_here and (is_due or not session.has_seen_many):
+                self._save(session)
+
+    def _save(self, session: RoamingSession) -> None:
+        session.has_news = False
+        saved = SavedMove(self._settling[session], tuple(session.horizon))
+        self._broker.store.save_cursor(MOVED + session.client_id, msgspec.msgpack.encode(saved))
+
     async def _settle_later(self, session: RoamingSession) -> None:
         await self._host.sleep(OVERLAP_S)
+        self._settling.pop(session, None)
         session.settle()
         self._broker.forget_routes(session)
         current = self._broker.sessions.get(session.client_id)

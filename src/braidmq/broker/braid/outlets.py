@@ -11,12 +11,14 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from braidmq.broker.braid.batch import Batch, Letter
+from braidmq.broker.braid.batch import Batch, Letter, Skip
 from braidmq.broker.braid.crew import Crew
 from braidmq.broker.braid.history import GENERATIONS_MAX, HISTORY_S, History
 from braidmq.mqtt.packets import V5
+from braidmq.pubsub.delegates import is_within
 
 if TYPE_CHECKING:
+    from braidmq.broker.braid.lanes import OutLane
     from braidmq.broker.braid.shapes import Shape, Shapes
     from braidmq.host import Host
 
@@ -29,8 +31,15 @@ OUTLETS_MAX = 100_000
 AFTER_START_S = 120.0
 """How long after its start a broker keeps all of QoS 1 and 2, since it does not know yet what was wanted before."""
 
+SKIPS_MAX = 64
+"""Stretches of publications for clusters that others are told of; who is not told of one waits for it in vain."""
+
 IDLE_S = 600.0
 """How long a topic that nobody publishes any more stays advertised."""
+
+
+_Piece = tuple[int, int, int, bytes, Letter | None, str | None]
+"""What waits to be sent: version, number, count, plain publications or a letter, and its scope."""
 
 
 class Outlet:
@@ -39,11 +48,14 @@ class Outlet:
     __slots__ = (
         "_outlets",
         "_pieces",
+        "_scoped",
         "_size",
         "filters",
         "is_settled",
         "is_watched",
+        "lane",
         "life",
+        "lone",
         "number",
         "topic",
         "used_at",
@@ -69,13 +81,24 @@ class Outlet:
         self.used_at = 0.0
         self.wanted_at = outlets.haunted_at
         """When somebody was last known to want it."""
-        self._pieces: list[tuple[int, int, int, bytes, Letter | None]] = []
+        self.lane: OutLane | None = None
+        """The short way for a publication that comes alone, while it holds."""
+        self.lone = (0, 0, 0.0)
+        """Version, size and time of the last one that did, and took the long way."""
+        self._pieces: list[_Piece] = []
         self._size = 0
+        self._scoped: tuple[Skip, ...] = ()
+        """Publications for clusters, since the last one for all."""
 
     @property
     def is_open(self) -> bool:
         """Whether publications may have to leave here."""
         return bool(self.wanted) or not self.is_settled
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether something waits to leave, or must be said with the next that does."""
+        return bool(self._pieces or self._scoped)
 
     def is_haunted(self, now: float) -> bool:
         """Whether somebody who cannot be reached now may still want it: then QoS 1 and 2 are kept for them."""
@@ -90,29 +113,33 @@ class Outlet:
         else:
             self._take(version, count, run, None)
 
-    def take_letter(self, letter: Letter, now: float) -> None:
+    def take_letter(self, letter: Letter, now: float, scope: str | None = None) -> None:
         """Any other publication; of QoS 1 and 2 it is kept, and leaves if somebody can be reached."""
         if letter.qos:
             letter = self._outlets.keep(self, self.number + 1, letter, now)
-        if self.is_open and (self.is_settled or self._size <= HELD_BYTES_MAX):
-            self._take(V5, 1, b"", letter)
+        leaves = self.is_open and (self.is_settled or self._size <= HELD_BYTES_MAX)
+        if scope is not None and (leaves or letter.qos):
+            self._note_scoped(self.number + 1, scope)
+        if leaves:
+            self._take(V5, 1, b"", letter, scope)
         elif letter.qos:  # who wants it will see that it is missing, and ask for it
             self.number += 1
 
-    def _take(self, version: int, count: int, run: bytes, letter: Letter | None) -> None:
+    def _take(self, version: int, count: int, run: bytes, letter: Letter | None, scope: str | None = None) -> None:
         if not self._pieces:
             self._outlets.touch(self)
-        self._pieces.append((version, self.number + 1, count, run, letter))
+        self._pieces.append((version, self.number + 1, count, run, letter, scope))
         self.number += count
         self._size += len(run) if letter is None else len(letter.payload)
 
     def batches(self) -> list[Batch]:
         """Takes out what waits, in its order: what is alike together."""
         found: list[Batch] = []
+        self.used_at = self._outlets.now()
         pieces, self._pieces, self._size = self._pieces, [], 0
         while pieces:
-            version, first, _, _, letter = pieces[0]
-            kind = (version, letter is None, letter is not None and letter.qos > 0)
+            version, first, _, _, _, scope = pieces[0]
+            kind = _kind(pieces[0]) if len(pieces) > 1 else None
             alike = 1
             while alike < len(pieces) and _kind(pieces[alike]) == kind:
                 alike += 1
@@ -120,13 +147,32 @@ class Outlet:
             letters = tuple([one[4] for one in some if one[4] is not None])
             run = some[0][3] if alike == 1 else b"".join([one[3] for one in some])
             count = sum(one[2] for one in some)
-            found.append(Batch(self._outlets.origin, self.life, self.topic, first, count, version, run, letters))
+            skips = self._skips(first, scope) if self._scoped else ()
+            found.append(Batch(self._outlets.origin, self.life, self.topic, first, count, version, run, letters, skips))
         return found
 
+    def _note_scoped(self, number: int, scope: str) -> None:
+        *before, (first, count, cluster) = self._scoped or ((0, 0, ""),)
+        if cluster == scope and first + count == number:
+            self._scoped = (*before, (first, count + 1, scope))
+        else:
+            self._scoped = (*self._scoped, (number, 1, scope))[-SKIPS_MAX:]
 
-def _kind(piece: tuple[int, int, int, bytes, Letter | None]) -> tuple[int, bool, bool]:
-    version, _, _, _, letter = piece
-    return version, letter is None, letter is not None and letter.qos > 0
+    def _skips(self, first: int, scope: str | None) -> tuple[Skip, ...]:
+        """What those whom a batch is for may not have got, since the last one that was for all of them."""
+        before = tuple([one for one in self._scoped if one[0] < first])
+        if scope is None:
+            self._scoped = self._scoped[len(before) :]
+            return before
+        for place in range(len(before), 0, -1):
+            if is_within(scope, before[place - 1][2]):
+                return before[place:]
+        return before
+
+
+def _kind(piece: _Piece) -> tuple[int, bool, bool, str | None]:
+    version, _, _, _, letter, scope = piece
+    return version, letter is None, letter is not None and letter.qos > 0, scope
 
 
 class Outlets:
@@ -170,6 +216,9 @@ class Outlets:
     def filters(self) -> list[str]:
         """All that are advertised."""
         return list(self._by_filter)
+
+    def now(self) -> float:
+        return self._host.now()
 
     def open_for(self, topic: str) -> Outlet | None:
         """The outlet of a topic, if it is published here and somebody may want it."""
@@ -234,6 +283,7 @@ class Outlets:
 
     def _update(self, outlet: Outlet, topic_filter: str, wanted: bool) -> None:
         was_open = outlet.is_open
+        outlet.lane = None
         if was_open:
             outlet.wanted_at = self._host.now()
         if wanted:
@@ -284,6 +334,7 @@ class Outlets:
 
     def _add_filter(self, outlet: Outlet, topic_filter: str) -> None:
         outlet.filters[topic_filter] = None
+        outlet.lane = None
         others = self._by_filter.get(topic_filter)
         if others is None:
             self._by_filter[topic_filter] = {outlet: None}
@@ -300,6 +351,7 @@ class Outlets:
 
     def _drop(self, outlet: Outlet) -> None:
         del self._by_topic[outlet.topic]
+        outlet.lane = None
         self._generation = (self._generation + 1) % GENERATIONS_MAX
         for topic_filter in outlet.filters:
             others = self._by_filter[topic_filter]

@@ -11,11 +11,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from braidmq.broker.braid.braid import Braid, Introducers
+from braidmq.broker.braid.lanes import Lanes
 from braidmq.broker.braid.status import Status
 from braidmq.broker.braid.traffic import weigh
 from braidmq.broker.config.braid_security import security_of
 from braidmq.broker.config.settings import BraidConfig
-from braidmq.host import Message
+from braidmq.host import Host, Message
 from braidmq.net.host import NetHost
 from braidmq.overlay import (
     can,
@@ -120,10 +121,13 @@ class Place:
         life = int((time.time() - LIFE_EPOCH_S) * LIVES_A_SECOND)
         introducers = Introducers(self.host, config.join)
         overlay_, method = build(config, self.host, name, life, introducers)
-        self.braid = self._broker.braid = Braid(self._broker, overlay_, method, name, life, introducers)
+        self.braid = self._broker.braid = Braid(self._broker, overlay_, method, name, life, introducers, config.cluster)
         self.braid.cork, self.braid.uncork = self.host.cork, self.host.uncork
         self.host.on_read = self._broker.begin_read
         self.status = Status(self.braid, config.cluster, config.method)
+        if Lanes.can_serve(self.braid):
+            self.braid.lanes = Lanes(self.braid, self.host, self.status.hops)
+            self.host.take_shortcut(self.braid.lanes)
         self.host.spawn(self._enter(self.braid))
 
     async def _enter(self, braid: Braid) -> None:
@@ -147,7 +151,7 @@ def _is_alone(braid: Braid) -> bool:
     return all(node.left.address == own == node.right.address for node in braid.overlay.view.own.values())
 
 
-def build(config: BraidConfig, host: NetHost, name: str, life: int, introducers: Introducers) -> tuple[Overlay, Method]:
+def build(config: BraidConfig, host: Host, name: str, life: int, introducers: Introducers) -> tuple[Overlay, Method]:
     """The overlay and the method that a configuration names."""
     vector = vector_of(name)
     if config.method == "adaptive":

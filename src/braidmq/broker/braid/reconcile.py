@@ -2,7 +2,8 @@
 
 It asks when it enters, when a stream of QoS 1 or 2 has a gap, when it hears of an offset that it should have had, and
 now and then. The origin looks through its history for what the asker wants (its filters, told once and then named by
-their digest) and has not got. Both sides are bounded: a page at a time, one question to an origin at a time.
+their digest) and has not got; what stays in a cluster that the asker is not in is none of it. Both sides are bounded: a
+page at a time, one question to an origin at a time.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from braidmq.broker.braid.batch import Batch
 from braidmq.broker.braid.cursors import Cursor, Cursors
 from braidmq.broker.braid.history import History, Sent
 from braidmq.broker.braid.interest import Interest
+from braidmq.broker.braid.scope import may_see
 from braidmq.host import Address, CallError, Host, Message, Reply, Service, handles
 from braidmq.mqtt.packets import V5
 from braidmq.mqtt.trees import FilterTree
@@ -47,6 +49,7 @@ class AskMissed(Message, frozen=True, array_like=True, gc=False):
     seen: tuple[tuple[int, int], ...]
     digest: bytes
     filters: tuple[str, ...] | None
+    cluster: str = ""
 
 
 class Missed(Message, frozen=True, array_like=True, gc=False):
@@ -72,10 +75,12 @@ class Reconciler(Service):
         take: Callable[[Batch], None],
         settle: Callable[[str, int], None],
         is_holding: Callable[[str], bool],
+        cluster: str = "",
     ) -> None:
         """`take` handles what was missed, `settle` is told an origin and up to which offset that was all; `is_holding`
-        says whether something of an origin is still held back."""
+        says whether something of an origin is still held back. `cluster` is that of this broker."""
         self._host = host
+        self._cluster = cluster
         self._name = name
         self._history = history
         self._cursors = cursors
@@ -158,7 +163,7 @@ class Reconciler(Service):
     async def _ask_page(self, origin: str, cursor: Cursor, floor: int, filters: tuple[str, ...]) -> Missed | None:
         digest = sha256("\0".join(filters).encode()).digest()[:16]
         seen = tuple([(low, high) for low, high in cursor.seen_ranges() if high > floor])
-        ask = AskMissed(origin, floor, cursor.since, seen, digest, None)
+        ask = AskMissed(origin, floor, cursor.since, seen, digest, None, self._cluster)
         answer = await self._call(cursor.address, ask)
         if isinstance(answer, TellFilters):
             answer = await self._call(cursor.address, msgspec.structs.replace(ask, filters=filters))
@@ -194,7 +199,9 @@ class Reconciler(Service):
         if len(self._digests) > DIGESTS_MAX:
             self._digests.pop(next(iter(self._digests)))
         tree = wanted
-        found, floor = self._history.missed(
-            asked.floor, asked.since, asked.seen, lambda topic: bool(tree.match(topic)), PAGE_BYTES_MAX
-        )
+
+        def wants(sent: Sent) -> bool:
+            return bool(tree.match(sent.topic)) and may_see(asked.cluster, sent.letter.forward)
+
+        found, floor = self._history.missed(asked.floor, asked.since, asked.seen, wants, PAGE_BYTES_MAX)
         return Missed(tuple([msgspec.msgpack.encode(one) for one in found]), floor, self._history.kept)

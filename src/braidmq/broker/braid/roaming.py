@@ -23,6 +23,9 @@ from braidmq.broker.shares import Subscribed
 SEEN_MAX = 65_536
 """Marks that a session remembers while it may get publications on two ways."""
 
+SEEN_FEW = 1024
+"""Up to so many marks are written with each commit, more of them now and then."""
+
 Mark = tuple[str, int]
 """An origin, and an offset in its history."""
 
@@ -124,7 +127,7 @@ class RoamingSession(Session):
     """A session that comes from another broker. It gathers what arrives here until its state has come, and then, while
     late publications may still be passed on from there, looks at marks."""
 
-    __slots__ = ("_gathered", "_horizon", "_marks", "_seen")
+    __slots__ = ("_gathered", "_horizon", "_marks", "_seen", "has_news")
 
     def __init__(self, broker: Broker, client_id: str, row: int, expiry_s: int, marks: Marks) -> None:
         super().__init__(broker, client_id, row)
@@ -133,6 +136,8 @@ class RoamingSession(Session):
         self._seen: dict[Mark, None] | None = {}
         self._horizon = Horizon(())
         self._gathered: list[Waiting] | None = []
+        self.has_news = False
+        """Whether it has seen marks that are not written yet."""
 
     @classmethod
     def instead_of(cls, session: Session, marks: Marks, horizon: Horizon) -> RoamingSession:
@@ -188,6 +193,7 @@ class RoamingSession(Session):
     def _note(self, mark: Mark) -> None:
         if self._seen is not None:
             self._seen[mark] = None
+            self.has_news = True
             if len(self._seen) > SEEN_MAX:
                 self._seen.pop(next(iter(self._seen)))
 
@@ -220,6 +226,11 @@ class RoamingSession(Session):
             if one.mark is None or not horizon.covers(one.mark):
                 d = one.delivery
                 super().deliver(d.message, d.qos, d.retain, d.ids, d.group)
+
+    @property
+    def has_seen_many(self) -> bool:
+        """Whether it would take long to write all marks with each commit."""
+        return len(self._seen or ()) > SEEN_FEW
 
     @property
     def horizon(self) -> list[Row]:
