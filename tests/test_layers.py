@@ -17,8 +17,10 @@ FLOORS = (
     ("pubsub",),
     ("select",),
     ("net", "sim"),
+    ("log",),
+    ("processors",),
     ("broker",),
-    ("flow",),
+    ("pipeline",),
     ("experiments",),
     ("cli", "dashboard"),
 )

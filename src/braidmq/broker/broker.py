@@ -14,9 +14,11 @@ from typing import Any
 from braidmq.broker.connection import Connection
 from braidmq.broker.fast_path import deliver_run
 from braidmq.broker.flow import Link
+from braidmq.broker.ledger import Ledger
 from braidmq.broker.limits import Limits
 from braidmq.broker.local_topics import is_local
 from braidmq.broker.message import Delivery, Message
+from braidmq.broker.recorder import Recorder
 from braidmq.broker.retained import Retained, tombstone
 from braidmq.broker.router import Router, Target, filter_cost
 from braidmq.broker.security.identity import Access, Authenticator, Identity, Method, OpenAccess, Origin
@@ -49,6 +51,7 @@ class Broker(Tick):
         wall: Callable[[], float],
         limits: Limits | None = None,
         store: Store | None = None,
+        recorder: Recorder | None = None,
         authenticator: Authenticator | None = None,
         methods: Mapping[str, Method] | None = None,
         access: Access | None = None,
@@ -67,6 +70,8 @@ class Broker(Tick):
         self.on_delivery: Callable[[Message, Iterable[Target]], None] | None = None
         """Called with what is about to be given to sessions, while somebody needs to know."""
         self.sessions: dict[str, Session] = {}
+        if recorder is not None:
+            self.set_recorder(recorder)
         self.expires_all = self.limits.message_expiry_max_s > 0
         self.started_at = self.now()
         snapshot = self.store.load()
@@ -74,7 +79,9 @@ class Broker(Tick):
         self.saved_cursors = snapshot.cursors
         """What an earlier process left for the braid."""
         self._restore(snapshot)
-        if self.store.dirty:
+        self.ledger = Ledger(self)
+        self.ledger.restore(snapshot.writers, snapshot.parts)
+        if self.store.dirty or self.recorder.dirty:
             self.commit()
         self.timers.at(self.now() + RETAINED_SWEEP_S, self._sweep_retained)
 
@@ -101,7 +108,7 @@ class Broker(Tick):
     def run_timers(self) -> None:
         """Does what is due; what comes of it is flushed at the end of the tick."""
         self.timers.run(self.now())
-        if self.store.dirty:
+        if self.store.dirty or self.recorder.dirty:
             self.ring()
 
     def _restore(self, snapshot: Snapshot) -> None:
@@ -307,6 +314,13 @@ class Broker(Tick):
                 connection.allowed_topics = None if free else set()
                 self.withdraw_forbidden(session, connection.identity)
 
+    def set_recorder(self, recorder: Recorder) -> None:
+        """Has this one keep what is published here from now on; called again if it wants other topics."""
+        self.recorder = recorder
+        self.router.is_logged = recorder.wants
+        self.router.version += 1
+        self.router.forget_all()
+
     def withdraw_forbidden(self, session: Session, identity: Identity) -> None:
         """Takes from a session what this identity may not have: the rules have changed, or it is somebody else."""
         for full_filter in list(session.subscriptions):
@@ -326,12 +340,18 @@ class Broker(Tick):
         self.publisher = publisher
         is_new = message.retain and self._retain(message)
         route = self.router.route(message.topic)
-        reached = self.deliver(message, route.targets, route.groups)
+        if route.logged:
+            self.recorder.take(message, self.now())
+        is_for_here = not message.forward or self.braid is None or self.braid.is_for_here(message)
+        reached = is_for_here and self.deliver(message, route.targets, route.groups)
         if self.braid is not None:
             has_left = self.braid.send(message)
             reached = has_left or reached
             if message.retain:
                 self.braid.keepers.on_retained(message, is_new, has_left)
+        if route.tap is not None and is_for_here:
+            route.tap.take(message, route.logged)
+            reached = True
         return reached
 
     def inject(self, message: Message) -> None:
@@ -343,6 +363,8 @@ class Broker(Tick):
             self.braid.keepers.heard(message.topic, message.at)
             targets = self.braid.asking.without_given(message, targets)
         self.deliver(message, targets, route.groups)
+        if route.tap is not None:
+            route.tap.take_foreign(message)
         self.ring()
 
     def inject_run(self, topic: str, run: bytes, version: int) -> None:
@@ -436,6 +458,8 @@ class Broker(Tick):
 
     def shut_down(self) -> None:
         """Tells every client, keeps what must be kept; sockets close behind it."""
+        if self.braid is not None:
+            self.braid.is_leaving = True
         for connection in list(self.connections):
             connection.disconnect(Reason.SERVER_SHUTTING_DOWN, "the broker is going down")
         self.flush()

@@ -176,7 +176,7 @@ class Connection(Flow):
             self.fail(error)
         finally:
             if first:
-                if broker.tick_bytes < TICK_BYTES_SMALL and not broker.store.dirty:
+                if broker.tick_bytes < TICK_BYTES_SMALL and not broker.store.dirty and not broker.recorder.dirty:
                     broker.flush()  # a little traffic is answered at once
                 else:
                     broker.settle()

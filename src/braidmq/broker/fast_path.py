@@ -15,6 +15,7 @@ from braidmq.mqtt.packets import V5
 from braidmq.mqtt.wire import string, varint
 
 if TYPE_CHECKING:
+    from braidmq.broker.braid.outlets import Outlet
     from braidmq.broker.broker import Broker
     from braidmq.broker.connection import Connection
     from braidmq.broker.router import Route
@@ -26,8 +27,9 @@ _NOBODY = (b"", b"\x40\x03", b"\x50\x03")
 """PUBACK and PUBREC, plain and with a reason code (0x10: no matching subscribers)."""
 
 
-Repeat = tuple[bytes, int, int, "list[Connection]"]
-"""What a connection published last, alone in its read: first bytes, size, the router's version, the receivers."""
+Repeat = tuple[bytes, int, int, "list[Connection]", "Outlet | None"]
+"""What a connection published last, alone in its read: first bytes, size, the router's version, the receivers here, and
+the way to other brokers."""
 
 
 def send_repeat(connection: Connection, repeat: Repeat, data: bytes) -> bool:
@@ -36,10 +38,14 @@ def send_repeat(connection: Connection, repeat: Repeat, data: bytes) -> bool:
     A device that sends one reading at a time always takes this way. Nothing waits in this tick (the caller has looked),
     so the bytes go straight to the sockets.
     """
-    first_bytes, size, version, receivers = repeat
+    first_bytes, size, version, receivers, outlet = repeat
     broker = connection.broker
     if len(data) != size or version != broker.router.version or not data.startswith(first_bytes):
         return False
+    if outlet is not None:
+        lane = outlet.lane
+        if lane is None or not lane.send(outlet, connection.version, data, connection.seen_at):
+            return False
     metrics = broker.metrics
     sent = 0
     for receiver in receivers:
@@ -79,18 +85,21 @@ def forward_run(connection: Connection, data: bytes, at: int, body: int, after: 
         return 0
 
     same, other = (route.plain5, route.plain3) if is_v5 else (route.plain3, route.plain5)
-    places = [at] if other or route.special or route.groups else None
+    places = [at] if other or route.special or route.groups or route.tap is not None else None
     stop, count = after, 1
     if not route.mixed:
         stop, count = _end_of_run(connection, data, at, body, after, payload_at, places)
     broker.metrics.messages_received += count
+    run = data[at:stop]
     if same:
-        _append(connection, broker, same, data[at:stop], count)
+        _append(connection, broker, same, run, count)
     if route.outlet is not None:
-        route.outlet.take_run(connection.version, data[at:stop], count)
+        route.outlet.take_run(connection.version, run, count)
+    if route.logged:
+        broker.recorder.take_run(name[2:], session.client_id, broker.now(), run, count, payload_at - at, after - at)
     if places is None:
-        if count == 1 and after - at == len(data) and route.outlet is None:
-            connection.repeat = (data[:payload_at], after, broker.router.version, same)
+        if count == 1 and after - at == len(data) and not route.logged:
+            connection.repeat = (data[:payload_at], after, broker.router.version, same, route.outlet)
         return stop
 
     payloads = _payloads(data, places, stop, len(name) + is_v5)
@@ -101,6 +110,8 @@ def forward_run(connection: Connection, data: bytes, at: int, body: int, after: 
         for payload in payloads:
             message = Message(route.topic, name, payload, 0, False, session.client_id)
             broker.deliver(message, route.special, route.groups)
+    if route.tap is not None:
+        route.tap.take_run(payloads, session.client_id, route.logged)
     return stop
 
 
@@ -175,7 +186,7 @@ def deliver_run(broker: Broker, route: Route, run: bytes, version: int) -> None:
     same, other = (route.plain5, route.plain3) if is_v5 else (route.plain3, route.plain5)
     if same:
         _append(None, broker, same, run, count)
-    if not (other or route.special or route.groups):
+    if not (other or route.special or route.groups or route.tap is not None):
         return
     name = string(route.topic)
     payloads = _payloads(run, places, len(run), len(name) + is_v5)
@@ -185,6 +196,8 @@ def deliver_run(broker: Broker, route: Route, run: bytes, version: int) -> None:
         broker.publisher = None
         for payload in payloads:
             broker.deliver(Message(route.topic, name, payload, 0), route.special, route.groups)
+    if route.tap is not None:
+        route.tap.take_foreign_run(payloads)
 
 
 def _places(run: bytes) -> list[int]:
@@ -247,13 +260,18 @@ def forward_and_acknowledge(connection: Connection, data: bytes, body: int, afte
     name = data[body:name_end]
     route = broker.router.routes.get(name)
     packet_id = data[name_end : name_end + 2]
-    if route is None or not route.offered or route.outlet is not None:
+    if route is None or not route.offered or route.outlet is not None or route.tap is not None:
         return False
     if packet_id == b"\0\0" or broker.expires_all:
         return False
     if connection.allowed_topics is not None and name not in connection.allowed_topics:
         return False
+    if qos == 2 and int.from_bytes(packet_id) in session.received:
+        return False
     broker.publisher = connection
+    if route.logged:
+        broker.recorder.take_plain(name[2:], session.client_id, broker.now(), data[payload_at:after], qos)
+        connection.awaits_commit = True
     if qos == 1 and route.plain1 is not None and route.plain1_version == connection.version:
         _forward_plain_qos1(route, name, data[name_end + 2 : after], session)
         broker.metrics.messages_received += 1
@@ -264,8 +282,6 @@ def forward_and_acknowledge(connection: Connection, data: bytes, body: int, afte
         return True
     if qos == 2:
         number = int.from_bytes(packet_id)
-        if number in session.received:
-            return False
         session.received.add(number)
         if session.expiry_s:
             broker.store.save_received(session.row, number)

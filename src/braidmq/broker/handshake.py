@@ -7,6 +7,7 @@ from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING
 
+from braidmq.broker.braid.scope import ScopeError
 from braidmq.broker.limits import FOREVER
 from braidmq.broker.local_topics import is_local
 from braidmq.broker.security.identity import (
@@ -86,6 +87,12 @@ class Handshake:
             raise self._refused(Reason.QOS_NOT_SUPPORTED, f"a will of QoS {connect.will.qos}")
         if connect.will.retain and not limits.retain:  # [MQTT-3.2.2-13]
             raise self._refused(Reason.RETAIN_NOT_SUPPORTED, "a retained will")
+        braid = self.connection.broker.braid
+        if braid is not None:
+            try:
+                braid.scopes.settle(connect.will)
+            except ScopeError as error:
+                raise self._refused(error.reason, f"the will: {error.text}") from None
 
     def _credentials(self) -> Credentials:
         connect = self.connect

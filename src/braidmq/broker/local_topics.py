@@ -5,10 +5,11 @@ None of them is passed on to other brokers, and no client may publish there.
 
 from __future__ import annotations
 
-LOCAL_PREFIXES = ("$SYS/", "$demand/", "$braid/")
+LOCAL_PREFIXES = ("$SYS/", "$demand/", "$braid/", "$processor/")
 
 DEMAND_PREFIX = "$demand/"
 BRAID_PREFIX = "$braid/"
+PROCESSOR_PREFIX = "$processor/"
 
 
 def is_local(topic: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from braidmq.broker.braid.scope import ScopeError
 from braidmq.broker.local_topics import is_local
 from braidmq.broker.message import message_of
 from braidmq.mqtt import packets as p
@@ -87,6 +88,13 @@ def _count_unacknowledged(connection: Connection, session: Session, packet_id: i
 def _publish(connection: Connection, session: Session, packet: p.Publish) -> tuple[Reason, str]:
     """Publishes if the client may, and says how it went."""
     broker = connection.broker
+    if broker.braid is not None and (packet.properties.user_properties or packet.topic[:1] == "$"):
+        try:
+            broker.braid.scopes.settle(packet)
+        except ScopeError as error:
+            broker.metrics.publish_refused += 1
+            broker.braid.scopes.complain(session.client_id, error)
+            return error.reason, error.text
     if not _may_publish(connection, session, packet.topic):
         broker.metrics.publish_refused += 1
         return Reason.NOT_AUTHORIZED, f"{packet.topic!r} may not be published by this client"
@@ -134,7 +142,8 @@ def _acknowledge(
         connection.unacknowledged -= packet.qos == 2
     make = p.Puback if packet.qos == 1 else p.Pubrec
     connection.send_packet(make(packet_id, reason, properties))
-    if connection.broker.store.dirty and not reason.failed:
+    broker = connection.broker
+    if (broker.store.dirty or broker.recorder.dirty) and not reason.failed:
         connection.awaits_commit = True
 
 

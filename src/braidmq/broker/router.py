@@ -19,6 +19,7 @@ from braidmq.mqtt.wire import string
 if TYPE_CHECKING:
     from braidmq.broker.braid.outlets import Outlet
     from braidmq.broker.connection import Connection
+    from braidmq.broker.processing.tap import Tap
     from braidmq.broker.session import Session
 
 
@@ -72,6 +73,7 @@ class Route:
 
     __slots__ = (
         "groups",
+        "logged",
         "mixed",
         "offered",
         "outlet",
@@ -80,6 +82,7 @@ class Route:
         "plain3",
         "plain5",
         "special",
+        "tap",
         "targets",
         "topic",
     )
@@ -92,8 +95,12 @@ class Route:
         """Whether a session is reached both by itself and in a group: then its copies must keep step."""
         self.outlet: Outlet | None = None
         """Where publications of clients here leave for other brokers, if anybody there may want them."""
+        self.tap: Tap | None = None
+        """What message processors take of it, if it is the topic of any."""
         self.offered = True
         """False while other brokers have not been asked about this topic: then the fast path does not know it."""
+        self.logged = False
+        """Whether publications of clients here are kept for those who read them later."""
         self.plain3: list[Connection] = []
         self.plain5: list[Connection] = []
         self.special: list[Target] = []
@@ -110,11 +117,13 @@ class Route:
 class Audience:
     """All that subscribed with one filter."""
 
-    __slots__ = ("groups", "members")
+    __slots__ = ("groups", "holds", "members")
 
     def __init__(self) -> None:
         self.members: dict[Session, Subscribed] = {}
         self.groups: dict[str, ShareGroup] = {}
+        self.holds = 0
+        """How many want it who have no session."""
 
 
 class Router:
@@ -127,8 +136,12 @@ class Router:
         """Called with a filter that has its first subscription, or has lost its last."""
         self.outlet_for: Callable[[str], Outlet | None] | None = None
         """The way of a topic to other brokers, if it is published here and they may want it."""
+        self.tap_for: Callable[[str], Tap | None] = _nobody
+        """What message processors take of a topic."""
         self.is_offered: Callable[[str], bool] = _always
         """Whether other brokers have been asked about a topic that is published here, or need not be."""
+        self.is_logged: Callable[[str], bool] = _never
+        """Whether what is published to a topic here is kept for those who read it later."""
         self._tree: FilterTree[Audience] = FilterTree()
         self._filters: dict[str, None] = {}
 
@@ -152,6 +165,8 @@ class Router:
 
     def _build(self, topic: str) -> Route:
         route = Route(topic)
+        route.tap = self.tap_for(topic)
+        route.logged = self.is_logged(topic)
         if self.outlet_for is not None:
             route.outlet = self.outlet_for(topic)
             route.offered = self.is_offered(topic)
@@ -180,13 +195,7 @@ class Router:
     def subscribe(self, session: Session, full_filter: str, subscribed: Subscribed) -> bool:
         """Adds or replaces a subscription; True if it is a new one."""
         share, topic_filter = split_share(full_filter)
-        audience = self._tree.get(topic_filter)
-        if audience is None:
-            audience = Audience()
-            self._tree.set(topic_filter, audience)
-            self._filters[topic_filter] = None
-            if self.on_filter is not None:
-                self.on_filter(topic_filter, True)
+        audience = self._audience(topic_filter)
         members = audience.members
         if share is not None:
             members = audience.groups.setdefault(share, ShareGroup(full_filter)).members
@@ -208,17 +217,39 @@ class Router:
             existed = group is not None and group.members.pop(session, None) is not None
             if group is not None and not group.members:
                 del audience.groups[share]
-        if not audience.members and not audience.groups:
+        self._drop_if_empty(topic_filter, audience)
+        self.forget(full_filter)
+        return existed
+
+    def hold(self, topic_filter: str) -> None:
+        """Somebody without a session wants what a filter matches, from wherever it comes."""
+        self._audience(topic_filter).holds += 1
+
+    def release(self, topic_filter: str) -> None:
+        audience = self._audience(topic_filter)
+        audience.holds -= 1
+        self._drop_if_empty(topic_filter, audience)
+
+    def _audience(self, topic_filter: str) -> Audience:
+        audience = self._tree.get(topic_filter)
+        if audience is None:
+            audience = Audience()
+            self._tree.set(topic_filter, audience)
+            self._filters[topic_filter] = None
+            if self.on_filter is not None:
+                self.on_filter(topic_filter, True)
+        return audience
+
+    def _drop_if_empty(self, topic_filter: str, audience: Audience) -> None:
+        if not audience.members and not audience.groups and not audience.holds:
             self._tree.remove(topic_filter)
             self._filters.pop(topic_filter, None)
             if self.on_filter is not None:
                 self.on_filter(topic_filter, False)
-        self.forget(full_filter)
-        return existed
 
     def has_receivers(self, topic: str) -> bool:
-        """Whether anybody here subscribes to a topic, connected or not."""
-        return bool(self._tree.match(topic))
+        """Whether anybody here subscribes to a topic, connected or not, or processes it."""
+        return bool(self._tree.match(topic)) or self.tap_for(topic) is not None
 
     def group(self, full_filter: str) -> ShareGroup | None:
         share, topic_filter = split_share(full_filter)
@@ -244,3 +275,11 @@ class Router:
 
 def _always(_topic: str) -> bool:
     return True
+
+
+def _nobody(_topic: str) -> None:
+    return None
+
+
+def _never(_topic: str) -> bool:
+    return False

@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from braidmq.broker.braid.place import Place
 from braidmq.broker.broker import Broker
@@ -26,10 +26,20 @@ from braidmq.broker.observing.admin import AdminServer
 from braidmq.broker.observing.braid_metrics import BraidCollector
 from braidmq.broker.observing.braid_routes import BraidRoutes
 from braidmq.broker.observing.exposition import Exposition
+from braidmq.broker.observing.log_metrics import LogCollector
+from braidmq.broker.observing.log_routes import LogRoutes
+from braidmq.broker.observing.processing_metrics import ProcessingCollector
+from braidmq.broker.observing.processing_routes import ProcessingRoutes
+from braidmq.broker.observing.publish_routes import PublishRoutes
 from braidmq.broker.observing.sys_topics import SysTopics
+from braidmq.broker.processing.numbering import NumberedRecorder
+from braidmq.broker.processing.processing import Processing
 from braidmq.broker.security.authentication import build_access, build_authenticator, build_methods
 from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.broker.store import MemoryStore, Store
+
+if TYPE_CHECKING:
+    from braidmq.broker.log_recorder import LogRecorder
 
 STOP_GRACE_S = 5.0
 """What clients get to read their DISCONNECT when the broker ends."""
@@ -51,12 +61,18 @@ class Server:
         self._store: Store = (
             SqliteStore(Path(config.data), config.store.sync) if config.store.enabled else MemoryStore()
         )
+        self._recorder: LogRecorder | None = None
+        self._numbered: NumberedRecorder | None = None
         try:
+            self._recorder = _recorder_of(config)
+            if self._recorder is not None:
+                self._numbered = NumberedRecorder(self._recorder)
             self.broker = Broker(
                 clock=time.monotonic,
                 wall=time.time,
                 limits=config.limits,
                 store=self._store,
+                recorder=self._numbered,
                 authenticator=build_authenticator(config),
                 methods=build_methods(config),
                 access=build_access(config),
@@ -65,29 +81,44 @@ class Server:
             )
             self.listeners = Listeners(config, self.broker)
         except BaseException:
-            self._store.close()
+            self._close_files()
             raise
         self.broker.timers.earlier = self._set_alarm
         self._sys = SysTopics(self.broker)
         self._sys.set_interval(config.sys_interval_s)
         self._place = None if config.braid is None else Place(self.broker, config.braid)
+        self._processing = _processing_of(config, self.broker)
         self._admin: AdminServer | None = None
         if config.admin is not None:
-            numbers = None if self._place is None else BraidCollector(self._place)
-            exposition = Exposition(self.broker.metrics, self.listeners, numbers)
+            numbers = () if self._place is None else (BraidCollector(self._place),)
+            exposition = Exposition(
+                self.broker.metrics,
+                self.listeners,
+                LogCollector(lambda: self._recorder),
+                ProcessingCollector(self._processing),
+                *numbers,
+            )
             checks = {"listeners": self.listeners.trouble, "store": self._store_trouble}
-            self._admin = AdminServer(config.admin, exposition, checks, BraidRoutes(self._place))
+            routes = (
+                BraidRoutes(self._place),
+                PublishRoutes(self.broker),
+                LogRoutes(lambda: self._recorder),
+                ProcessingRoutes(self._processing),
+            )
+            self._admin = AdminServer(config.admin, exposition, checks, routes)
 
     async def start(self) -> None:
         try:
+            await self._processing.start(self.config.processor, self._numbered)
             await self.listeners.start()
             if self._admin is not None:
                 await self._admin.start()
             if self._place is not None:
                 await self._place.start()
         except BaseException:
+            await self._processing.stop()
             await self.listeners.stop(0)
-            self._store.close()
+            self._close_files()
             raise
         self._set_alarm()
 
@@ -96,6 +127,7 @@ class Server:
         self.listeners.stop_accepting()
         self.broker.shut_down()
         await self.listeners.stop(STOP_GRACE_S)
+        await self._processing.stop()
         if self._place is not None:
             await self._place.stop()
         if self._admin is not None:
@@ -105,6 +137,11 @@ class Server:
         if self._alarm is not None:
             self._alarm.cancel()
         self.broker.flush()
+        self._close_files()
+
+    def _close_files(self) -> None:
+        if self._recorder is not None:
+            self._recorder.close()
         self._store.close()
 
     @property
@@ -142,13 +179,25 @@ class Server:
         self.listeners.reload(effective)
         logs.configure(effective.log)
         self.broker.reconfigure(effective.limits, authenticator, methods, access)
+        self._reload_log(effective)
         self._sys.set_interval(effective.sys_interval_s)
+        self._processing.reconfigure(effective.processor, effective.processing, self._numbered)
         self.config = effective
         for change in plan.applied:
             _log.info("reloaded %s", change)
         for change in plan.restart:
             _log.warning("needs a restart: %s", change)
         _log.info("reloaded: certificates, keys and password file, and %d changed keys", len(plan.applied))
+
+    def _reload_log(self, config: Config) -> None:
+        if self._recorder is None:
+            self._recorder = _recorder_of(config)
+            if self._recorder is not None:
+                self._numbered = NumberedRecorder(self._recorder)
+        else:
+            self._recorder.reconfigure(config.log)
+        if self._numbered is not None:
+            self.broker.set_recorder(self._numbered)
 
     def _store_trouble(self) -> str | None:
         return "the store cannot be written" if self.broker.degraded else None
@@ -181,6 +230,22 @@ class Server:
             self.broker.run_timers()
         finally:
             self._set_alarm()
+
+
+def _recorder_of(config: Config) -> LogRecorder | None:
+    """Who keeps the topics that the configuration names; without any, nothing of the log is even imported."""
+    if not config.log.topics:
+        return None
+    from braidmq.broker.log_recorder import open_recorder
+
+    return open_recorder(config)
+
+
+def _processing_of(config: Config, broker: Broker) -> Processing:
+    """What processors leave stands beside the store, if there is one."""
+    origin = (config.braid.name if config.braid is not None else None) or config.name
+    folder = Path(config.data) / "processing" if config.store.enabled else None
+    return Processing(broker, origin, folder, config.store.sync == "full", config.processing)
 
 
 async def serve(

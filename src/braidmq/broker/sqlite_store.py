@@ -23,7 +23,7 @@ from braidmq.mqtt.packets import Will
 from braidmq.mqtt.wire import string
 
 FILE_NAME: Final = "braidmq.sqlite"
-VERSION: Final = 2
+VERSION: Final = 3
 
 _SCHEMA: Final = """
 CREATE TABLE session (
@@ -56,7 +56,15 @@ CREATE TABLE sent (position INTEGER PRIMARY KEY, row BLOB NOT NULL);
 CREATE TABLE cursor (origin TEXT PRIMARY KEY, row BLOB NOT NULL) WITHOUT ROWID;
 ALTER TABLE retained ADD COLUMN at REAL NOT NULL DEFAULT 0;
 """
-"""What version 2 has more than version 1."""
+_SINCE_3: Final = """
+CREATE TABLE writer (name TEXT PRIMARY KEY, row BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE part (
+    writer TEXT NOT NULL, batch INTEGER NOT NULL, number INTEGER NOT NULL, rows BLOB NOT NULL,
+    PRIMARY KEY (writer, number)
+);
+"""
+_STEPS: Final = (_SCHEMA, _SINCE_2, _SINCE_3)
+"""What each version has more than the one before it."""
 
 _SAVE_SESSION: Final = (
     "INSERT INTO session VALUES (?, ?, ?, ?) "
@@ -86,6 +94,10 @@ _SAVE_SENT: Final = "INSERT OR REPLACE INTO sent VALUES (?, ?)"
 _DROP_SENT: Final = "DELETE FROM sent WHERE position <= ?"
 _SAVE_CURSOR: Final = "INSERT OR REPLACE INTO cursor VALUES (?, ?)"
 _DROP_CURSOR: Final = "DELETE FROM cursor WHERE origin = ?"
+_SAVE_WRITER: Final = "INSERT OR REPLACE INTO writer VALUES (?, ?)"
+_DROP_WRITER: Final = "DELETE FROM writer WHERE name = ?"
+_SAVE_PART: Final = "INSERT OR REPLACE INTO part VALUES (?, ?, ?, ?)"
+_DROP_PARTS: Final = "DELETE FROM part WHERE writer = ?"
 
 
 class SqliteStore:
@@ -121,14 +133,14 @@ class SqliteStore:
         """Looks whose file it is before anything is written to it."""
         found = self._db.execute("PRAGMA user_version").fetchone()[0]
         is_empty = not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if found not in (1, VERSION) and not (found == 0 and is_empty):
+        if not 1 <= found <= VERSION and not (found == 0 and is_empty):
             whose = f"another version (format {found}, this one reads 1 to {VERSION})" if found else "another program"
             text = f"{self.path} was written by {whose}"
             raise StoreError(f"{text}; use what wrote it, or give this broker another folder with --data")
         self._db.execute("PRAGMA journal_mode = WAL")
         if is_empty or found < VERSION:
-            tables = _SCHEMA + _SINCE_2 if is_empty else _SINCE_2
-            self._db.executescript(f"BEGIN; {tables} PRAGMA user_version = {VERSION}; COMMIT;")
+            steps = "".join(_STEPS[0 if is_empty else found :])
+            self._db.executescript(f"BEGIN; {steps} PRAGMA user_version = {VERSION}; COMMIT;")
 
     def _maximum(self, table: str) -> int:
         return int(self._db.execute(f"SELECT coalesce(max(id), 0) FROM {table}").fetchone()[0])  # noqa: S608
@@ -250,6 +262,18 @@ class SqliteStore:
     def drop_cursor(self, origin: str) -> None:
         self._change(_DROP_CURSOR, (origin,))
 
+    def save_writer(self, name: str, row: bytes) -> None:
+        self._change(_SAVE_WRITER, (name, row))
+
+    def drop_writer(self, name: str) -> None:
+        self._change(_DROP_WRITER, (name,))
+
+    def save_part(self, writer: str, batch: int, number: int, rows: bytes) -> None:
+        self._change(_SAVE_PART, (writer, batch, number, rows))
+
+    def drop_parts(self, writer: str) -> None:
+        self._change(_DROP_PARTS, (writer,))
+
     # What an earlier process left
 
     def load(self) -> Snapshot:
@@ -261,7 +285,10 @@ class SqliteStore:
             self._load_deliveries(sessions)
             sent = [row for (row,) in self._db.execute("SELECT row FROM sent ORDER BY position")]
             cursors = self._db.execute("SELECT * FROM cursor").fetchall()
-            return Snapshot(list(sessions.values()), self._load_retained(), self._load_wills(), sent, cursors)
+            writers = self._db.execute("SELECT * FROM writer").fetchall()
+            parts = self._db.execute("SELECT * FROM part ORDER BY writer, number").fetchall()
+            retained, wills = self._load_retained(), self._load_wills()
+            return Snapshot(list(sessions.values()), retained, wills, sent, cursors, writers, parts)
         except (sqlite3.Error, msgspec.MsgspecError) as error:
             raise self._unusable(error) from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from braidmq.broker.braid.scope import PREFIX as SCOPE_PREFIX
 from braidmq.broker.local_topics import DEMAND_PREFIX, is_local
 from braidmq.broker.message import Message
 from braidmq.broker.router import filter_cost
@@ -137,6 +138,8 @@ def _refusal(connection: Connection, session: Session, one: p.Subscription) -> R
     if not may_read(broker.access, connection.identity, session.client_id, one.topic_filter):
         return Reason.NOT_AUTHORIZED
     topic_filter = split_share(one.topic_filter)[1]
+    if broker.braid is not None and topic_filter.startswith(SCOPE_PREFIX):  # nothing is published under such a topic
+        return Reason.TOPIC_FILTER_INVALID
     if topic_filter.startswith(DEMAND_PREFIX) and broker.braid and not broker.braid.demand.has_room(topic_filter):
         return Reason.QUOTA_EXCEEDED
     if one.topic_filter not in session.subscriptions:

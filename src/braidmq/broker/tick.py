@@ -1,7 +1,7 @@
 """The tick: what all connections did since the last one is kept, and then told.
 
-Everything that a connection wants to send is collected. `flush`, called once a loop tick, first commits the store and
-then writes, so that no acknowledgement leaves before what it acknowledges is kept. If the commit fails, those who
+Everything that a connection wants to send is collected. `flush`, called once a loop tick, first commits log and store
+and then writes, so that no acknowledgement leaves before what it acknowledges is kept. If the commit fails, those who
 waited for it are cut off without an answer, and ask again; the changes stay for the next try.
 """
 
@@ -12,8 +12,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from braidmq.broker.observing.metrics import Metrics
+from braidmq.broker.recorder import NoRecorder, Recorder
 from braidmq.broker.store import Store, StoreError
 from braidmq.broker.timers import Timers
+from braidmq.log.errors import LogError
 
 if TYPE_CHECKING:
     from braidmq.broker.braid.braid import Braid
@@ -33,6 +35,8 @@ class Tick:
         self.clock = clock
         self._epoch = wall() - clock()
         self.store = store
+        self.recorder: Recorder = NoRecorder()
+        """Who keeps publications for those who read them later."""
         self.wants_flush = wants_flush
         self.log = logging.getLogger("braidmq.broker")
         self.metrics = Metrics()
@@ -42,7 +46,7 @@ class Tick:
         self.publisher: Connection | None = None
         """Whose publication is being delivered."""
         self.degraded = False
-        """True while the store cannot be written: then nothing is acknowledged that would need it."""
+        """True while store or log cannot be written: then nothing is acknowledged that would need them."""
         self.braid: Braid | None = None
         """The way to other brokers, if there is one."""
         self.tick = 0
@@ -72,7 +76,8 @@ class Tick:
     def settle(self) -> None:
         """The first read of a tick is done: if it left something to do, the tick's end will do it."""
         leaving = self.braid is not None and self.braid.outlets.has_ready
-        if self.touched_connections or self.store.dirty or self._to_close or self._to_pump or self._to_go_on or leaving:
+        unsaved = self.store.dirty or self.recorder.dirty
+        if self.touched_connections or unsaved or self._to_close or self._to_pump or self._to_go_on or leaving:
             self.wants_flush()
         else:
             self.flush_wanted = False
@@ -98,7 +103,7 @@ class Tick:
         self.tick_bytes = 0
         if self.braid is not None:
             self.braid.before_commit()
-        committed = not self.store.dirty or self.commit()
+        committed = not (self.store.dirty or self.recorder.dirty) or self.commit()
         touched = self.touched_connections
         self.touched_connections = []
         sent = 0
@@ -150,16 +155,20 @@ class Tick:
         self.ring()
 
     def commit(self) -> bool:
+        """The log first: what the store has of a publication (a packet id of QoS 2) would keep it out of the log."""
         try:
-            self.store.commit()
-        except StoreError as error:
+            if self.recorder.dirty:
+                self.recorder.commit()
+            if self.store.dirty:
+                self.store.commit()
+                self.metrics.store_commits += 1
+        except (StoreError, LogError) as error:
             self.metrics.store_failures += 1
             if not self.degraded:
                 self.degraded = True
                 self.log.critical("%s; QoS 1 and 2 are refused until it can be written again", error)
                 self.timers.at(self.now() + STORE_RETRY_S, self._retry_store)
             return False
-        self.metrics.store_commits += 1
         if self.degraded:
             self.degraded = False
             self.log.warning("the store can be written again")

@@ -2,10 +2,3 @@
 
 Nothing here knows a socket, a clock or a source of chance; bytes come in and packets go out, or the other way round.
 """
-
-from braidmq.mqtt.codec import decode, encode
-from braidmq.mqtt.errors import PacketError
-from braidmq.mqtt.reasons import Reason
-from braidmq.mqtt.topics import check_filter, check_topic, matches
-
-__all__ = ["PacketError", "Reason", "check_filter", "check_topic", "decode", "encode", "matches"]

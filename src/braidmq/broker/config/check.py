@@ -10,13 +10,18 @@ import os
 import ssl
 from typing import Final
 
+from braidmq.broker.braid.clusters import cluster_problem
 from braidmq.broker.config.braid_security import security_of
+from braidmq.broker.config.log_check import check_log
 from braidmq.broker.config.problems import NOTHING, Findings
-from braidmq.broker.config.settings import Admin, BraidConfig, Config, Listener, is_loopback
+from braidmq.broker.config.settings import Admin, BraidConfig, Config, Listener, ProcessorConfig, is_loopback
 from braidmq.broker.security.passwords import PasswordFileError, read_password_file
 from braidmq.broker.security.tokens import TokenKeyError, read_token_keys
 from braidmq.broker.security.topic_patterns import pattern_problem
+from braidmq.mqtt.errors import PacketError
+from braidmq.mqtt.topics import check_filter, check_topic, matches
 from braidmq.net.addresses import parse_address
+from braidmq.processors.loading import is_file, split_source
 
 UNIX_PATH_BYTES_MAX: Final = 107
 """What the kernel takes as a Unix socket's path."""
@@ -42,6 +47,8 @@ def check(config: Config, findings: Findings) -> None:
         findings.add("data", config.data, "expected a folder, and this is a file")
     _check_authentication(config, findings)
     _check_access(config, findings)
+    if not findings.spoiled("log"):
+        check_log(config.log, findings)
     if config.admin is not None and not findings.spoiled("admin"):
         _check_admin(config.admin, findings)
     if config.braid is not None and not findings.spoiled("braid"):
@@ -51,8 +58,30 @@ def check(config: Config, findings: Findings) -> None:
         if not findings.spoiled(f"{key}.kind"):
             _check_kind(key, listener, findings)
             _check_tls(key, listener, findings)
+    for index, processor in enumerate(config.processor):
+        if not findings.spoiled(f"processor[{index}]"):
+            _check_processor(f"processor[{index}]", processor, config, findings)
     check_openness(config, findings)
     _check_duplicates(config, findings)
+
+
+def _check_processor(key: str, processor: ProcessorConfig, config: Config, findings: Findings) -> None:
+    """What can be known without running its file."""
+    place, _ = split_source(processor.file)
+    if is_file(place):
+        _check_file(f"{key}.file", place, findings)
+    for name in ("topic", "output"):
+        text = getattr(processor, name)
+        try:
+            if text is not None:
+                (check_filter if name == "topic" else check_topic)(text)
+        except PacketError as error:
+            findings.add(f"{key}.{name}", text, error.text)
+    if processor.topic is not None and processor.output is not None and matches(processor.topic, processor.output):
+        expected = "it matches the processor's own input, and would go round for ever: choose another topic"
+        findings.add(f"{key}.output", processor.output, expected)
+    if processor.name is not None and any(one.name == processor.name for one in config.processor if one != processor):
+        findings.add(f"{key}.name", processor.name, "another processor has the same name; expected each name once")
 
 
 def _check_authentication(config: Config, findings: Findings) -> None:
@@ -107,8 +136,10 @@ def _check_braid(braid: BraidConfig, findings: Findings) -> None:
                 parse_address(address or "localhost:1", port_min=0 if name == "listen" else 1)
             except ValueError as error:
                 findings.add(f"braid.{name}", address, f"expected an address as host:port: {error}")
-    if any(character <= "\x02" for character in (braid.name or "") + braid.cluster):
-        findings.add("braid.name", braid.name, "expected name and cluster without U+0000 to U+0002")
+    if any(character <= "\x02" for character in braid.name or ""):
+        findings.add("braid.name", braid.name, "expected a name without U+0000 to U+0002")
+    if problem := cluster_problem(braid.cluster):
+        findings.add("braid.cluster", braid.cluster, f"expected a path such as cloud1/edge1: {problem}")
     try:
         security_of(braid)
     except ValueError as error:

@@ -18,7 +18,10 @@ from braidmq.broker.config.problems import ConfigError, Findings, Problem, shown
 from braidmq.broker.config.settings import Config, Listener
 
 _RESTART_KEYS: Final = ("name", "data", "store", "admin", "braid")
-"""The top-level keys that hold from start to end; so does `log.format`."""
+"""The top-level keys that hold from start to end."""
+
+_RESTART_LOG_KEYS: Final = ("format", "folder", "partitions", "segment_bytes")
+"""The keys of `log` that do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ def reload_plan(old: Config, new: Config) -> ReloadPlan:
     effective = msgspec.structs.replace(
         new,
         **{key: getattr(old, key) for key in _RESTART_KEYS},
-        log=msgspec.structs.replace(new.log, format=old.log.format),
+        log=msgspec.structs.replace(new.log, **{key: getattr(old.log, key) for key in _RESTART_LOG_KEYS}),
         listeners=tuple(kept.get(listener.name, listener) for listener in old.listeners),
     )
     findings = Findings()
@@ -64,7 +67,8 @@ def reload_plan(old: Config, new: Config) -> ReloadPlan:
     applied: list[Change] = []
     restart: list[Change] = []
     for change in _changes(old, new):
-        waits = change.key.split(".")[0] in _RESTART_KEYS or change.key == "log.format"
+        table, _, key = change.key.partition(".")
+        waits = table in _RESTART_KEYS or (table == "log" and key in _RESTART_LOG_KEYS)
         (restart if waits else applied).append(change)
     for name, changes in _listener_changes(old, new):
         (applied if name in kept else restart).extend(changes)

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from braidmq.broker.limits import CountOrNone, Limits
+from braidmq.broker.limits import Count, CountOrNone, Limits, Seconds
+from braidmq.processors.processor import SPOOL_MAX
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 Texts = tuple[Text, ...]
@@ -189,7 +190,7 @@ class BraidConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     name: Text | None = None
     """This broker's name in the braid, which no other may have. By default its address."""
     cluster: str = ""
-    """Where it stands, as a path such as `cloud1/edge1`."""
+    """Where it stands, as a path such as `cloud1/edge1`. No level may be `-` or `.`."""
     method: Literal["adaptive", "relayfree", "suzaku", "locality", "scribe", "bayeux", "canmc"] = "adaptive"
     """How publications travel. All brokers of a braid need the same; the last three are for comparison."""
     table_size: Annotated[int, msgspec.Meta(ge=16, le=4096)] = 60
@@ -208,7 +209,56 @@ class BraidConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Lets brokers talk without key and TLS beyond loopback. Anyone who reaches the port can then read and publish."""
 
 
+class ProcessorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message processor; what is not given here is as its function says."""
+
+    file: Text
+    """The Python file, or the module as `package.module`, with `:name` behind it if there are several in it."""
+    name: Text | None = None
+    """What it is called in topics and statistics. By default the function's name."""
+    topic: Text | None = None
+    """The topic filter whose messages it gets."""
+    spool: Annotated[int, msgspec.Meta(ge=1, le=SPOOL_MAX)] | None = None
+    """The messages of a topic that it sees."""
+    output: Text | None = None
+    """The topic on which it publishes."""
+    time_limit_s: Seconds | None = None
+    """What it may take for a message before its worker is killed and started again."""
+    where: Literal["publishers", "here"] = "publishers"
+    """`publishers`: what clients of this broker publish. `here`: what clients of all brokers of the braid publish."""
+
+
+class ProcessingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    storage_bytes_max: Count = 256 * 1024 * 1024
+    """What the spools of all topics may take when they are full (A_l). Topics beyond are delegated to Spark."""
+    compute_max: Count = 10_000_000
+    """Spooled messages times publishers, over all topics (B_l). Topics beyond are delegated to Spark."""
+    queue_qos0_max: Count = 10_000
+    """Messages that wait for a processor before QoS 0 is dropped."""
+    queue_messages_max: Count = 100_000
+    """Messages that wait for a processor before QoS 1 and 2 are dropped as well, and that is reported."""
+    queue_bytes_max: Count = 64 * 1024 * 1024
+    """Their bytes, whatever their QoS."""
+    tries_max: Annotated[int, msgspec.Meta(ge=1, le=100)] = 2
+    """How often a message may bring its worker down before it is left out."""
+    idle_s: Seconds = 86_400.0
+    """After so long without a message a topic's spool is forgotten."""
+
+
 class Log(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    topics: Texts = ()
+    """Topic filters: what clients of this broker publish there is kept in the log, for Spark and others to read. Topics
+    that begin with `$` are never kept. Needs the extra `log`."""
+    folder: Text | None = None
+    """The folder of the log. By default `log` in the folder of the store."""
+    partitions: Annotated[int, msgspec.Meta(ge=1, le=256)] = 8
+    """Parts of the log, by topic, that can be read side by side. Stays as it was when the folder was made."""
+    retain_bytes: CountOrNone = 4_294_967_296
+    """What the log may take up on the disk; the oldest goes first. 0: no bound."""
+    retain_age_s: Annotated[float, msgspec.Meta(ge=0)] = 604_800.0
+    """How long rows of the log are kept, at least, if there is room; whole segments go. 0: no bound."""
+    segment_bytes: Annotated[int, msgspec.Meta(ge=65_536, le=1_073_741_824)] = 33_554_432
+    """How large a file of the log grows before the next begins, if `retain_bytes` leaves room for several."""
     level: Literal["debug", "info", "warning", "error"] = "info"
     """The least serious messages that are written."""
     format: Literal["text", "json"] = "text"
@@ -234,10 +284,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The admin port; without this table there is none."""
     braid: BraidConfig | None = None
     """What joins this broker to others; without this table it stands alone."""
+    processor: tuple[ProcessorConfig, ...] = ()
+    """Message processors that run beside this broker."""
+    processing: ProcessingConfig = ProcessingConfig()
+    """What they may use."""
     sys_interval_s: Annotated[float, msgspec.Meta(ge=0)] = 10.0
     """How often the `$SYS` statistics are published; 0 turns them off."""
     log: Log = Log()
-    """What the broker writes about itself."""
+    """What the broker writes: the log of publications, and lines about itself."""
 
     def admits_anonymous(self, listener: Listener | None) -> bool:
         """Whether clients without credentials come in there; None stands for a listener that is not in this file."""

@@ -10,8 +10,8 @@ import asyncio
 import hmac
 import logging
 import socket
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -21,7 +21,6 @@ from braidmq.broker.listening.sockets import bind_tcp, host_and_port
 
 if TYPE_CHECKING:
     from braidmq.broker.config.settings import Admin
-    from braidmq.broker.observing.braid_routes import BraidRoutes
     from braidmq.broker.observing.exposition import Exposition
 
 CONNECTIONS_MAX: Final = 64
@@ -39,12 +38,20 @@ GET /health    200 while the process lives
 GET /ready     200 while clients can connect and what they send can be stored, else 503 with the reasons
 GET /braid     this broker's part of its braid; and /braid/ring, /braid/topics?filter=F&limit=N,
                /braid/demand?topic=T, /braid/trace?topic=T&qos=Q
+GET /log       the log of publications; and /log/offsets?at=TIME, /log/PARTITION?from=N&until=M&filter=F
+POST /publish  a part of a batch of publications, each batch once
 """
 
 Check = Callable[[], str | None]
 """Says why something is not ready, or None if it is."""
 
 _log = logging.getLogger("braidmq.admin")
+
+
+class Routes(Protocol):
+    """Paths that belong together, and what answers them."""
+
+    def add_to(self, router: web.UrlDispatcher) -> None: ...
 
 
 class AdminServer:
@@ -55,7 +62,7 @@ class AdminServer:
         settings: Admin,
         exposition: Exposition,
         checks: Mapping[str, Check],
-        braid: BraidRoutes | None = None,
+        routes: Iterable[Routes] = (),
     ) -> None:
         self._settings = settings
         self._exposition = exposition
@@ -67,8 +74,8 @@ class AdminServer:
         app.router.add_get("/metrics", self._on_metrics)
         app.router.add_get("/health", self._on_health)
         app.router.add_get("/ready", self._on_ready)
-        if braid is not None:
-            braid.add_to(app.router)
+        for some in routes:
+            some.add_to(app.router)
         self._runner = web.AppRunner(
             app,
             access_log=None,

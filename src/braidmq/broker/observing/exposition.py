@@ -122,11 +122,11 @@ class BrokerCollector(Collector):
 class Exposition:
     """The text that a scrape gets: the broker's numbers and those of its process."""
 
-    def __init__(self, metrics: Metrics, listeners: Listeners, braid: Collector | None = None) -> None:
+    def __init__(self, metrics: Metrics, listeners: Listeners, *others: Collector) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(BrokerCollector(metrics, listeners))
-        if braid is not None:
-            self._registry.register(braid)
+        for other in others:
+            self._registry.register(other)
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
         GCCollector(registry=self._registry)

@@ -1,0 +1,262 @@
+"""The recorder that keeps a log: rows are handed over on the fast path, and written by a process of their own.
+
+Rows are in the log, for readers to see, a moment after WRITE_EVERY_S. Those of QoS 1 and 2, whose publishers wait for
+it, are noted in the log's journal by the broker's own commit, and are not lost from then on. What waits has a bound:
+when it is reached, the broker waits for a portion to be written, so that publishers are held up and nothing is lost.
+Only while the log cannot be written at all are rows of QoS 0 dropped, and counted; QoS 1 and 2 are then refused (see
+`tick`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from braidmq.broker.config.settings import Config
+from braidmq.broker.config.settings import Log as LogSettings
+from braidmq.broker.message import Message
+from braidmq.log.errors import LogError
+from braidmq.log.orders import Settings
+from braidmq.log.properties import pairs_of, published_us_of
+from braidmq.log.run import Run
+from braidmq.log.writer_process import WriterProcess
+from braidmq.mqtt.trees import FilterTree
+
+if TYPE_CHECKING:
+    from braidmq.log.reader import LogReader
+
+WRITE_EVERY_S: Final = 0.01
+"""How long a row waits for others before it is written."""
+
+WAITING_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes of rows that wait to be written before publishers are held up."""
+
+PORTION_BYTES: Final = 1024 * 1024
+"""What is written at a time: as much as the processor has at hand, and no more than a publisher can be held up for."""
+
+RETRY_S: Final = 1.0
+"""How often a log that could not be written is tried again."""
+
+END_S: Final = 10.0
+"""How long the thread has to end."""
+
+_log = logging.getLogger("braidmq.log")
+
+
+class LogRecorder:
+    def __init__(self, log: WriterProcess, topics: Iterable[str]) -> None:
+        self.log = log
+        self.dirty = False
+        self.dropped = 0
+        """Rows that were not kept, because the log could not be written."""
+        self.failures = 0
+        self._next = log.next_offset
+        self._unnoted: list[Run] = []
+        """Those of QoS 1 and 2 that the next commit notes; only the loop knows them."""
+        self._waiting: list[Run] = []
+        """Only the loop adds to its end, only `_write` takes from its beginning."""
+        self._in_hand: list[Run] = []
+        """What `_write` has taken and not written yet."""
+        self._taken_bytes = 0
+        self._written_bytes = 0
+        self._is_failing = False
+        self._turn = threading.Lock()
+        self._is_awake = False
+        self._wake = threading.Event()
+        self._end = threading.Event()
+        self.set_topics(topics)
+        self._thread = threading.Thread(target=self._write_for_ever, name="log", daemon=True)
+        self._thread.start()
+
+    @cached_property
+    def reader(self) -> LogReader:
+        """For those who read over the admin port."""
+        from braidmq.log.reader import LogReader
+
+        return LogReader(self.log.folder)
+
+    @property
+    def damaged(self) -> tuple[int, int]:
+        """(batches, rows) that were found to be damaged when they were read over the admin port."""
+        if "reader" not in self.__dict__:
+            return 0, 0
+        return self.reader.damaged_batches, self.reader.damaged_rows
+
+    # What is wanted
+
+    def set_topics(self, topics: Iterable[str]) -> None:
+        self._tree: FilterTree[bool] = FilterTree()
+        for one in topics:
+            self._tree.set(one, True)
+
+    def reconfigure(self, settings: LogSettings) -> None:
+        """Takes over what may change while it runs."""
+        self.set_topics(settings.topics)
+        self.log.retain_bytes = settings.retain_bytes
+        self.log.retain_age_s = settings.retain_age_s
+
+    def wants(self, topic: str) -> bool:
+        return not topic.startswith("$") and bool(self._tree.match(topic))
+
+    # The loop hands over
+
+    def take_run(self, topic: bytes, client: str, at: float, run: bytes, count: int, head: int, size: int) -> None:
+        first = self.next_offset
+        self._hand_over(Run(topic, client.encode(), int(at * 1e6), 0, False, count, run, head, size, (), None, first))
+
+    def take_plain(self, topic: bytes, client: str, at: float, payload: bytes, qos: int) -> None:
+        at_us, size, first = int(at * 1e6), len(payload), self.next_offset
+        self._hand_over(Run(topic, client.encode(), at_us, qos, False, 1, payload, 0, size, (), None, first))
+
+    def take(self, message: Message, at: float) -> None:
+        pairs = pairs_of(message.forward)
+        self._hand_over(
+            Run.of(
+                message.topic,
+                message.payload,
+                int(at * 1e6),
+                client=message.sender or None,
+                qos=message.qos,
+                retain=message.retain,
+                properties=pairs,
+                published_us=published_us_of(pairs),
+            )._replace(first=self.next_offset)
+        )
+
+    def _hand_over(self, run: Run) -> None:
+        if self._taken_bytes - self._written_bytes > WAITING_BYTES_MAX and not self._make_room(run):
+            return
+        self._next = self.next_offset + run.rows
+        self._waiting.append(run)
+        self._taken_bytes += run.cost
+        if run.qos:
+            self._unnoted.append(run)
+            self.dirty = True
+        if not self._is_awake:
+            self._is_awake = True
+            self._wake.set()
+
+    @property
+    def next_offset(self) -> int:
+        """What the next row gets that is handed over. It keeps it, however often it must be tried to write it; only a
+        writer that died goes on at a higher one."""
+        return max(self._next, self.log.next_offset)
+
+    def _make_room(self, run: Run) -> bool:
+        """Writes a portion in the loop's own time; False if that is in vain and the rows are dropped."""
+        if not self._is_failing:
+            try:
+                self._write_portion()
+                return True
+            except LogError:
+                pass
+        if run.qos:
+            return True  # refused already but for this tick's
+        self.dropped += run.rows
+        return False
+
+    def is_written(self, offset: int) -> bool:
+        """Whether all rows below an offset are there for readers."""
+        return self.log.next_offset >= offset
+
+    def commit(self) -> None:
+        """A crash does not take what was handed over with QoS 1 or 2."""
+        if self._is_failing:
+            self._write()
+        self.log.note(self._unnoted)
+        self._unnoted.clear()
+        self.dirty = False
+
+    # Writing
+
+    def _write(self) -> None:
+        """All that waits now."""
+        until = self._taken_bytes
+        while self._written_bytes < until:
+            self._write_portion()
+
+    def _write_portion(self) -> None:
+        with self._turn:
+            if not self._in_hand:
+                self._take_in_hand()
+            if not self._in_hand:
+                return
+            try:
+                self.log.append(self._in_hand)
+            except LogError as error:
+                self.failures += 1
+                if not self._is_failing:
+                    self._is_failing = True
+                    _log.critical("%s; rows are lost when %d bytes of them wait", error, WAITING_BYTES_MAX)
+                raise
+            self._written_bytes += sum([run.cost for run in self._in_hand])
+            self._in_hand.clear()
+            if self._is_failing:
+                self._is_failing = False
+                _log.warning("the log can be written again; %d rows were lost", self.dropped)
+
+    def _take_in_hand(self) -> None:
+        size = count = 0
+        for run in self._waiting:
+            count += 1
+            size += run.cost
+            if size >= PORTION_BYTES:
+                break
+        self._in_hand = self._waiting[:count]
+        del self._waiting[:count]
+
+    def _write_for_ever(self) -> None:
+        while not self._end.is_set():
+            self._wake.wait()
+            self._wake.clear()
+            self._end.wait(RETRY_S if self._is_failing else WRITE_EVERY_S)
+            self._is_awake = False
+            try:
+                self._write()
+            except LogError:
+                self._is_awake = True  # it has been told
+                self._wake.set()
+
+    def close(self) -> None:
+        """Writes the rest and closes the log."""
+        self._end.set()
+        self._wake.set()
+        self._thread.join(END_S)
+        try:
+            self._write()
+        except LogError as error:
+            rows = sum(run.rows for run in [*self._in_hand, *self._waiting])
+            _log.error("%s; %d rows are lost", error, rows)
+        self.log.close()
+
+
+def open_recorder(config: Config) -> LogRecorder:
+    """The recorder that a configuration asks for; a LogError says why its log cannot be used."""
+    settings = config.log
+    how = Settings(
+        folder=str(folder_of(config)),
+        broker=name_of(config),
+        partitions=settings.partitions,
+        segment_bytes=settings.segment_bytes,
+        retain_bytes=settings.retain_bytes,
+        retain_age_s=settings.retain_age_s,
+        sync=config.store.sync,
+    )
+    return LogRecorder(WriterProcess(how), settings.topics)
+
+
+def folder_of(config: Config) -> Path:
+    return Path(config.data) / "log" if config.log.folder is None else Path(config.log.folder)
+
+
+def name_of(config: Config) -> str:
+    """The broker's name in each row: that in its braid, if it is known before it is there."""
+    braid = config.braid
+    if braid is None:
+        return config.name
+    address = braid.advertise or braid.listen
+    return braid.name or (config.name if address.endswith(":0") else address)

@@ -1,0 +1,62 @@
+"""The index of a segment: one fixed-size entry a batch, written behind it, which makes the batch count.
+
+An entry says which offsets a batch holds, where it stands and what its bytes add up to. A seal over the entry tells a
+whole one from a damaged one, so that both a half-written end and a flipped bit are seen.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+ENTRY: Final = np.dtype(
+    [
+        ("first", "<i8"),
+        ("last", "<i8"),
+        ("position", "<i8"),
+        ("time", "<i8"),
+        ("length", "<u4"),
+        ("rows", "<u4"),
+        ("checksum", "<u4"),
+        ("seal", "<u4"),
+    ]
+)
+"""`first` and `last` are offsets; `time` is the latest `received_at` in the batch, in microseconds of Unix time."""
+
+ENTRY_BYTES: Final = ENTRY.itemsize
+_WORDS: Final = ENTRY_BYTES // 4
+_PACK: Final = struct.Struct("<qqqqIII")
+_UNPACK: Final = struct.Struct(f"<{_WORDS - 1}I")
+_WEIGHTS: Final = tuple(2654435761 + 2 * number for number in range(1, _WORDS))
+_SALT: Final = 0x42726D71
+"""The seal is the sum of all words, each times an odd weight, so that a change of one always shows; the salt is there
+so that zeros are no entry."""
+
+Entries = npt.NDArray[np.void]
+
+
+def entry_bytes(first: int, last: int, position: int, time_us: int, batch: bytes | memoryview, rows: int) -> bytes:
+    body = _PACK.pack(first, last, position, time_us, len(batch), rows, zlib.crc32(batch))
+    weighed: int = sum([word * weight for word, weight in zip(_UNPACK.unpack(body), _WEIGHTS, strict=True)])
+    return body + (weighed & 0xFFFFFFFF ^ _SALT).to_bytes(4, "little")
+
+
+def read_entries(path: Path) -> Entries:
+    """All complete entries, damaged ones too; a piece of one at the end is left out."""
+    data = path.read_bytes()
+    return np.frombuffer(data, ENTRY, count=len(data) // ENTRY_BYTES)
+
+
+def sound(entries: Entries) -> npt.NDArray[np.bool_]:
+    """Which entries are as they were written."""
+    if not len(entries):
+        return np.zeros(0, np.bool_)
+    words = np.ascontiguousarray(entries).view(np.uint32).reshape(len(entries), _WORDS)
+    weighed = (words[:, :-1] * np.array(_WEIGHTS, np.uint32)).sum(axis=1, dtype=np.uint32) ^ np.uint32(_SALT)
+    good: npt.NDArray[np.bool_] = weighed == words[:, -1]
+    return good

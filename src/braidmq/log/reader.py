@@ -1,0 +1,326 @@
+"""Reading a log from its files, while the broker writes them or when it is gone.
+
+The index says where a range of offsets stands, so only that is read: mapped into memory, checked, and given out as it
+is. Nobody is locked out: rows below the watermark never change, and a segment that is replaced or taken away in the
+meantime is looked for again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from braidmq.log.errors import LogError
+from braidmq.log.filters import TopicFilters
+from braidmq.log.index import Entries, read_entries, sound
+from braidmq.log.offsets import read_offsets
+from braidmq.log.schema import FORMAT, SCHEMA
+from braidmq.log.segment import DATA, INDEX, PARQUET, partition_folder, segment_paths, with_end
+from braidmq.log.source import LogState, microseconds
+
+INFO_NAME: Final = "log.json"
+BATCH_BYTES: Final = 4 * 1024 * 1024
+"""What a batch that is given out has, about; small ones are put together."""
+
+BATCH_ROWS_MAX: Final = 64 * 1024
+LOOKS_MAX: Final = 3
+"""How often a segment is opened that has another form in the next moment; it changes once."""
+
+_log = logging.getLogger("braidmq.log")
+
+
+class Damage(NamedTuple):
+    """Something in a log that cannot be read, and is left out."""
+
+    path: Path
+    text: str
+    rows: int
+    """How many rows are missing; 0 if that is not known."""
+
+
+class LogReader:
+    """Reads the log in a folder. `on_damage` is told what cannot be read; by default it is logged."""
+
+    def __init__(self, folder: str | Path, on_damage: Callable[[Damage], None] | None = None) -> None:
+        self.folder = Path(folder)
+        info = read_info(self.folder)
+        self.broker = str(info["broker"])
+        self.id = str(info["id"])
+        self.partitions = int(info["partitions"])
+        self.damaged_batches = 0
+        self.damaged_rows = 0
+        self._on_damage = on_damage or _warn
+
+    def state(self) -> LogState:
+        offsets = read_offsets(self.folder)
+        return LogState(self.broker, self.id, self.partitions, offsets.first, offsets.next, FORMAT)
+
+    def read(
+        self, partition: int, start: int, until: int, filters: Sequence[str] = (), batch_bytes: int = BATCH_BYTES
+    ) -> Iterator[pa.RecordBatch]:
+        if not 0 <= partition < self.partitions:
+            raise ValueError(f"there is no partition {partition}: this log has 0 to {self.partitions - 1}")
+        wanted = TopicFilters(filters)
+        until = min(until, read_offsets(self.folder).next)
+        if partition in wanted.partitions(self.partitions):
+            yield from together((wanted.of(batch) for batch in self._rows(partition, start, until)), batch_bytes)
+
+    def offset_at(self, at: datetime) -> int:
+        time_us = microseconds(at)
+        found = read_offsets(self.folder).next
+        for partition in range(self.partitions):
+            found = min(found, self._first_since(partition, time_us, found))
+        return found
+
+    def offset_after(self, start: int, rows: int) -> int:
+        """Offsets are given to rows one after the other, but for a gap where the broker died: those are left out."""
+        end = enough = read_offsets(self.folder).next
+        left = max(1, rows)
+        pieces = [np.empty((0, 3), np.int64)]
+        for partition in range(self.partitions):
+            found = 0
+            for path in self._overlapping(partition, start, enough):
+                spans = self._spans(path)
+                spans = spans[spans[:, 1] >= start]
+                pieces.append(spans)
+                found += int(spans[1:, 2].sum())  # the first may begin before `start`
+                if found >= left:  # one partition has it all: nothing behind is needed of the others
+                    enough = min(enough, int(spans[-1, 1]) + 1)
+                    break
+        for first, last in _united(np.concatenate(pieces)):
+            first = max(first, start)
+            if first >= end or last < first:
+                continue
+            if last - first + 1 >= left:
+                return min(end, first + left)
+            left -= last - first + 1
+        return max(start, end)
+
+    # Segments
+
+    def _overlapping(self, partition: int, start: int, until: int) -> list[Path]:
+        """The segments that can have rows of a range; one ends where the next begins."""
+        paths = segment_paths(partition_folder(self.folder, partition))
+        begins = [int(path.name) for path in paths]
+        ends = [*begins[1:], until]
+        return [path for path, begin, end in zip(paths, begins, ends, strict=False) if begin < until and end > start]
+
+    def _rows(self, partition: int, start: int, until: int) -> Iterator[pa.RecordBatch]:
+        """Batches cut to the range, unfiltered."""
+        for path in self._overlapping(partition, start, until):
+            for _ in range(LOOKS_MAX):
+                try:
+                    for batch in self._segment_rows(path, start, until):
+                        yield batch
+                        start = batch.column("offset")[-1].as_py() + 1
+                    break
+                except FileNotFoundError:
+                    continue  # it has become Parquet just now, and is there; or retention took it, and it is not
+
+    def segment_batches(self, path: Path) -> Iterator[pa.RecordBatch]:
+        """All rows of one segment, as they were written."""
+        return self._segment_rows(path, 0, 1 << 62)
+
+    def _segment_rows(self, path: Path, start: int, until: int) -> Iterator[pa.RecordBatch]:
+        parquet = with_end(path, PARQUET)
+        batches = (
+            self._parquet_rows(parquet, start, until) if parquet.exists() else self._arrow_rows(path, start, until)
+        )
+        for batch in batches:
+            if batch.num_rows:
+                cut = between(batch, start, until)
+                if cut.num_rows:
+                    yield cut
+
+    def _arrow_rows(self, path: Path, start: int, until: int) -> Iterator[pa.RecordBatch]:
+        entries = self._entries(path, told=True)
+        entries = entries[(entries["last"] >= start) & (entries["first"] < until)]
+        if not len(entries):
+            return
+        data_path = with_end(path, DATA)
+        data = pa.memory_map(str(data_path)).read_buffer()
+        for first, last, position, _, length, rows, checksum, _ in entries.tolist():
+            piece = data.slice(position, length) if position + length <= data.size else None
+            batch = None
+            if piece is not None and zlib.crc32(piece) == checksum:
+                batch = _decoded(piece)
+            if batch is None:
+                text = f"offsets {first} to {last} ({rows} rows at byte {position}) are damaged and are left out"
+                self._damaged(Damage(data_path, text, rows))
+                continue
+            yield batch
+
+    def _entries(self, path: Path, told: bool = False) -> Entries:
+        """The whole entries of a segment; damage is told where rows are read."""
+        index_path = with_end(path, INDEX)
+        entries = read_entries(index_path)
+        good = sound(entries)
+        if told and not good.all():
+            for place in np.flatnonzero(~good).tolist():
+                self._damaged(Damage(index_path, f"entry {place} is damaged; the rows of its batch are left out", 0))
+        return entries[good]
+
+    def _parquet_rows(self, path: Path, start: int, until: int) -> Iterator[pa.RecordBatch]:
+        try:
+            with pq.ParquetFile(path, memory_map=True) as file:
+                spans = _group_spans(file)
+                for group, (first, last, _) in enumerate(spans.tolist()):
+                    if last >= start and first < until:
+                        yield from self._row_group(path, file, group, first, last)
+        except pa.ArrowInvalid as error:
+            self._damaged(Damage(path, f"it cannot be read and is left out: {error}", 0))
+
+    def _row_group(self, path: Path, file: Any, group: int, first: int, last: int) -> list[pa.RecordBatch]:
+        try:
+            batches: list[pa.RecordBatch] = file.read_row_group(group).cast(SCHEMA).to_batches()
+        except (pa.ArrowException, OSError) as error:
+            rows = file.metadata.row_group(group).num_rows
+            text = f"offsets {first} to {last} ({rows} rows) are damaged and are left out: {error}"
+            self._damaged(Damage(path, text, rows))
+            return []
+        return batches
+
+    def _damaged(self, damage: Damage) -> None:
+        self.damaged_batches += 1
+        self.damaged_rows += damage.rows
+        self._on_damage(damage)
+
+    # By time and by number
+
+    def _spans(self, path: Path) -> npt.NDArray[np.int64]:
+        """(first offset, last offset, rows) of what a segment has, piece by piece."""
+        parquet = with_end(path, PARQUET)
+        if parquet.exists():
+            with pq.ParquetFile(parquet) as file:
+                return _group_spans(file)
+        try:
+            entries = self._entries(path)
+        except FileNotFoundError:
+            return np.empty((0, 3), np.int64)
+        return np.stack([entries["first"], entries["last"], entries["rows"].astype(np.int64)], axis=1)
+
+    def _first_since(self, partition: int, time_us: int, below: int) -> int:
+        """The first offset of a partition whose row was received then or later, if it is below another offset."""
+        for path in segment_paths(partition_folder(self.folder, partition)):
+            if int(path.name) >= below:
+                break
+            start = int(path.name)
+            if not with_end(path, PARQUET).exists():
+                try:
+                    entries = self._entries(path)
+                except FileNotFoundError:
+                    continue
+                late = np.flatnonzero(entries["time"] >= time_us)
+                if not len(late):
+                    continue
+                start = int(entries["first"][late[0]])
+            for batch in self._rows(partition, start, below):
+                times = batch.column("received_at").cast(pa.int64()).to_numpy()
+                late = np.flatnonzero(times >= time_us)
+                if len(late):
+                    return int(batch.column("offset")[int(late[0])].as_py())
+        return below
+
+
+def open_log(where: str, token: str | None = None) -> Any:
+    """The log in a folder, or the one behind an admin port (http://… or https://…), as a `LogSource`."""
+    if where.startswith(("http://", "https://")):
+        from braidmq.log.remote import RemoteLog
+
+        return RemoteLog(where, token)
+    return LogReader(where)
+
+
+def read_info(folder: Path) -> dict[str, Any]:
+    """What a log says about itself."""
+    path = folder / INFO_NAME
+    try:
+        info = json.loads(path.read_text())
+        found = int(info["format"])
+        if found != FORMAT:
+            text = f"{folder} was written by another version (format {found}, this one reads {FORMAT})"
+            raise LogError(f"{text}; use what wrote it, or another folder")
+        if not isinstance(info["broker"], str) or not isinstance(info["id"], str) or int(info["partitions"]) < 1:
+            raise ValueError
+    except FileNotFoundError:
+        raise LogError(f"{folder} has no log in it; is it the folder of [log] in the broker's configuration?") from None
+    except (ValueError, KeyError, TypeError):
+        raise LogError(f"{path} is damaged; restore it from a copy, or move the folder away to begin anew") from None
+    except LogError:
+        raise
+    except OSError as error:
+        raise LogError(f"{path} cannot be read: {error.strerror}") from error
+    return dict(info)
+
+
+def between(batch: pa.RecordBatch, start: int, until: int) -> pa.RecordBatch:
+    """The rows of a batch in a range of offsets, which increase in it."""
+    offsets = batch.column("offset").to_numpy()
+    if offsets[0] >= start and offsets[-1] < until:
+        return batch
+    first, end = np.searchsorted(offsets, (start, until)).tolist()
+    return batch.slice(first, max(0, end - first))
+
+
+def together(batches: Iterable[pa.RecordBatch], batch_bytes: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches that are worth their handling."""
+    gathered: list[pa.RecordBatch] = []
+    size = rows = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        gathered.append(batch)
+        size += batch.nbytes
+        rows += batch.num_rows
+        if size >= batch_bytes or rows >= BATCH_ROWS_MAX:
+            yield pa.concat_batches(gathered) if len(gathered) > 1 else gathered[0]
+            gathered, size, rows = [], 0, 0
+    if gathered:
+        yield pa.concat_batches(gathered) if len(gathered) > 1 else gathered[0]
+
+
+def _decoded(piece: pa.Buffer) -> pa.RecordBatch | None:
+    try:
+        return pa.ipc.read_record_batch(piece, SCHEMA)
+    except (pa.ArrowException, OSError):
+        return None
+
+
+def _group_spans(file: Any) -> npt.NDArray[np.int64]:
+    """(first offset, last offset, rows) of each row group."""
+    place = SCHEMA.get_field_index("offset")
+    metadata = file.metadata
+    spans = []
+    for group in range(metadata.num_row_groups):
+        column = next(
+            metadata.row_group(group).column(number)
+            for number in range(metadata.num_columns - 1, -1, -1)
+            if metadata.row_group(group).column(number).path_in_schema == SCHEMA.field(place).name
+        )
+        spans.append((column.statistics.min, column.statistics.max, metadata.row_group(group).num_rows))
+    return np.array(spans, np.int64).reshape(len(spans), 3)
+
+
+def _united(spans: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Spans that touch or overlap, as one each, in order."""
+    if not len(spans):
+        return []
+    spans = spans[np.argsort(spans[:, 0], kind="stable")]
+    ends = np.maximum.accumulate(spans[:, 1])
+    begins = np.flatnonzero(np.concatenate(([True], spans[1:, 0] > ends[:-1] + 1))).tolist()
+    return [(int(spans[one, 0]), int(ends[other - 1])) for one, other in pairwise([*begins, len(spans)])]
+
+
+def _warn(damage: Damage) -> None:
+    _log.warning("%s: %s", damage.path, damage.text)

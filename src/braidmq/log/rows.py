@@ -1,0 +1,252 @@
+"""Rows of the log: the Arrow batch that is made of many publications at once.
+
+A run of plain QoS 0 publications to one topic is kept as it stood on the wire, with what is the same for all. Its
+columns are made later and in bulk: if all packets of a run have the same size, numpy cuts their payloads out in one
+step, and nothing is done a message.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from braidmq.log.run import Run
+from braidmq.log.schema import PROPERTIES, SCHEMA, TIME
+
+STOCK_ROWS_MIN: Final = 4096
+"""Rows of the columns that are kept."""
+
+Numbers = npt.NDArray[np.int64]
+
+
+class BatchMaker:
+    """Makes batches of one broker's rows. Columns that are nearly always the same are kept, and only cut to length."""
+
+    def __init__(self, origin: str) -> None:
+        self._origin = origin.encode()
+        self._stock_rows = 0
+
+    def make(self, runs: Sequence[Run], firsts: Sequence[int]) -> pa.RecordBatch:
+        """The rows of some runs; the rows of a run have consecutive offsets from its first."""
+        rows = sum([run.rows for run in runs])
+        if rows > self._stock_rows:
+            self._stock_up(max(rows, STOCK_ROWS_MIN))
+        make = _columns_of_singles if rows == len(runs) else _columns
+        topics, payloads, qos, retain, published, times, clients, properties, offsets = make(runs, firsts, rows)
+        columns = [
+            topics,
+            payloads,
+            self._plain_qos.slice(0, rows) if qos is None else qos,
+            self._no_flags.slice(0, rows) if retain is None else retain,
+            times if published is None else published,
+            times,
+            self._origins.slice(0, rows),
+            clients,
+            self._no_properties.slice(0, rows) if properties is None else properties,
+            offsets,
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+    def _stock_up(self, rows: int) -> None:
+        self._stock_rows = rows
+        self._plain_qos = _plain(pa.int32(), np.zeros(rows, np.int32))
+        self._no_flags = _flags(np.zeros(rows, np.bool_))
+        self._no_properties = _nulls(rows)
+        self._origins = _equal_texts(pa.string(), len(self._origin), rows, self._origin * rows)
+
+
+Columns = tuple[pa.Array | None, ...]
+"""All but the origin; None where no row says anything."""
+
+
+def _columns_of_singles(runs: Sequence[Run], firsts: Sequence[int], rows: int) -> Columns:
+    """Publications that came alone: with nothing to repeat, plain lists are faster than numpy."""
+    return (
+        _single_texts(pa.string(), [run.topic for run in runs]),
+        _single_texts(pa.binary(), [run.data[run.head :] if run.head else run.data for run in runs]),
+        _plain(pa.int32(), array("i", [run.qos for run in runs])) if any(run.qos for run in runs) else None,
+        _flags([run.retain for run in runs]) if any(run.retain for run in runs) else None,
+        _plain(TIME, array("q", _published(runs))) if _has_published(runs) else None,
+        _plain(TIME, array("q", [run.at_us for run in runs])),
+        _single_texts(pa.string(), [run.client for run in runs]),
+        _properties(runs),
+        _plain(pa.int64(), array("q", firsts)),
+    )
+
+
+def _columns(runs: Sequence[Run], firsts: Sequence[int], rows: int) -> Columns:
+    counts = np.array([run.rows for run in runs], np.int64)
+    times = np.array([run.at_us for run in runs], np.int64).repeat(counts)
+    qos = np.array([run.qos for run in runs], np.int32)
+    retain = np.array([run.retain for run in runs], np.bool_)
+    began = np.cumsum(counts) - counts
+    offsets = (np.array(firsts, np.int64) - began).repeat(counts)
+    offsets += np.arange(rows, dtype=np.int64)
+    published = np.array(_published(runs), np.int64).repeat(counts) if _has_published(runs) else None
+    return (
+        _repeated(pa.string(), [run.topic for run in runs], counts, rows),
+        _payloads(runs, rows),
+        _plain(pa.int32(), qos.repeat(counts)) if qos.any() else None,
+        _flags(retain.repeat(counts)) if retain.any() else None,
+        None if published is None else _plain(TIME, published),
+        _plain(TIME, times),
+        _repeated(pa.string(), [run.client for run in runs], counts, rows),
+        _properties(runs),
+        _plain(pa.int64(), offsets),
+    )
+
+
+def _has_published(runs: Iterable[Run]) -> bool:
+    return any(run.published_us is not None for run in runs)
+
+
+def _published(runs: Iterable[Run]) -> list[int]:
+    """What the device says, or when it arrived."""
+    return [run.at_us if run.published_us is None else run.published_us for run in runs]
+
+
+def _plain(kind: pa.DataType, values: npt.NDArray[np.generic] | array[int]) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)], 0)
+
+
+def _flags(values: npt.ArrayLike) -> pa.Array:
+    flags = np.asarray(values, np.bool_)
+    return pa.Array.from_buffers(pa.bool_(), len(flags), [None, _bits(flags)], 0)
+
+
+def _bits(flags: npt.NDArray[np.bool_]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(flags, bitorder="little"))
+
+
+def _single_texts(kind: pa.DataType, values: Sequence[bytes | None]) -> pa.Array:
+    known = [value or b"" for value in values]
+    ends = pa.py_buffer(array("i", accumulate([len(value) for value in known], initial=0)))
+    missing = values.count(None)
+    mask = _bits(np.array([value is not None for value in values])) if missing else None
+    return pa.Array.from_buffers(kind, len(known), [mask, ends, pa.py_buffer(b"".join(known))], missing)
+
+
+def _texts(
+    kind: pa.DataType, lengths: Numbers, data: object, mask: pa.Buffer | None = None, nulls: int = 0
+) -> pa.Array:
+    """Texts that stand one behind the other in `data`."""
+    ends = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=ends[1:])
+    return pa.Array.from_buffers(kind, len(lengths), [mask, pa.py_buffer(ends), pa.py_buffer(data)], nulls)
+
+
+def _equal_texts(kind: pa.DataType, length: int, rows: int, data: object) -> pa.Array:
+    """The same, all of one length."""
+    ends = np.arange(rows + 1, dtype=np.int32)
+    ends *= length
+    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(ends), pa.py_buffer(data)], 0)
+
+
+def _repeated(kind: pa.DataType, values: Sequence[bytes | None], counts: Numbers, rows: int) -> pa.Array:
+    """Each text so many times; None is null."""
+    known = [value or b"" for value in values]
+    sizes = [len(value) for value in known]
+    data = b"".join([value * count for value, count in zip(known, counts.tolist(), strict=True)])
+    missing = None in values
+    if not missing and min(sizes) == max(sizes):
+        return _equal_texts(kind, sizes[0], rows, data)
+    lengths = np.array(sizes, np.int64).repeat(counts)
+    if not missing:
+        return _texts(kind, lengths, data)
+    present = np.array([value is not None for value in values], np.bool_).repeat(counts)
+    return _texts(kind, lengths, data, _bits(present), rows - int(present.sum()))
+
+
+def _payloads(runs: Sequence[Run], rows: int) -> pa.Array:
+    size, head = runs[0].size, runs[0].head
+    if all(run.size == size and run.head == head for run in runs):
+        packets = _equal_packets(b"".join([run.data for run in runs]), rows, size)
+        if packets is not None:
+            return _equal_texts(pa.binary(), size - head, rows, np.ascontiguousarray(packets[:, head:]))
+    lengths = np.empty(rows, np.int64)
+    pieces: list[bytes] = []
+    row = 0
+    for run in runs:
+        end = row + run.rows
+        same_size = _equal_packets(run.data, run.rows, run.size)
+        if same_size is not None:
+            lengths[row:end] = run.size - run.head
+            pieces.append(same_size[:, run.head :].tobytes())
+        else:
+            some = _cut_out(run)
+            lengths[row:end] = [len(piece) for piece in some]
+            pieces.extend(some)
+        row = end
+    return _texts(pa.binary(), lengths, b"".join(pieces))
+
+
+def _equal_packets(data: bytes, rows: int, size: int) -> npt.NDArray[np.uint8] | None:
+    """Packets that stand one behind the other, one a row, if all have the size of the first; else None.
+
+    They do if the first bytes of the first, its length among them, stand again where each next one would begin. Where
+    several runs are looked at together, each is known to begin with a packet of this size.
+    """
+    if rows * size != len(data):
+        return None
+    packets = np.frombuffer(data, np.uint8).reshape(rows, size)
+    if rows == 1:
+        return packets
+    heads = packets[:, 1 : _length_end(data, 0)]
+    return packets if bool((heads == heads[0]).all()) else None
+
+
+def _length_end(data: bytes, at: int) -> int:
+    """Where the remaining length of the packet at `at` ends."""
+    end = at + 1
+    while data[end] > 127:
+        end += 1
+    return end + 1
+
+
+def _cut_out(run: Run) -> list[bytes]:
+    """The payloads of packets of several sizes, one by one. All have the same topic, and the same bytes behind it."""
+    data = run.data
+    behind = run.head - _length_end(data, 0)
+    pieces = []
+    at = 0
+    while at < len(data):
+        length, body = data[at + 1], at + 2
+        if length > 127:
+            length &= 127
+            shift = 7
+            while True:
+                byte = data[body]
+                body += 1
+                length |= (byte & 127) << shift
+                shift += 7
+                if byte < 128:
+                    break
+        at = body + length
+        pieces.append(data[body + behind : at])
+    return pieces
+
+
+def _nulls(rows: int) -> pa.Array:
+    """Null properties with nothing below them, so that a part of them is as small as it should be."""
+    mask, ends = _bits(np.zeros(rows, np.bool_)), pa.py_buffer(np.zeros(rows + 1, np.int32))
+    nothing = pa.nulls(0, PROPERTIES.value_type)
+    return pa.Array.from_buffers(PROPERTIES, rows, [mask, ends], rows, children=[nothing])
+
+
+def _properties(runs: Sequence[Run]) -> pa.Array | None:
+    """Made of buffers like the rest: `pa.array` would first import pandas, if that is there, for half a second."""
+    if not any(run.properties for run in runs):
+        return None
+    each = [run.properties for run in runs for _ in range(run.rows)]
+    pairs = [pair for properties in each for pair in properties]
+    fields = [_single_texts(pa.string(), [pair[place].encode() for pair in pairs]) for place in (0, 1)]
+    structs = pa.Array.from_buffers(PROPERTIES.value_type, len(pairs), [None], 0, children=fields)
+    ends = pa.py_buffer(array("i", accumulate([len(properties) for properties in each], initial=0)))
+    mask = _bits(np.array([bool(properties) for properties in each]))
+    return pa.Array.from_buffers(PROPERTIES, len(each), [mask, ends], each.count(()), children=[structs])

@@ -1,0 +1,59 @@
+"""What a row of the log is: one publication of a client of one broker, as an Arrow record.
+
+The same columns in the same order stand in every segment, go over the admin port and come out of Spark.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+import pyarrow as pa
+
+FORMAT: Final = 1
+"""The version of the files; another one is refused."""
+
+TIME: Final = pa.timestamp("us", tz="UTC")
+
+PROPERTIES: Final = pa.list_(pa.struct([pa.field("name", pa.string()), pa.field("value", pa.string())]))
+"""MQTT 5: the user properties in their order, then content-type and its like under their names."""
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("payload", pa.binary()),
+        pa.field("qos", pa.int32()),
+        pa.field("retain", pa.bool_()),
+        pa.field("published_at", TIME),
+        pa.field("received_at", TIME),
+        pa.field("origin", pa.string()),
+        pa.field("client", pa.string()),
+        pa.field("properties", PROPERTIES),
+        pa.field("offset", pa.int64()),
+    ]
+)
+"""`origin` is the broker where the client published, `client` its client id: null where nobody did (a processor)."""
+
+SCHEMA_BYTES: Final[bytes] = SCHEMA.serialize().to_pybytes()
+"""How each segment begins."""
+
+
+COMPRESS_ROWS_MIN: Final = 256
+"""Rows from which a batch is compressed: in smaller ones there is little to gain."""
+
+_COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+
+
+def batch_bytes(record: pa.RecordBatch) -> memoryview:
+    """A batch as it stands behind the schema in a segment: an Arrow IPC message."""
+    if record.num_rows < COMPRESS_ROWS_MIN:
+        return memoryview(record.serialize())
+    sink = pa.BufferOutputStream()
+    writer = pa.ipc.new_stream(sink, SCHEMA, options=_COMPRESSED)
+    writer.write_batch(record)
+    return memoryview(sink.getvalue())[len(SCHEMA_BYTES) :]
+
+
+def partition_of(topic: str | bytes, partitions: int) -> int:
+    """The partition of a topic: always the same, in every process and on every machine."""
+    return zlib.crc32(topic if isinstance(topic, bytes) else topic.encode()) % partitions

@@ -1,0 +1,127 @@
+"""The process that writes a broker's log: `python -m braidmq.log.writer`, started by the broker, with orders on its
+standard input and reports on its standard output.
+
+To make batches of rows, compress and write them is work that can be done beside the broker and not in it. The process
+ends when its input does, whatever became of the broker: by then all that had been sent to it is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import threading
+import time
+from typing import Any, Final
+
+import msgspec
+
+from braidmq.log.compaction import Compaction
+from braidmq.log.errors import LogError, LogInUseError
+from braidmq.log.log import Log
+from braidmq.log.orders import Order, Report, Sender, Settings, receive
+
+HOUSEKEEPING_S: Final = 10.0
+"""How often segments are looked at: those to give up, and those to make Parquet of."""
+
+LOCK_WAIT_S: Final = 15.0
+"""How long the writer of a broker that has died may still need the log."""
+
+LOCK_POLL_S: Final = 0.05
+NOTES_MAX: Final = 100
+"""Notes that wait for the next report; more are left out."""
+
+_INPUT, _OUTPUT = 0, 1
+
+
+class Notes(logging.Handler):
+    """Keeps what is logged here until the next report."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._kept: list[tuple[int, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if len(self._kept) < NOTES_MAX:
+            self._kept.append((record.levelno, record.getMessage()))
+
+    def take(self) -> list[tuple[int, str]]:
+        taken, self._kept = self._kept, []
+        return taken
+
+
+class Writer:
+    def __init__(self, log: Log, notes: Notes) -> None:
+        self._log = log
+        self._notes = notes
+        self._sender = Sender()
+        self._end = threading.Event()
+        self._decode = msgspec.msgpack.Decoder(Order).decode
+
+    def run(self) -> None:
+        housekeeping = threading.Thread(target=self._keep_house, daemon=True)
+        housekeeping.start()
+        self._report(None)
+        while (body := receive(_INPUT)) is not None:
+            order = self._decode(body)
+            self._log.retain_bytes, self._log.retain_age_s = order.retain_bytes, order.retain_age_s
+            try:
+                self._log.append(order.runs)
+                self._report(None)
+            except LogError as error:
+                self._report(str(error))
+        self._end.set()
+        housekeeping.join()
+        self._log.close()
+
+    def _report(self, error: str | None) -> None:
+        log = self._log
+        sizes = (log.rows, log.bytes, log.bytes_written, log.cut_bytes)
+        with contextlib.suppress(BrokenPipeError):  # if the broker is gone, its orders end too
+            self._sender.send(_OUTPUT, Report(error, log.first_offset, log.next_offset, *sizes, self._notes.take()))
+
+    def _keep_house(self) -> None:
+        compaction = Compaction(self._log)
+        while not self._end.wait(HOUSEKEEPING_S):
+            try:
+                self._log.reserve()
+                self._log.retain(time.time_ns() // 1000)
+                compaction.run(time.time_ns() // 1000, self._end.is_set)
+            except OSError as error:
+                logging.getLogger("braidmq.log").error("%s", error)
+
+
+def open_log(settings: Settings) -> Log:
+    """The log; while another process has it, that is waited for, since it may be about to end."""
+    ends_at = time.monotonic() + LOCK_WAIT_S
+    options: dict[str, Any] = msgspec.structs.asdict(settings)
+    while True:
+        try:
+            return Log(options["folder"], **{name: value for name, value in options.items() if name != "folder"})
+        except LogError as error:
+            if not isinstance(error, LogInUseError) or time.monotonic() > ends_at:
+                raise
+        time.sleep(LOCK_POLL_S)
+
+
+def main() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # it ends with the broker, and not before it
+    notes = Notes()
+    logger = logging.getLogger("braidmq")
+    logger.addHandler(notes)
+    logger.propagate = False
+    logger.setLevel(logging.INFO)
+    body = receive(_INPUT)
+    if body is None:
+        return
+    try:
+        log = open_log(msgspec.msgpack.decode(body, type=Settings))
+    except OSError as error:
+        Sender().send(_OUTPUT, Report(str(error)))
+        return
+    Writer(log, notes).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,404 @@
+"""What is appended is read again: whole, in order, whatever became of the process in between."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from braidmq.log.errors import LogError
+from braidmq.log.log import Log
+from braidmq.log.offsets import RESERVE, read_offsets
+from braidmq.log.reader import LogReader
+from braidmq.log.run import Run
+from braidmq.log.schema import SCHEMA, partition_of
+from braidmq.mqtt.topics import matches
+from braidmq.mqtt.wire import string, varint
+from tests.log.rows import EVER, START_US, numbers_in, read_all, row, write
+
+
+def crashed_copy(folder: Path, to: Path) -> Path:
+    """The files as they are now, without the good end that `close` would give them."""
+    shutil.copytree(folder, to)
+    return to
+
+
+def packets(topic: str, payloads: list[bytes], is_v5: bool = False) -> Run:
+    """A run as the fast path hands it over."""
+    name = string(topic) + (b"\0" if is_v5 else b"")
+    made = [b"\x30" + varint(len(name) + len(payload)) + name + payload for payload in payloads]
+    return Run(
+        topic.encode(),
+        b"c",
+        START_US,
+        0,
+        False,
+        len(made),
+        b"".join(made),
+        len(made[0]) - len(payloads[0]),
+        len(made[0]),
+    )
+
+
+def test_a_row_has_all_that_was_published(tmp_path: Path) -> None:
+    log = Log(tmp_path, "edge1")
+    log.append(
+        [
+            Run.of(
+                "größe/1",
+                b"\x00\xff",
+                START_US + 7,
+                client="sensor ü",
+                qos=2,
+                retain=True,
+                properties=[("b", "1"), ("a", "2"), ("b", "1"), ("content-type", "x/y")],
+                published_us=START_US,
+            ),
+            Run.of("größe/1", b"", START_US + 8),
+        ]
+    )
+    first, second = read_all(LogReader(tmp_path))
+    at = datetime.fromtimestamp(START_US / 1e6, UTC)
+    assert first == {
+        "topic": "größe/1",
+        "payload": b"\x00\xff",
+        "qos": 2,
+        "retain": True,
+        "published_at": at,
+        "received_at": at + timedelta(microseconds=7),
+        "origin": "edge1",
+        "client": "sensor ü",
+        "properties": [
+            {"name": "b", "value": "1"},
+            {"name": "a", "value": "2"},
+            {"name": "b", "value": "1"},
+            {"name": "content-type", "value": "x/y"},
+        ],
+        "offset": 0,
+    }
+    assert (second["payload"], second["client"], second["properties"], second["retain"]) == (b"", None, None, False)
+    assert second["published_at"] == second["received_at"] == at + timedelta(microseconds=8)
+    log.close()
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["a", "b/c", "d" * 200]),
+            st.one_of(
+                st.lists(st.binary(max_size=300), min_size=1, max_size=9),
+                st.tuples(st.binary(max_size=200), st.integers(1, 300)).map(lambda one: [one[0]] * one[1]),
+            ),
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+@settings(max_examples=40, deadline=None)
+def test_runs_of_packets_are_cut_into_their_payloads(runs: list[tuple[str, list[bytes], bool]]) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        log = Log(folder, "b", partitions=3)
+        log.append([packets(*run) for run in runs])
+        rows = read_all(LogReader(folder))
+        log.close()
+    expected = [(topic, payload) for topic, payloads, _ in runs for payload in payloads]
+    assert [(one["topic"], one["payload"]) for one in rows] == expected
+    assert [one["offset"] for one in rows] == list(range(len(expected)))
+
+
+def test_equal_sums_of_sizes_are_not_taken_for_equal_sizes(tmp_path: Path) -> None:
+    log = Log(tmp_path, "b")
+    log.append([packets("t", [b"aa", b"b", b"ccc"])])
+    assert [one["payload"] for one in read_all(LogReader(tmp_path))] == [b"aa", b"b", b"ccc"]
+    log.close()
+
+
+def test_batches_have_the_schema_and_are_put_together(tmp_path: Path) -> None:
+    log = Log(tmp_path, "b", partitions=1)
+    for number in range(300):
+        write(log, number)
+    (batch,) = LogReader(tmp_path).read(0, 0, EVER)
+    assert batch.schema.equals(SCHEMA)
+    assert batch.num_rows == 300
+    batch.validate(full=True)
+    small = list(LogReader(tmp_path).read(0, 0, EVER, batch_bytes=1))
+    assert len(small) == 300
+    assert pa.Table.from_batches(small).equals(pa.Table.from_batches([batch]))
+    log.close()
+
+
+@given(
+    start=st.integers(-3, 60),
+    until=st.integers(-3, 60),
+    filters=st.sets(st.sampled_from(["t/1", "t/+", "#", "x", "+/3", "t"])),
+)
+@settings(max_examples=60, deadline=None)
+def test_ranges_and_filters(
+    start: int, until: int, filters: set[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "ranges"
+    if not folder.exists():
+        log = Log(folder, "b", partitions=3)
+        for first in range(0, 50, 7):
+            write(log, *range(first, min(50, first + 7)))
+        log.close()
+    rows = read_all(LogReader(folder), start, until, tuple(filters))
+    expected = [
+        number
+        for number in range(max(0, start), min(50, until))
+        if not filters or any(matches(one, f"t/{number % 5}") for one in filters)
+    ]
+    assert [one["offset"] for one in rows] == expected
+
+
+def test_a_topic_has_one_partition_for_ever() -> None:
+    assert [partition_of(topic, 8) for topic in ("telemetry/1", b"telemetry/1", "a", "größe")] == [2, 2, 3, 1]
+
+
+def test_offsets_go_on_where_they_were(tmp_path: Path) -> None:
+    for round_ in range(3):
+        log = Log(tmp_path, "b")
+        assert log.next_offset == 10 * round_
+        write(log, *range(10 * round_, 10 * round_ + 10))
+        log.close()
+    assert numbers_in(tmp_path) == list(range(30))
+    assert LogReader(tmp_path).state().next_offset == 30
+
+
+def test_after_a_crash_no_offset_comes_again(tmp_path: Path) -> None:
+    log = Log(tmp_path / "0", "b")
+    write(log, 0, 1, 2)
+    seen = {0, 1, 2}
+    for life in range(3):
+        folder = crashed_copy(tmp_path / str(life), tmp_path / str(life + 1))
+        again = Log(folder, "b")
+        assert again.next_offset > max(seen)
+        write(again, 100 + life)
+        (new,) = [one["offset"] for one in read_all(LogReader(folder)) if one["offset"] not in seen]
+        assert new > max(seen)
+        seen.add(new)
+        again.close()
+    log.close()
+    assert numbers_in(tmp_path / "3") == [0, 1, 2, 100, 101, 102]
+
+
+def test_even_when_all_but_the_reserve_is_lost(tmp_path: Path) -> None:
+    """As after a power cut: what was read may be gone, but nothing else stands under its offset."""
+    log = Log(tmp_path / "log", "b")
+    early = crashed_copy(tmp_path / "log", tmp_path / "early")
+    write(log, *range(50))
+    log.close()
+    again = Log(early, "b")
+    assert again.next_offset >= 50
+    again.close()
+
+
+def test_the_reserve_grows_before_it_is_used(tmp_path: Path) -> None:
+    log = Log(tmp_path, "b")
+    many = packets("t", [b"x"])._replace(first=RESERVE // 2 + 5)
+    log.append([many])
+    assert read_offsets(tmp_path).reserved == RESERVE
+    log.reserve()
+    assert read_offsets(tmp_path).reserved == log.next_offset + RESERVE
+    log.append([many._replace(first=3 * RESERVE)])
+    assert read_offsets(tmp_path).reserved > log.next_offset > 3 * RESERVE
+    log.close()
+
+
+def test_the_tail_is_cut_at_every_byte(tmp_path: Path) -> None:
+    """Whatever was written of the last commit, the rows before it are there, and it goes on."""
+    log = Log(tmp_path / "log", "b", partitions=1)
+    write(log, 0, 1)
+    write(log, 2)
+    part = tmp_path / "log" / "partition-000"
+    before = {path.name: path.stat().st_size for path in part.iterdir()}
+    offsets = (tmp_path / "log" / "offsets").read_bytes()
+    write(log, 3)
+    after = {path.name: path.read_bytes() for path in part.iterdir()}
+    data_name, index_name = sorted(after)
+    cases = [(cut, 0) for cut in range(before[data_name], len(after[data_name]), 97)]
+    cases += [(len(after[data_name]), cut) for cut in range(before[index_name], len(after[index_name]) + 1, 4)]
+    for data_size, index_size in cases:
+        folder = crashed_copy(tmp_path / "log", tmp_path / "crashed")
+        (folder / "offsets").write_bytes(offsets)
+        (folder / "partition-000" / data_name).write_bytes(after[data_name][:data_size])
+        kept = max(index_size, before[index_name])
+        (folder / "partition-000" / index_name).write_bytes(after[index_name][:kept])
+        again = Log(folder, "b", partitions=1)
+        assert numbers_in(folder) == [0, 1, 2]
+        write(again, 4)
+        again.close()
+        assert numbers_in(folder) == [0, 1, 2, 4]
+        shutil.rmtree(folder)
+    log.close()
+
+
+def test_a_torn_batch_below_the_watermark_is_cut_too(tmp_path: Path) -> None:
+    """As after a power cut that kept the index and lost the end of the data."""
+    log = Log(tmp_path / "log", "b", partitions=1)
+    for number in range(3):
+        write(log, number)
+    folder = crashed_copy(tmp_path / "log", tmp_path / "crashed")
+    (data,) = folder.glob("*/*.arrow")
+    content = data.read_bytes()
+    data.write_bytes(content[:-100] + bytes(100))
+    again = Log(folder, "b", partitions=1)
+    assert again.cut_bytes > 0
+    write(again, 9)
+    assert numbers_in(folder) == [0, 1, 9]
+    again.close()
+    log.close()
+
+
+def test_damaged_offsets_are_made_anew(tmp_path: Path) -> None:
+    log = Log(tmp_path, "b")
+    write(log, 0, 1, 2)
+    log.close()
+    (tmp_path / "offsets").write_bytes(b"nonsense" * 5)
+    with pytest.raises(LogError, match="damaged"):
+        LogReader(tmp_path).state()
+    log = Log(tmp_path, "b")
+    assert log.next_offset > RESERVE
+    write(log, 3)
+    assert numbers_in(tmp_path) == [0, 1, 2, 3]
+    log.close()
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_damage_in_the_middle_costs_one_batch(tmp_path: Path, place: int, caplog: pytest.LogCaptureFixture) -> None:
+    log = Log(tmp_path, "b", partitions=1)
+    sizes = []
+    for number in range(3):
+        write(log, 2 * number, 2 * number + 1)
+        sizes.append(log.bytes)
+    write(log, 6)
+    log.close()
+    (data,) = tmp_path.glob("*/*.arrow")
+    content = bytearray(data.read_bytes())
+    middle = content.index(b"payload %d" % (2 * place))
+    content[middle] ^= 1
+    data.write_bytes(content)
+    reader = LogReader(tmp_path)
+    assert numbers_in(reader) == [number for number in range(7) if number // 2 != place]
+    assert (reader.damaged_batches, reader.damaged_rows) == (1, 2)
+    assert f"offsets {2 * place} to {2 * place + 1} (2 rows" in caplog.text
+    again = Log(tmp_path, "b", partitions=1)
+    write(again, 7)
+    assert numbers_in(reader)[-2:] == [6, 7]
+    again.close()
+
+
+def test_a_damaged_index_entry_costs_its_batch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = Log(tmp_path, "b", partitions=1)
+    for number in range(4):
+        write(log, number)
+    log.close()
+    (index,) = tmp_path.glob("*/*.index")
+    content = bytearray(index.read_bytes())
+    content[48 + 20] ^= 0x10
+    index.write_bytes(content)
+    reader = LogReader(tmp_path)
+    assert numbers_in(reader) == [0, 2, 3]
+    assert reader.damaged_batches == 1
+    assert "entry 1 is damaged" in caplog.text
+
+
+def test_offsets_by_time_and_by_number(tmp_path: Path) -> None:
+    log = Log(tmp_path / "0", "b", partitions=3)
+    for number in range(0, 30, 3):
+        write(log, number, number + 1, number + 2)
+    folder = crashed_copy(tmp_path / "0", tmp_path / "1")
+    log.close()
+    log = Log(folder, "b", partitions=3)  # with a gap
+    gap_end = log.next_offset
+    write(log, 30, 31)
+    reader = LogReader(folder)
+    start = datetime.fromtimestamp(START_US / 1e6, UTC)
+    for number in (0, 1, 17, 29):
+        assert reader.offset_at(start + timedelta(seconds=number)) == number
+        assert reader.offset_at((start + timedelta(seconds=number - 0.5)).replace(tzinfo=None)) == number
+    assert reader.offset_at(start + timedelta(seconds=30)) == gap_end
+    assert reader.offset_at(start + timedelta(seconds=31.5)) == gap_end + 2
+    assert reader.offset_after(0, 10) == 10
+    assert reader.offset_after(25, 5) == 30
+    assert reader.offset_after(25, 6) == gap_end + 1
+    assert reader.offset_after(25, 1000) == gap_end + 2
+    assert reader.offset_after(30, 1) == gap_end + 1
+    assert reader.offset_after(gap_end + 2, 10) == gap_end + 2
+    log.close()
+
+
+def test_what_cannot_be_used_is_told(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match="has no log in it"):
+        LogReader(tmp_path)
+    log = Log(tmp_path / "log", "b", partitions=4)
+    with pytest.raises(LogError, match="in use by another broker"):
+        Log(tmp_path / "log", "b", partitions=4)
+    with pytest.raises(ValueError, match="no partition 4"):
+        next(LogReader(tmp_path / "log").read(4, 0, 1))
+    with pytest.raises(ValueError, match="'a/#/b' is no topic filter"):
+        next(LogReader(tmp_path / "log").read(0, 0, 1, ["a/#/b"]))
+    log.close()
+    with pytest.raises(LogError, match=r"has 4 partitions and not 8; set log\.partitions = 4"):
+        Log(tmp_path / "log", "b")
+    (tmp_path / "log" / "log.json").write_text('{"format": 99}')
+    with pytest.raises(LogError, match="another version"):
+        LogReader(tmp_path / "log")
+    (tmp_path / "log" / "log.json").write_text("{")
+    with pytest.raises(LogError, match="is damaged"):
+        Log(tmp_path / "log", "b", partitions=4)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LogError, match="cannot be used"):
+        Log(tmp_path / "file", "b")
+
+
+def test_a_full_disk_takes_nothing_half(tmp_path: Path) -> None:
+    """The limit on the size of files stands in for the disk: the write fails halfway."""
+    import resource
+    import signal
+
+    log = Log(tmp_path, "b", partitions=1)
+    write(log, 0)
+    (data,) = tmp_path.glob("*/*.arrow")
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (data.stat().st_size + 300, hard))
+    try:
+        with pytest.raises(LogError, match="cannot be written"):
+            write(log, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert numbers_in(tmp_path) == [0]
+    write(log, 1, 2)
+    assert numbers_in(tmp_path) == [0, 1, 2]
+    log.close()
+    again = Log(tmp_path, "b", partitions=1)
+    assert again.cut_bytes == 0
+    again.close()
+
+
+def test_qos_is_as_it_was(tmp_path: Path) -> None:
+    log = Log(tmp_path, "b", sync="full")
+    log.append([row(number, qos=number % 3) for number in range(100)])
+    assert [one["qos"] for one in read_all(LogReader(tmp_path))] == [number % 3 for number in range(100)]
+    log.close()
+
+
+def test_a_small_commit_stays_small(tmp_path: Path) -> None:
+    log = Log(tmp_path, "b", partitions=1)
+    write(log, 0)
+    before = log.bytes
+    write(log, 1)
+    assert log.bytes - before < 1500
+    log.append([packets("t", [b"x" * 100] * 1000)])
+    assert log.bytes - before < 100_000
+    log.close()

@@ -1,0 +1,99 @@
+"""The offsets that processors are told are those that the log then has."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="a log needs the extra `log`")
+
+from braidmq.broker.log_recorder import LogRecorder
+from braidmq.broker.message import Message
+from braidmq.broker.processing.numbering import NumberedRecorder
+from braidmq.log.errors import LogError
+from braidmq.log.log import Log
+from braidmq.log.reader import open_log
+from tests.raw import wait_until
+
+
+@pytest.fixture
+def numbered(tmp_path: Path) -> Iterator[NumberedRecorder]:
+    recorder = LogRecorder(Log(tmp_path / "log", "here"), ["in/#"])
+    yield NumberedRecorder(recorder)
+    recorder.close()
+
+
+def take(numbered: NumberedRecorder, payload: bytes, qos: int) -> int:
+    numbered.take(Message("in/1", b"\0\4in/1", payload, qos, False, "c"), 1.5)
+    return numbered.last
+
+
+def offsets_of(folder: Path) -> dict[bytes, int]:
+    log = open_log(str(folder / "log"))
+    state = log.state()
+    found: dict[bytes, int] = {}
+    for partition in range(state.partitions):
+        for batch in log.read(partition, 0, state.next_offset):
+            rows = batch.to_pydict()
+            found |= dict(zip(rows["payload"], rows["offset"], strict=True))
+    return found
+
+
+def settle(numbered: NumberedRecorder) -> int:
+    first = numbered.next_offset
+    wait_until(lambda: numbered.is_written(first), "all is written")
+    return first
+
+
+def test_offsets_are_known_beforehand(numbered: NumberedRecorder, tmp_path: Path) -> None:
+    told: dict[bytes, int] = {}
+    for number in range(50):
+        payload = str(number).encode()
+        if number % 3 == 0:
+            packet = b"\x30\x08\0\4in/1" + f"{number:02}".encode()
+            other = b"\x30\x08\0\4in/1" + f"x{number % 10}".encode()
+            numbered.take_run(b"in/1", "c", 1.5, packet + other, 2, 8, 10)
+            told[f"{number:02}".encode()] = numbered.last
+        elif number % 3 == 1:
+            numbered.take_plain(b"in/1", "c", 1.5, payload, 1)
+            told[payload] = numbered.last
+        else:
+            told[payload] = take(numbered, payload, number % 2)
+        if number % 7 == 0:
+            numbered.commit()
+    assert settle(numbered) == 50 + 17
+    found = offsets_of(tmp_path)
+    assert {payload: found[payload] for payload in told} == told
+    assert (numbered.origin, numbered.at) == ("here", 1.5)
+
+
+def test_a_write_that_fails_puts_changes_off(
+    numbered: NumberedRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take(numbered, b"a", 0)
+    settle(numbered)
+    real = Log._writable
+    failures: list[None] = []
+
+    def full(log: Log, *arguments: Any) -> Any:
+        if not failures:
+            failures.append(None)
+            raise OSError(errno.ENOSPC, "no space left")
+        return real(log, *arguments)
+
+    monkeypatch.setattr(Log, "_writable", full)
+    told = take(numbered, b"b", 0)
+    first = numbered.next_offset
+    wait_until(lambda: numbered.inner.failures == 1, "the write has failed")
+    wait_until(lambda: b"b" in offsets_of(tmp_path), "it is tried again")
+    wait_until(lambda: numbered.inner.log.rows == 2, "it is written")
+    assert offsets_of(tmp_path)[b"b"] >= told  # what was counted may not be what it has
+    with pytest.raises(LogError, match="try again"):
+        numbered.is_written(first)
+    told = take(numbered, b"c", 0)  # and from then on it is right again
+    settle(numbered)
+    assert offsets_of(tmp_path)[b"c"] == told
