@@ -18,14 +18,14 @@ DATA ?= data
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --editable . --group dev
+	$(BIN)/python -m pip install --quiet --editable ".[spark]" --group dev
 	touch $@
 
 run: $(READY)
 	$(BIN)/braidmq up --brokers $(BROKERS) --port $(PORT) --data $(DATA)
 
 test: $(READY)
-	$(BIN)/python -m pytest -n $(JOBS) -q
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -q
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,15 +12,16 @@ pytest.importorskip("pyarrow", reason="a log needs the extra `log`")
 from braidmq.broker.log_recorder import LogRecorder
 from braidmq.broker.message import Message
 from braidmq.broker.processing.numbering import NumberedRecorder
-from braidmq.log.errors import LogError
-from braidmq.log.log import Log
+from braidmq.log.orders import Settings
 from braidmq.log.reader import open_log
+from braidmq.log.writer_process import WriterProcess
 from tests.raw import wait_until
 
 
 @pytest.fixture
 def numbered(tmp_path: Path) -> Iterator[NumberedRecorder]:
-    recorder = LogRecorder(Log(tmp_path / "log", "here"), ["in/#"])
+    settings = Settings(str(tmp_path / "log"), "here", 8, 2**24, 2**30, 86_400.0, "normal")
+    recorder = LogRecorder(WriterProcess(settings), ["in/#"])
     yield NumberedRecorder(recorder)
     recorder.close()
 
@@ -69,31 +68,3 @@ def test_offsets_are_known_beforehand(numbered: NumberedRecorder, tmp_path: Path
     found = offsets_of(tmp_path)
     assert {payload: found[payload] for payload in told} == told
     assert (numbered.origin, numbered.at) == ("here", 1.5)
-
-
-def test_a_write_that_fails_puts_changes_off(
-    numbered: NumberedRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    take(numbered, b"a", 0)
-    settle(numbered)
-    real = Log._writable
-    failures: list[None] = []
-
-    def full(log: Log, *arguments: Any) -> Any:
-        if not failures:
-            failures.append(None)
-            raise OSError(errno.ENOSPC, "no space left")
-        return real(log, *arguments)
-
-    monkeypatch.setattr(Log, "_writable", full)
-    told = take(numbered, b"b", 0)
-    first = numbered.next_offset
-    wait_until(lambda: numbered.inner.failures == 1, "the write has failed")
-    wait_until(lambda: b"b" in offsets_of(tmp_path), "it is tried again")
-    wait_until(lambda: numbered.inner.log.rows == 2, "it is written")
-    assert offsets_of(tmp_path)[b"b"] >= told  # what was counted may not be what it has
-    with pytest.raises(LogError, match="try again"):
-        numbered.is_written(first)
-    told = take(numbered, b"c", 0)  # and from then on it is right again
-    settle(numbered)
-    assert offsets_of(tmp_path)[b"c"] == told

@@ -1,4 +1,4 @@
-"""How `ring`, `topics`, `demand` and `trace` ask a broker: over its admin port, as JSON."""
+"""How `ring`, `topics`, `demand`, `trace` and `process` ask a broker: over its admin port, as JSON."""
 
 from __future__ import annotations
 
@@ -55,12 +55,20 @@ class Broker:
 
     def get(self, path: str, **query: str | int) -> dict[str, Any]:
         """An answer; a CliError says why there is none."""
+        return self._ask(f"{self.url}{path}" + (f"?{urlencode(query)}" if query else ""), None)
+
+    def post(self, path: str, **content: str | int) -> dict[str, Any]:
+        """The answer to something that is to be done; a CliError says why it was not."""
+        return self._ask(f"{self.url}{path}", json.dumps(content).encode())
+
+    def _ask(self, address: str, body: bytes | None) -> dict[str, Any]:
         import http.client
         import urllib.error
         import urllib.request
 
-        address = f"{self.url}{path}" + (f"?{urlencode(query)}" if query else "")
-        request = urllib.request.Request(address)  # noqa: S310 - the scheme is checked above
+        request = urllib.request.Request(address, body)  # noqa: S310 - the scheme is checked above
+        if body is not None:
+            request.add_header("Content-Type", "application/json")
         if self._token is not None:
             if not self._token.isascii() or not self._token.isprintable():
                 raise UsageError("the token has characters that no token has")

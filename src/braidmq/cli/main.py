@@ -12,6 +12,7 @@ import typer
 from braidmq.cli import output
 from braidmq.cli.errors import CliError, ExitCode
 from braidmq.cli.quick import QuickGroup
+from braidmq.pipeline.errors import PipelineError
 
 COMMANDS: Final = {
     "up": "braidmq.cli.up",
@@ -21,9 +22,13 @@ COMMANDS: Final = {
     "topics": "braidmq.cli.topics",
     "demand": "braidmq.cli.demand",
     "trace": "braidmq.cli.trace",
+    "process": "braidmq.cli.process",
+    "log": "braidmq.cli.log",
+    "pipeline": "braidmq.cli.pipeline",
     "passwd": "braidmq.cli.passwd",
     "bench": "braidmq.cli.bench",
     "sim": "braidmq.cli.sim",
+    "doctor": "braidmq.cli.doctor",
     "version": "braidmq.cli.versions",
 }
 
@@ -57,6 +62,9 @@ class Commands(QuickGroup):
         except CliError as error:
             output.show_error(error.text, error.hint)
             raise typer.Exit(error.code) from None
+        except PipelineError as error:
+            output.show_error(error.text, error.hint)
+            raise typer.Exit(ExitCode.UNAVAILABLE) from None
         except BrokenPipeError:
             # Whoever read the output has what it wanted (`braidmq sub … | head -1`). Nothing more can be written, not
             # even by the interpreter when it flushes at its end.

@@ -49,6 +49,7 @@ EXAMPLES: Final = output.examples(
         "braidmq pub ask now --response-topic answers/7 --correlation-data 42",
     ),
     ("Does anyone listen? (for a script)", "braidmq pub alarm test -q 1 --json"),
+    ("Only to the brokers of a cluster", "braidmq pub valves/7 close --scope cloud1/edge1"),
 )
 
 
@@ -75,6 +76,15 @@ def publish(
     interval_s: Annotated[
         float, typer.Option("--interval", min=0.0, help="Seconds between two of them.", rich_help_panel=_MESSAGE)
     ] = 0.0,
+    scope: Annotated[
+        str | None,
+        typer.Option(
+            "--scope",
+            metavar="CLUSTER",
+            help="Only to brokers of the braid in this cluster and below; . is the broker's own.",
+            rich_help_panel=_MESSAGE,
+        ),
+    ] = None,
     message: Annotated[
         str | None, typer.Option("-m", "--message", help="The text to publish.", rich_help_panel=_SOURCE)
     ] = None,
@@ -132,6 +142,8 @@ def publish(
     topic, text = _topic_and_text(words or [], topic_option, message)
     payload = _payload(text, file, stdin=stdin, null=null, lines=stdin_lines)
     check_topic(topic, "TOPIC")
+    if scope is not None:
+        check_topic(scope, "--scope")
     if stdin_lines and repeat != 1:
         raise UsageError("--repeat with --stdin-lines", "Lines are published once.")
     five = {
@@ -148,13 +160,21 @@ def publish(
         check_text(content_type, "--content-type")
     if response_topic is not None:
         check_topic(response_topic, "--response-topic")
+    pairs = parse_pairs(user_property or [], "--user-property")
+    if scope is not None:
+        from braidmq.broker.braid.scope import END, PREFIX, PROPERTY
+
+        if connection.level == 5:
+            pairs.append((PROPERTY, scope))
+        else:
+            topic = f"{PREFIX}{scope}/{END}/{topic}"
     properties = {
         "MessageExpiryInterval": expiry_s,
         "ContentType": content_type,
         "ResponseTopic": response_topic,
         "CorrelationData": None if correlation_data is None else os.fsencode(correlation_data),
         "PayloadFormatIndicator": 1 if payload_format_utf8 else None,
-        "UserProperty": parse_pairs(user_property or [], "--user-property") or None,
+        "UserProperty": pairs or None,
         "TopicAlias": topic_alias,
     }
 

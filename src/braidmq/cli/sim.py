@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -10,6 +11,7 @@ import typer
 from braidmq.cli import output
 from braidmq.cli.errors import CliError, UsageError
 from braidmq.cli.progress import Bar
+from braidmq.cli.trials import tabulate
 
 if TYPE_CHECKING:
     from braidmq.sim.trial import Report, Trial
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False)
 
 SEEDS_MAX: Final = 1_000
+TRIALS_MAX: Final = 1_000_000
+"""Trials of one table."""
 DIGITS: Final = 6
 """Decimals of a figure in JSON."""
 
@@ -33,7 +37,9 @@ HELP: Final = (
     "With --faults the network has a rough time first: small ones grow by messages, and brokers crash, return, come "
     "and go. Once it is calm, every subscriber must get every message once, nobody else may be bothered, and "
     "publishers must know whether they are wanted: if not, the exit code is 1. The same command gives the same figures "
-    "again, but for times and memory."
+    "again, but for times and memory.\n\n"
+    "With --out the trials, of all seeds and of several methods, patterns and sizes if you like, become rows of a "
+    "table, one after the other or, with --spark, as tasks of Spark. A run that was stopped goes on where it was."
 )
 EXAMPLES: Final = output.examples(
     ("Paths from publishers to subscribers, 100 topics of ten", "braidmq sim --method relayfree --pattern delta"),
@@ -47,6 +53,10 @@ EXAMPLES: Final = output.examples(
     ("A picture of one publication", "braidmq sim --method scribe --nodes 100 --trace scribe.svg"),
     ("Lookups of all nodes", "braidmq sim --method suzaku --pattern lookups --nodes 100000"),
     ("For a script", "braidmq sim --method relayfree --json | jq .hops_mean"),
+    (
+        "A table of 600 trials, on all cores",
+        "braidmq sim -m relayfree,scribe -p delta,zeta -n 256 --seeds 1-150 --spark 'local[*]' --out trials",
+    ),
 )
 
 
@@ -58,7 +68,7 @@ def sim(
             "-m",
             "--method",
             metavar="NAME",
-            help="suzaku, relayfree, adaptive, locality, scribe, bayeux or canmc.",
+            help="suzaku, relayfree, adaptive, locality, scribe, bayeux or canmc; several with commas for --out.",
             rich_help_panel=_TRIAL,
         ),
     ] = "relayfree",
@@ -69,8 +79,14 @@ def sim(
         ),
     ] = "delta",
     nodes: Annotated[
-        int | None,
-        typer.Option("-n", "--nodes", min=1, help="Brokers; by default as the pattern has it.", rich_help_panel=_TRIAL),
+        str | None,
+        typer.Option(
+            "-n",
+            "--nodes",
+            metavar="N",
+            help="Brokers; by default as the pattern has it. Several with commas for --out.",
+            rich_help_panel=_TRIAL,
+        ),
     ] = None,
     seed: Annotated[
         int | None,
@@ -138,12 +154,28 @@ def sim(
         Path | None,
         typer.Option("--trace", metavar="FILE.svg", help="Draw the first publication.", rich_help_panel="Output"),
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="FOLDER", help="Add the trials to a table of Parquet files.", rich_help_panel="Output"
+        ),
+    ] = None,
+    spark: Annotated[
+        str | None,
+        typer.Option(
+            "--spark",
+            metavar="MASTER",
+            help="Play the trials of a table as tasks of Spark: local[*], spark://HOST:7077, …",
+            rich_help_panel="Output",
+        ),
+    ] = None,
     json_lines: output.JsonOption = False,
     color: output.ColorOption = output.Color.AUTO,
 ) -> None:
     if seed is not None and seeds is not None:
         raise UsageError("both --seed and --seeds", "Give one of them.")
-    numbers = [1 if seed is None else seed] if seeds is None else _read_seeds(seeds)
+    seeds_max = SEEDS_MAX if out is None else TRIALS_MAX
+    numbers = [1 if seed is None else seed] if seeds is None else _read_seeds(seeds, seeds_max)
     if trace is not None:
         if len(numbers) > 1:
             raise UsageError("a picture is of one trial, not of several", "Give --seed instead of --seeds.")
@@ -154,9 +186,9 @@ def sim(
 
     trials = [
         Trial(
-            method=method,
-            pattern=pattern,
-            nodes=nodes,
+            method=one_method,
+            pattern=one_pattern,
+            nodes=one_size,
             seed=number,
             faults=faults,
             network=network,
@@ -167,8 +199,21 @@ def sim(
             publications=publications,
             trace=trace is not None,
         )
-        for number in numbers
+        for one_method, one_pattern, one_size, number in product(
+            _words(method), _words(pattern), _read_sizes(nodes), numbers
+        )
     ]
+    if out is not None:
+        if trace is not None:
+            raise UsageError("a picture is of one trial, not of a table", "Leave out --trace or --out.")
+        if len(trials) > TRIALS_MAX:
+            raise UsageError(f"these are {len(trials):,} trials: at most {TRIALS_MAX:,}")
+        tabulate(trials, out, spark, json_lines)
+        return
+    if spark is not None:
+        raise UsageError("--spark plays the trials of a table", "Say where it shall be: --out FOLDER.")
+    if len(trials) > len(numbers):
+        raise UsageError("several methods, patterns or sizes make a table", "Say where it shall be: --out FOLDER.")
     with Display(method) as display:
         reports = _play(trials, display)
     if trace is not None:
@@ -179,20 +224,33 @@ def sim(
         raise CliError(_told(failed), hint=f"It happens again with --seed {failed[0].parameters['seed']}.")
 
 
-def _read_seeds(text: str) -> list[int]:
+def _words(text: str) -> list[str]:
+    return list(dict.fromkeys(word for part in text.split(",") if (word := part.strip())))
+
+
+def _read_sizes(text: str | None) -> list[int | None]:
+    if text is None:
+        return [None]
+    for word in _words(text):
+        if not word.isdecimal() or not int(word):
+            raise UsageError(f"--nodes {text}: {word!r} is no number of brokers", "Write 1000, or 256,1024 with --out.")
+    return [int(word) for word in _words(text)]
+
+
+def _read_seeds(text: str, seeds_max: int) -> list[int]:
     seeds: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise UsageError(f"--seeds {text}: {part.strip()!r} is no number and no range", "Write 1-3 or 1,5,9.")
         end = int(last) if dash else int(first)
-        if end - int(first) >= SEEDS_MAX:
-            raise UsageError(f"--seeds {text}: at most {SEEDS_MAX:,}")
+        if end - int(first) >= seeds_max:
+            raise UsageError(f"--seeds {text}: at most {seeds_max:,}")
         if end < int(first):
             raise UsageError(f"--seeds {text}: the smaller one comes first, as in 1-3")
         seeds += range(int(first), end + 1)
-    if len(seeds) > SEEDS_MAX:
-        raise UsageError(f"--seeds {text}: at most {SEEDS_MAX:,}")
+    if len(seeds) > seeds_max:
+        raise UsageError(f"--seeds {text}: at most {seeds_max:,}")
     return list(dict.fromkeys(seeds))
 
 

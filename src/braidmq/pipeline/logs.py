@@ -1,0 +1,208 @@
+"""The logs that a query reads: found once, by the brokers' names, and asked where they stand.
+
+A log is a folder or a broker's admin port. A broker that is down is asked again for as long as the query allows, and
+then named. What a log no longer has, or never had, is told as lost rows: the option `failOnDataLoss` decides whether
+that ends the query.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from http import HTTPStatus
+from http.client import HTTPException
+from pathlib import Path
+from typing import Final, TypeVar
+from urllib.error import HTTPError, URLError
+
+from braidmq.log.errors import LogError
+from braidmq.log.reader import INFO_NAME, Damage, LogReader, open_log
+from braidmq.log.source import LogSource, LogState
+from braidmq.log.stream import CutShortError
+from braidmq.pipeline.errors import PipelineError
+from braidmq.pipeline.options import EARLIEST, LATEST, OptionError, Position, ReadOptions
+
+LOG_FOLDER: Final = "log"
+"""Where a broker keeps its log, below its data folder."""
+RETRY_PAUSE_S: Final = 0.2
+RETRY_PAUSE_S_MAX: Final = 5.0
+ASKED_AT_ONCE_MAX: Final = 16
+"""Brokers whose state is asked for at the same time."""
+
+T = TypeVar("T")
+
+
+class SourceError(PipelineError):
+    """The rows that were asked for cannot be read."""
+
+
+class RowsLost(SourceError):
+    """The log does not have them any more, or another log is there in its place."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a log is."""
+
+    where: str
+    token: str | None
+    retry_s: float
+
+    @property
+    def is_remote(self) -> bool:
+        return self.where.startswith(("http://", "https://"))
+
+    def open(self, on_damage: Callable[[Damage], None] | None = None) -> LogSource:
+        if self.is_remote:
+            source: LogSource = open_log(self.where, self.token)
+            return source
+        return LogReader(self.where, on_damage)
+
+    def ask(self, question: Callable[[LogSource], T]) -> T:
+        """An answer of the log; if its broker is down, of the one that comes back in time."""
+        patience = Patience(self)
+        while True:
+            try:
+                return question(self.open())
+            except LogError as error:
+                patience.wait(error)
+
+
+class Patience:
+    """How long to wait for a broker that is down, or has too much to do. What waiting cannot mend is raised at once."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._pause_s = RETRY_PAUSE_S
+        self._ends_at = time.monotonic() + place.retry_s
+
+    def wait(self, error: LogError) -> None:
+        if not _may_pass(error):
+            raise SourceError(str(error)) from None
+        if time.monotonic() + self._pause_s > self._ends_at:
+            raise SourceError(
+                f"the broker at {self._place.where} is down: it did not answer for {self._place.retry_s:g} s ({error})",
+                "Start it and the query again; a stream goes on where it was. `retrySeconds` is how long to wait",
+            ) from None
+        time.sleep(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, RETRY_PAUSE_S_MAX)
+
+
+def _may_pass(error: LogError) -> bool:
+    """Whether there was no answer, or one that says: later. What the log made an error of tells."""
+    cause = error.__context__
+    if isinstance(cause, HTTPError):
+        return cause.code == HTTPStatus.SERVICE_UNAVAILABLE
+    return isinstance(cause, URLError | ConnectionError | TimeoutError | HTTPException | CutShortError)
+
+
+class Logs:
+    """All logs of a query, by the names of their brokers."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        wheres = options.brokers or folders(options.path or "")
+        found = [Place(where, options.token, options.retry_s) for where in wheres]
+        self._places: dict[str, Place] = {}
+        for place, state in zip(found, self._ask_all(found), strict=True):
+            if state.broker in self._places:
+                other = self._places[state.broker].where
+                raise SourceError(
+                    f"{other} and {place.where} are both logs of a broker named {state.broker!r}",
+                    "Name each once, and give each broker of a braid a name of its own",
+                )
+            self._places[state.broker] = place
+
+    def place(self, broker: str) -> Place:
+        return self._places[broker]
+
+    def states(self) -> dict[str, LogState]:
+        """Where each stands now."""
+        states = self._ask_all(list(self._places.values()))
+        for broker, state in zip(self._places, states, strict=True):
+            if state.broker != broker:
+                where = self._places[broker].where
+                raise SourceError(f"{where} was the log of {broker!r}, and is that of {state.broker!r} now")
+        return dict(zip(self._places, states, strict=True))
+
+    def offsets(self, position: Position, states: Mapping[str, LogState], default: str) -> dict[str, int]:
+        """What a position means for each broker; `default` is for those that it does not name."""
+        if isinstance(position, datetime):
+            at = position
+            return {broker: self._places[broker].ask(lambda log: log.offset_at(at)) for broker in states}
+        if isinstance(position, str):
+            return {broker: _named(position, state) for broker, state in states.items()}
+        unknown = sorted(set(position) - set(states))
+        if unknown:
+            raise OptionError(f"offsets for {unknown[0]!r}, which is none of the brokers", f"There are {_list(states)}")
+        found = {}
+        for broker, state in states.items():
+            value = position.get(broker, default)
+            found[broker] = _named(value, state) if isinstance(value, str) else self.bounded(broker, value, state)
+        return found
+
+    def offset_after(self, broker: str, start: int, rows: int) -> int:
+        """Where so many rows end."""
+        return self._places[broker].ask(lambda log: log.offset_after(start, rows))
+
+    def bounded(self, broker: str, offset: int, state: LogState) -> int:
+        """An offset that a log was asked for from outside: one that it has."""
+        if offset > state.next_offset:
+            text = f"{broker!r} has no offset {offset} yet: its next one is {state.next_offset}"
+            return self._lost(text, state.next_offset)
+        if offset < state.first_offset:
+            text = f"retention has removed the offsets {offset} to {state.first_offset - 1} of {broker!r}"
+            return self._lost(text, state.first_offset)
+        return offset
+
+    def lost_log(self, broker: str, state: LogState) -> int:
+        """Another log stands where the one of a checkpoint stood: its offsets mean nothing here."""
+        text = f"the log of {broker!r} is another one than that of the checkpoint: its folder was made anew"
+        return self._lost(text, state.first_offset)
+
+    def _lost(self, text: str, go_on_at: int) -> int:
+        if self._options.fail_on_data_loss:
+            raise RowsLost(text, LOSS_HINT)
+        return go_on_at
+
+    def _ask_all(self, places: list[Place]) -> list[LogState]:
+        if len(places) < 2 or not places[0].is_remote:
+            return [place.ask(_state) for place in places]
+        with ThreadPoolExecutor(min(len(places), ASKED_AT_ONCE_MAX)) as pool:
+            return list(pool.map(lambda place: place.ask(_state), places))
+
+
+LOSS_HINT: Final = (
+    'With .option("failOnDataLoss", "false") the query goes on with what is there; '
+    "with a new checkpoint it starts where `startingOffsets` says"
+)
+
+
+def folders(path: str) -> tuple[str, ...]:
+    """The logs below a path: itself, that of a broker's data folder, or those of the brokers in a folder."""
+    root = Path(path)
+    if not root.exists():
+        raise SourceError(f"there is no folder {path}", "A log is where the broker's `data` folder is, in `log`")
+    for found in ([root], [root / LOG_FOLDER], sorted(root.glob(f"*/{LOG_FOLDER}")), sorted(root.glob("*"))):
+        logs = [folder for folder in found if (folder / INFO_NAME).exists()]
+        if logs:
+            return tuple(map(str, logs))
+    raise SourceError(
+        f"{path} is no log, and there is none below it",
+        'A broker keeps one if its configuration names topics: [log] topics = ["telemetry/#"]',
+    )
+
+
+def _state(log: LogSource) -> LogState:
+    return log.state()
+
+
+def _named(word: str, state: LogState) -> int:
+    return {EARLIEST: state.first_offset, LATEST: state.next_offset}[word]
+
+
+def _list(states: Mapping[str, LogState]) -> str:
+    return ", ".join(sorted(states))

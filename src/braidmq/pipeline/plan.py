@@ -1,0 +1,83 @@
+"""How ranges of logs become tasks of Spark.
+
+A task costs some milliseconds, whatever it reads. So few rows of many partitions are one task, and many rows of one
+partition are several. With `tasks = partitions` there is one for each partition of a log, which is what a processor
+needs that keeps something for each topic: a topic has one partition, and comes in the order of its offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from braidmq.log.filters import TopicFilters
+from braidmq.pipeline.errors import MissingExtra
+from braidmq.pipeline.logs import Place
+
+try:
+    from pyspark.sql.datasource import InputPartition
+except ImportError as error:
+    raise MissingExtra(error.name) from None
+
+TASK_ROWS_MIN: Final = 25_000
+TASK_ROWS_MAX: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class Range:
+    """Offsets of one broker's log: `start` <= offset < `until`."""
+
+    broker: str
+    place: Place
+    log_id: str
+    partitions: int
+    start: int
+    until: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The part of a range in one partition of the log, or a part of that."""
+
+    broker: str
+    place: Place
+    log_id: str
+    partition: int
+    start: int
+    until: int
+
+
+@dataclass(frozen=True)
+class Task(InputPartition):
+    """What one task of Spark reads, piece after piece."""
+
+    pieces: tuple[Piece, ...]
+
+
+def tasks(ranges: Iterable[Range], topics: Sequence[str], *, task_each: bool) -> list[Task]:
+    """The tasks for some ranges; partitions that cannot have a topic of the filters are left out."""
+    wanted = TopicFilters(topics)
+    found: list[Task] = []
+    gathered: list[Piece] = []
+    rows = 0.0
+    for each in ranges:
+        for piece in _pieces(each, wanted, task_each):
+            gathered.append(piece)
+            rows += (piece.until - piece.start) / each.partitions
+            if task_each or rows >= TASK_ROWS_MIN:
+                found.append(Task(tuple(gathered)))
+                gathered, rows = [], 0.0
+    if gathered:
+        found.append(Task(tuple(gathered)))
+    return found
+
+
+def _pieces(each: Range, wanted: TopicFilters, task_each: bool) -> Iterator[Piece]:
+    if each.start >= each.until:
+        return
+    step = each.until - each.start if task_each else TASK_ROWS_MAX * each.partitions
+    for partition in wanted.partitions(each.partitions):
+        for start in range(each.start, each.until, step):
+            until = min(start + step, each.until)
+            yield Piece(each.broker, each.place, each.log_id, partition, start, until)

@@ -1,0 +1,71 @@
+"""What a task does in a Python worker of Spark: reads its pieces of the logs, as Arrow record batches.
+
+The same task gives the same rows again, or fails: what a log has lost between planning and reading is found out.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+import pyarrow as pa
+
+from braidmq.log.errors import LogError
+from braidmq.log.reader import Damage
+from braidmq.pipeline.logs import LOSS_HINT, Patience, RowsLost
+from braidmq.pipeline.options import ReadOptions
+from braidmq.pipeline.plan import Piece, Task
+
+
+def rows(task: Task, options: ReadOptions, topics: Sequence[str], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, with the columns of a table in their order."""
+    names = list(columns)
+    for piece in task.pieces:
+        for batch in piece_rows(piece, options, topics):
+            yield batch if batch.schema.names == names else batch.select(names)
+        if options.fail_on_data_loss:
+            check(piece)
+    settle()
+
+
+def piece_rows(piece: Piece, options: ReadOptions, topics: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of a piece; goes on behind the last one if the broker was away for a moment. `check` comes behind it."""
+    start = piece.start
+    patience = Patience(piece.place)
+    while True:
+        try:
+            log = piece.place.open(_refuse if options.fail_on_data_loss else None)
+            for batch in log.read(piece.partition, start, piece.until, topics):
+                yield batch
+                start = batch.column("offset")[-1].as_py() + 1
+                patience = Patience(piece.place)
+            break
+        except LogError as error:
+            patience.wait(error)
+
+
+def check(piece: Piece) -> None:
+    """Asked after the reading, of any partition: what is there now was there all the time."""
+    state = piece.place.ask(lambda log: log.state())
+    where = f"{piece.broker!r} ({piece.place.where})"
+    if state.id != piece.log_id:
+        raise RowsLost(f"the log of {where} was made anew while it was read", LOSS_HINT)
+    if state.first_offset > piece.start:
+        text = f"retention removed offsets {piece.start} to {state.first_offset - 1} of {where} before they were read"
+        raise RowsLost(text, LOSS_HINT)
+    if state.next_offset < piece.until:
+        text = f"{where} has lost the offsets from {state.next_offset} to {piece.until - 1}"
+        raise RowsLost(text, LOSS_HINT)
+
+
+def _refuse(damage: Damage) -> None:
+    raise RowsLost(f"{damage.path}: {damage.text}", LOSS_HINT)
+
+
+@cache
+def settle() -> None:
+    """Once a worker, at the end of its first task: Spark collects garbage after each, and need not look at all that the
+    imports left (15 ms less a task)."""
+    gc.collect()
+    gc.freeze()

@@ -1,0 +1,39 @@
+"""Starts a process of Spark that plans a stream, in time: `braidmq.pipeline.python` puts it before Spark's own module.
+
+Java gives such a process ten seconds to connect. It would do so after its imports, which take longer than that on a
+small or busy machine; so the connection is made first, and is what Spark's module then finds.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import runpy
+import socket
+import sys
+from typing import Any
+
+PATH_VARIABLE = "PYTHON_WORKER_FACTORY_SOCK_PATH"
+BUFFER_BYTES = 65536
+
+
+def connect(path: str) -> None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.connect(path)
+
+    worker_util: Any = importlib.import_module("pyspark.worker_util")
+    connect_now = worker_util.local_connect_and_auth
+
+    def connect_once(info: object, secret: object) -> Any:
+        if info != path:
+            return connect_now(info, secret)
+        return connection.makefile("rwb", BUFFER_BYTES), connection
+
+    worker_util.local_connect_and_auth = connect_once
+
+
+if __name__ == "__main__":
+    if PATH_VARIABLE in os.environ:
+        connect(os.environ[PATH_VARIABLE])
+    del sys.argv[0]
+    runpy.run_module(sys.argv[0], run_name="__main__")

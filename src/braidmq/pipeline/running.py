@@ -1,0 +1,261 @@
+"""What a task does in a Python worker of Spark: takes rows of a log through a processor, partition by partition.
+
+    spools before the batch ──▶ each row: into its spool, through the function ──▶ spools behind it, and answers
+
+The spools come from this worker's memory if it had the partition last, else from the latest snapshot, else from the
+log; from wherever they come, the rows up to the batch are put in. So a batch that is run again, here or on another
+machine, gives the same answers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Final
+
+import pyarrow as pa
+
+from braidmq.log.schema import PROPERTIES
+from braidmq.pipeline import reading
+from braidmq.pipeline.options import ReadOptions
+from braidmq.pipeline.plan import Piece
+from braidmq.pipeline.snapshots import Snapshots
+from braidmq.pipeline.spools import Kind, Spools, messages_of
+from braidmq.pipeline.time_limit import TimeLimit, TookTooLong
+from braidmq.processors.hops import HOPS, HOPS_MAX, hops_of, loop_words
+from braidmq.processors.processor import Failure, Message, Output, Processor, SpoolState, spool_step
+
+CACHED_MESSAGES_MAX: Final = 2_000_000
+"""Messages in the spools that a worker keeps in its memory between two batches."""
+TOPICS_MAX: Final = 1_000_000
+"""Topics of one partition that have a spool; beyond, those that were silent for longest lose it."""
+SNAPSHOT_ROWS_MIN: Final = 5_000
+SNAPSHOT_SHARE: Final = 2.0
+"""A snapshot is written after so many rows, and so many times what it holds: it costs less than the rows do."""
+ROLLED_OFFSETS_MAX: Final = 100_000
+"""How far what is in memory may be behind, before it is looked for a snapshot."""
+ERROR_ROWS_MAX: Final = 20
+"""Errors of one partition and batch that are told one by one."""
+
+PAYLOAD_BYTES_MAX: Final = 16 << 20
+"""The largest notification: a broker takes it from Spark as one piece."""
+
+ANSWERS: Final = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("payload", pa.binary()),
+        pa.field("qos", pa.int32()),
+        pa.field("retain", pa.bool_()),
+        pa.field("properties", PROPERTIES),
+        pa.field("of", pa.string()),
+        pa.field("offset", pa.int64()),
+        pa.field("broker", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("error", pa.string()),
+    ]
+)
+"""A notification, and of which message it came; or, with `error`, an error: its words are the payload."""
+
+_EMPTY: Final = SpoolState(-1, ())
+_log = logging.getLogger("braidmq.pipeline")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One partition's share of a batch. `firsts`: where Spark's turn of each topic began; None: all is Spark's."""
+
+    piece: Piece
+    firsts: Mapping[str, int] | None = None
+    handed: frozenset[str] = frozenset()
+    """Topics that have a spool to begin with: their broker has it."""
+
+
+class Memory:
+    """Spools that a worker keeps between batches; a cache, and no more."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, Kind], Spools] = OrderedDict()
+        self._messages = 0
+
+    def __len__(self) -> int:
+        """Messages in it."""
+        return self._messages
+
+    def take(self, folder: str, kind: Kind) -> Spools | None:
+        """It is gone from here then: a task that fails leaves nothing half done."""
+        found = self._kept.pop((folder, kind), None)
+        if found is not None:
+            self._messages -= found.messages
+        return found
+
+    def keep(self, folder: str, spools: Spools) -> None:
+        self.take(folder, spools.kind)
+        self._kept[folder, spools.kind] = spools
+        self._messages += spools.messages
+        while self._messages > CACHED_MESSAGES_MAX:
+            _, dropped = self._kept.popitem(last=False)
+            self._messages -= dropped.messages
+
+
+@cache
+def memory() -> Memory:
+    """Of this worker."""
+    return Memory()
+
+
+class Run:
+    """A processor over the log, for the parts of one task."""
+
+    def __init__(
+        self,
+        processor: Processor,
+        options: ReadOptions,
+        folder: str,
+        fetch: Callable[[Piece, str], SpoolState],
+        topics_max: int = TOPICS_MAX,
+    ) -> None:
+        self._processor = processor
+        self._options = options
+        self._folder = folder
+        self._fetch = fetch
+        self._topics_max = topics_max
+
+    def answers_of(self, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+        """Processes all parts of a task; what comes of it. Then each log is asked whether all rows were there."""
+        for part in parts:
+            yield from self.answers(part)
+        if self._options.fail_on_data_loss:
+            for piece in {part.piece.broker: part.piece for part in parts}.values():
+                reading.check(piece)
+        reading.settle()
+
+    def answers(self, part: Part) -> Iterator[pa.RecordBatch]:
+        """Processes a part; what comes of it."""
+        piece = part.piece
+        spools = self.spools_at(part, piece.start)
+        errors = 0
+        for batch in self._rows(piece, part, self._options):
+            found = list(self._step_all(batch, spools, part))
+            shown = []
+            for message, outcome in found:
+                if isinstance(outcome, Failure):
+                    errors += 1
+                    if errors > ERROR_ROWS_MAX:
+                        continue
+                shown.append(_row(message, outcome, piece))
+            if shown:
+                yield pa.RecordBatch.from_pylist(shown, ANSWERS)
+            spools.rows_since += batch.num_rows
+        if errors > ERROR_ROWS_MAX:
+            text = f"{errors - ERROR_ROWS_MAX} more errors in this batch"
+            yield pa.RecordBatch.from_pylist([_error(piece, "function", text, None, None)], ANSWERS)
+        self._finish(spools, piece)
+
+    def spools_at(self, part: Part, offset: int) -> Spools:
+        """The spools of a part's partition, as they are before an offset."""
+        piece, firsts = part.piece, part.firsts
+        kind = Kind(self._processor.topic, self._processor.spool, piece.log_id, piece.partition, firsts is not None)
+        found = memory().take(self._folder, kind)
+        if found is not None and found.at > offset:
+            found = None
+        if (found is None or offset - found.at > ROLLED_OFFSETS_MAX) and self._folder:
+            kept = Snapshots(self._folder, kind).find(offset)
+            found = kept if kept is not None and (found is None or kept.at > found.at) else found
+        if firsts is not None:
+            found = self._entered(found, kind, part, offset)
+        elif found is None:
+            found = Spools(kind, self._begin(piece, offset))
+        if found.at < offset:
+            lenient = replace(self._options, fail_on_data_loss=False)
+            for batch in self._rows(replace(piece, start=found.at, until=offset), part, lenient):
+                found.put(batch, firsts)
+            found.at = offset
+        return found
+
+    def _begin(self, piece: Piece, offset: int) -> int:
+        """Spools that nothing is known of are made from all that the log has."""
+        return min(offset, piece.place.ask(lambda log: log.state()).first_offset)
+
+    def _entered(self, found: Spools | None, kind: Kind, part: Part, offset: int) -> Spools:
+        """The same with topics that an edge has handed over since; from where Spark's turn began if need be."""
+        firsts = part.firsts or {}
+        if found is not None:
+            found.keep(firsts)
+        if found is None or any(first < found.at and topic not in found.begun for topic, first in firsts.items()):
+            found = Spools(kind, min([offset, *firsts.values()]))
+        for topic, first in firsts.items():
+            if topic not in found.begun:
+                found.enter(topic, first, self._fetch(part.piece, topic) if topic in part.handed else _EMPTY)
+        return found
+
+    def _rows(self, piece: Piece, part: Part, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+        return reading.piece_rows(piece, options, filters_of(self._processor.topic, part.firsts))
+
+    def _step_all(
+        self, batch: pa.RecordBatch, spools: Spools, part: Part
+    ) -> Iterator[tuple[Message, Output | Failure]]:
+        processor, firsts = self._processor, part.firsts
+        with TimeLimit(processor.time_limit_s) as limit:
+            for message in messages_of(batch):
+                spool = spools.spool_of(message, firsts)
+                if spool is None:
+                    continue
+                outcome: Output | Failure | None
+                try:
+                    limit.running = message.offset
+                    outcome = spool_step(processor, spool, message)
+                    limit.running = -1
+                except TookTooLong:
+                    limit.running = -1
+                    yield message, Failure("function", f"it took more than {processor.time_limit_s:g} s")
+                    continue
+                if outcome is not None:
+                    yield message, outcome
+
+    def _finish(self, spools: Spools, piece: Piece) -> None:
+        spools.at = piece.until
+        if forgotten := spools.bound(self._topics_max):
+            _log.warning("%d topics of partition %d had their spools taken: too many", forgotten, piece.partition)
+        if self._folder and spools.rows_since >= max(SNAPSHOT_ROWS_MIN, SNAPSHOT_SHARE * spools.messages):
+            Snapshots(self._folder, spools.kind).write(spools, piece.start)
+        memory().keep(self._folder, spools)
+
+
+NAMED_TOPICS_MAX: Final = 64
+"""Topics up to which a log is asked for them by name, and not by the processor's filter."""
+
+
+def filters_of(topic_filter: str, firsts: Mapping[str, int] | None) -> tuple[str, ...]:
+    """What has to be read of a log."""
+    return tuple(firsts) if firsts is not None and len(firsts) <= NAMED_TOPICS_MAX else (topic_filter,)
+
+
+def _row(message: Message, outcome: Output | Failure, piece: Piece) -> dict[str, Any]:
+    if isinstance(outcome, Failure):
+        return _error(piece, outcome.what, outcome.text, message.topic, message.offset)
+    hops = hops_of(message.properties) if message.properties else 0
+    if hops >= HOPS_MAX:
+        return _error(piece, "loop", loop_words(hops), message.topic, message.offset)
+    if len(outcome.payload) > PAYLOAD_BYTES_MAX:
+        text = f"a notification of {len(outcome.payload):,} bytes, expected at most {PAYLOAD_BYTES_MAX:,}"
+        return _error(piece, "result", text, message.topic, message.offset)
+    pairs = [{"name": name, "value": value} for name, value in outcome.properties if name != HOPS]
+    return {
+        "topic": outcome.topic,
+        "payload": outcome.payload,
+        "qos": outcome.qos,
+        "retain": outcome.retain,
+        "properties": [*pairs, {"name": HOPS, "value": str(hops + 1)}],
+        "of": message.topic,
+        "offset": message.offset,
+        "broker": piece.broker,
+        "partition": piece.partition,
+    }
+
+
+def _error(piece: Piece, what: str, text: str, topic: str | None, offset: int | None) -> dict[str, Any]:
+    found: dict[str, Any] = {"payload": text.encode(), "of": topic, "offset": offset, "error": what}
+    return found | {"broker": piece.broker, "partition": piece.partition}

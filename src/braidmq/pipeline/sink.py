@@ -1,0 +1,205 @@
+"""The way back: rows of Spark become publications, once each.
+
+    alerts.writeStream.format("braidmq").option("brokers", "http://127.0.0.1:9883") \\
+        .option("checkpointLocation", "state/alerts").start()
+
+Columns: `topic` (or the option of that name, for all rows) and `payload`, and if they are there `qos` (1 otherwise),
+`retain` and `properties`. Every partition of every micro-batch is a batch of a writer of its own for the broker's
+ledger (`batches`), named by the query and the partition: one that Spark runs again, after whatever failure, is the same
+batch, and is not published again. The same holds for `df.write` within one job, and over several jobs that name their
+`writer`.
+
+With several brokers a partition always goes to the same one of them, so their order must stay as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from braidmq.pipeline.batches import RETRY_S, Batch
+from braidmq.pipeline.errors import MissingExtra, PipelineError
+from braidmq.pipeline.options import TOKEN_VARIABLE
+
+try:
+    from pyspark import TaskContext
+    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+    from pyspark.sql.types import (
+        ArrayType,
+        BinaryType,
+        BooleanType,
+        DataType,
+        IntegralType,
+        MapType,
+        StringType,
+        StructType,
+    )
+except ImportError as error:
+    raise MissingExtra(error.name) from None
+
+COLUMNS: Final = ("topic", "payload", "qos", "retain", "properties")
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+"""Under which a task finds what it belongs to."""
+
+Pairs = list[tuple[str, str]]
+
+
+class SinkError(PipelineError):
+    """Rows that cannot be published as they are."""
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """Where rows go, and what they are if their columns do not say."""
+
+    brokers: tuple[str, ...]
+    token: str | None = field(repr=False)
+    topic: str | None
+    qos: int
+    writer: str | None
+    retry_s: float
+
+    @staticmethod
+    def parse(options: Mapping[str, str], schema: StructType) -> SinkOptions:
+        options = {name.lower(): value for name, value in options.items()}
+        brokers = tuple(one.strip() for one in options.get("brokers", "").split(",") if one.strip())
+        if not brokers or not all(one.startswith(("http://", "https://")) for one in brokers):
+            raise SinkError(
+                "rows are published through the admin port of a broker",
+                'Name it, or several: .option("brokers", "http://127.0.0.1:9883")',
+            )
+        qos, retry_s = options.get("qos", "1"), options.get("retryseconds", str(RETRY_S))
+        if qos not in ("0", "1", "2"):
+            raise SinkError(f"the option qos is {qos!r}", "It is 0, 1 or 2")
+        try:
+            seconds = float(retry_s)
+        except ValueError:
+            raise SinkError(f"the option retrySeconds is {retry_s!r}", "It is a number of seconds") from None
+        token = options.get("token") or os.environ.get(TOKEN_VARIABLE) or None
+        found = SinkOptions(brokers, token, options.get("topic"), int(qos), options.get("writer"), seconds)
+        _check(schema, found)
+        return found
+
+
+def _check(schema: StructType, options: SinkOptions) -> None:
+    """Whether the columns are those of a publication."""
+    kinds: dict[str, DataType] = {each.name: each.dataType for each in schema.fields}
+    unknown = [name for name in kinds if name not in COLUMNS]
+    if unknown:
+        raise SinkError(
+            f"a publication has no {', '.join(map(repr, unknown))}", f"Select from {', '.join(COLUMNS)} what is there"
+        )
+    if "topic" not in kinds and options.topic is None:
+        raise SinkError("there is no column topic", 'Add it, or .option("topic", …) for all rows')
+    if "payload" not in kinds:
+        raise SinkError("there is no column payload", "Its type is binary or string")
+    allowed: dict[str, tuple[type[DataType], ...]] = {
+        "topic": (StringType,),
+        "payload": (BinaryType, StringType),
+        "qos": (IntegralType,),
+        "retain": (BooleanType,),
+        "properties": (ArrayType, MapType),
+    }
+    for name, kind in kinds.items():
+        if not isinstance(kind, allowed[name]):
+            raise SinkError(f"the column {name} is of type {kind.simpleString()}", f"It has to be {_words(name)}")
+
+
+def _words(name: str) -> str:
+    return {
+        "topic": "a string",
+        "payload": "binary or a string",
+        "qos": "a whole number",
+        "retain": "boolean",
+        "properties": "map<string, string> or array<struct<name: string, value: string>>",
+    }[name]
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What a task did."""
+
+    rows: int
+    is_repeated: bool
+
+
+class BatchSink(DataSourceArrowWriter):
+    """`df.write`: each partition is one batch."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise SinkError("what is published cannot be overwritten", 'Use .mode("append")')
+        self._options = SinkOptions.parse(options, schema)
+        self._writer = self._options.writer or uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return _write(self._options, f"{self._writer}/{_task().partitionId()}", 0, iterator)
+
+
+class StreamSink(DataSourceStreamArrowWriter):
+    """`df.writeStream`: each partition of each micro-batch is one batch."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise SinkError("what is published cannot be overwritten", 'Use .outputMode("append") or "update"')
+        self._options = SinkOptions.parse(options, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        task = _task()
+        batch, query = task.getLocalProperty(BATCH_ID), task.getLocalProperty(QUERY_ID)
+        if batch is None or query is None:
+            raise SinkError("Spark did not say to which query and batch these rows belong")
+        writer = f"{self._options.writer or query}/{task.partitionId()}"
+        return _write(self._options, writer, int(batch), iterator)
+
+
+def _task() -> TaskContext:
+    task = TaskContext.get()
+    if task is None:
+        raise SinkError("rows are published by Spark's tasks, and this is none")
+    return task
+
+
+def _write(options: SinkOptions, writer: str, number: int, parts: Iterable[pa.RecordBatch]) -> Written:
+    broker = options.brokers[_task().partitionId() % len(options.brokers)]
+    batch = Batch(broker, options.token, writer, number, options.retry_s)
+    count = 0
+    try:
+        for part in parts:
+            for row in _rows(part, options):
+                batch.add(row)
+                count += 1
+        if count:
+            batch.finish()
+    finally:
+        batch.close()
+    return Written(count, batch.is_repeated)
+
+
+def _rows(part: pa.RecordBatch, options: SinkOptions) -> Iterator[tuple[str, bytes, int, bool, Pairs]]:
+    columns: dict[str, list[Any]] = part.to_pydict()
+    none = [None] * part.num_rows
+    rows = zip(*(columns.get(name, none) for name in COLUMNS), strict=True)
+    for topic, payload, qos, retain, properties in rows:
+        name = topic if topic is not None else options.topic
+        if name is None:
+            raise SinkError("a row has no topic", "Leave out rows whose topic is null, or set the option topic")
+        body = payload.encode() if isinstance(payload, str) else payload or b""
+        level = options.qos if qos is None else int(qos)
+        if not 0 <= level <= 2:
+            raise SinkError(f"a row has QoS {level}", "It is 0, 1 or 2")
+        yield name, body, level, bool(retain), _pairs(properties)
+
+
+def _pairs(properties: Any) -> Pairs:
+    """A map comes as pairs, an array of structs as dictionaries of two."""
+    if not properties:
+        return []
+    pairs = [tuple(one.values()) if isinstance(one, dict) else one for one in properties]
+    return [(str(name), "" if value is None else str(value)) for name, value in pairs]

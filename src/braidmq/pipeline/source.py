@@ -1,0 +1,108 @@
+"""The format "braidmq" of Spark, and its batch reader.
+
+    spark.read.format("braidmq").load("data").where("topic = 'plant1/line2/temperature'").show()
+    spark.read.format("braidmq").option("brokers", "http://127.0.0.1:9883").option("topics", "plant1/#").load()
+
+`session` registers the format; `register(spark)` does so for a session from elsewhere. Options: `options.ReadOptions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from braidmq.pipeline.errors import MissingExtra
+
+try:
+    import pyarrow as pa
+    from pyspark.sql.datasource import (
+        DataSource,
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+        InputPartition,
+    )
+    from pyspark.sql.types import StructType
+except ImportError as error:
+    raise MissingExtra("pyspark") from error
+
+from braidmq.pipeline import plan, reading
+from braidmq.pipeline.logs import Logs
+from braidmq.pipeline.options import COLUMNS, EARLIEST, LATEST, OptionError, ReadOptions
+
+TYPES: Final = {
+    "topic": "string",
+    "payload": "binary",
+    "qos": "int",
+    "retain": "boolean",
+    "published_at": "timestamp",
+    "received_at": "timestamp",
+    "origin": "string",
+    "client": "string",
+    "properties": "array<struct<name: string, value: string>>",
+    "offset": "bigint",
+}
+"""The columns as Spark knows them; as Arrow does: `braidmq.log.schema`."""
+
+
+class BraidSource(DataSource):
+    """What brokers logged, and a way to publish."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "braidmq"
+
+    def schema(self) -> StructType | str:
+        columns = ReadOptions.parse(self.options).columns
+        return ", ".join(f"{name} {TYPES[name]}" for name in columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return BatchReader(ReadOptions.parse(self.options), _columns(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        from braidmq.pipeline.stream import StreamReader
+
+        return StreamReader(ReadOptions.parse(self.options), _columns(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from braidmq.pipeline.sink import BatchSink
+
+        return BatchSink(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        from braidmq.pipeline.sink import StreamSink
+
+        return StreamSink(self.options, schema, overwrite)
+
+
+def _columns(schema: StructType) -> tuple[str, ...]:
+    """The names of a schema that was given with `.schema(…)`, or is ours."""
+    for each in schema.fields:
+        if each.name not in COLUMNS:
+            raise OptionError(f"there is no column {each.name!r}", f"There are {', '.join(COLUMNS)}")
+    return tuple(schema.fieldNames())
+
+
+class BatchReader(DataSourceReader):
+    """From `startingOffsets`, or the beginning, to `endingOffsets`, or what is there when the query is planned."""
+
+    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+
+    def partitions(self) -> list[InputPartition]:
+        logs = Logs(self._options)
+        states = logs.states()
+        starts = logs.offsets(self._options.starting or EARLIEST, states, EARLIEST)
+        ends = logs.offsets(self._options.ending or LATEST, states, LATEST)
+        ranges = [
+            plan.Range(broker, logs.place(broker), state.id, state.partitions, starts[broker], ends[broker])
+            for broker, state in states.items()
+        ]
+        found = plan.tasks(ranges, self._options.topics, task_each=self._options.task_each)
+        return [*(found or [plan.Task(())])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, plan.Task)
+        return reading.rows(partition, self._options, self._options.topics, self._columns)

@@ -1,0 +1,172 @@
+"""The spools of one partition of a log, as they are before an offset.
+
+They are a function of the log alone: the last messages of each topic below `at`. So they can be kept anywhere, or
+nowhere, and be made again from the log; what is kept only saves the reading. Where an edge delegates its topics, those
+of Spark begin with what the edge handed over, at the offset where Spark's turn began; `begun` holds that.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from braidmq.processors.processor import Message, Properties, Spool, SpoolState
+
+FORMAT: Final = 1
+"""Of a snapshot."""
+WHOLE: Final = -1
+"""`begun` of a topic that was Spark's from the first row of the log on."""
+_CRC_BYTES: Final = 4
+
+
+class SnapshotError(ValueError):
+    """A snapshot that cannot be used: the text says why."""
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """Of what a snapshot is. The function does not matter: spools hold messages, and nothing of it."""
+
+    topic: str
+    spool: int
+    log: str
+    partition: int
+    is_delegated: bool
+
+
+class _Content(msgspec.Struct, frozen=True, array_like=True):
+    format: int
+    kind: Kind
+    at: int
+    spools: list[tuple[str, int, SpoolState]]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Content).decode
+
+
+class Spools:
+    """`at`: all rows of the partition below this offset are in."""
+
+    def __init__(self, kind: Kind, at: int) -> None:
+        self.kind = kind
+        self.at = at
+        self.by_topic: dict[str, Spool] = {}
+        self.begun: dict[str, int] = {}
+        self.rows_since = 0
+        """Rows that came since these spools were written to a file."""
+
+    @property
+    def messages(self) -> int:
+        return sum(map(len, self.by_topic.values()))
+
+    def put(self, batch: pa.RecordBatch, firsts: Mapping[str, int] | None) -> None:
+        """Rows that were processed before: only the last ones of each topic have to be looked at."""
+        self.rows_since += batch.num_rows
+        for message in messages_of(_latest(batch, self.kind.spool)):
+            spool = self.spool_of(message, firsts)
+            if spool is not None:
+                spool.put(message)
+
+    def spool_of(self, message: Message, firsts: Mapping[str, int] | None) -> Spool | None:
+        """The spool of a message's topic; None if it is not Spark's turn."""
+        spool = self.by_topic.get(message.topic)
+        if firsts is None:
+            if spool is None:
+                spool = self.by_topic[message.topic] = Spool(self.kind.spool)
+                self.begun[message.topic] = WHOLE
+            return spool
+        return spool if message.offset >= firsts.get(message.topic, message.offset + 1) else None
+
+    def enter(self, topic: str, first: int, state: SpoolState) -> None:
+        """A topic becomes Spark's, with this spool."""
+        self.by_topic[topic] = Spool(self.kind.spool, state)
+        self.begun[topic] = first
+
+    def keep(self, firsts: Mapping[str, int]) -> None:
+        """Forgets what is not Spark's any more, or was so in another turn."""
+        for topic in [one for one, first in self.begun.items() if firsts.get(one) != first]:
+            del self.by_topic[topic], self.begun[topic]
+
+    def bound(self, topics_max: int) -> int:
+        """Forgets the topics that were silent for longest; how many."""
+        surplus = len(self.by_topic) - topics_max
+        if surplus > 0:
+            for topic in sorted(self.by_topic, key=lambda one: self.by_topic[one].last)[:surplus]:
+                del self.by_topic[topic], self.begun[topic]
+        return max(0, surplus)
+
+    # As a file
+
+    def encode(self) -> bytes:
+        spools = [(topic, self.begun[topic], spool.state) for topic, spool in self.by_topic.items()]
+        body = _encode(_Content(FORMAT, self.kind, self.at, spools))
+        return zlib.crc32(body).to_bytes(_CRC_BYTES) + body
+
+    @staticmethod
+    def decode(data: bytes, kind: Kind) -> Spools:
+        """A SnapshotError says why not."""
+        body = data[_CRC_BYTES:]
+        if zlib.crc32(body).to_bytes(_CRC_BYTES) != data[:_CRC_BYTES]:
+            raise SnapshotError("it is damaged")
+        try:
+            content = _decode(body)
+        except msgspec.MsgspecError as error:
+            raise SnapshotError(f"it was written by another version ({error})") from None
+        if content.format != FORMAT:
+            raise SnapshotError(f"it was written by another version (format {content.format}, this one is {FORMAT})")
+        if content.kind != kind:
+            raise SnapshotError(f"it is of {_words(content.kind)}, and {_words(kind)} is asked for")
+        found = Spools(kind, content.at)
+        for topic, first, state in content.spools:
+            found.enter(topic, first, state)
+        return found
+
+
+def _words(kind: Kind) -> str:
+    turn = ", as far as it was delegated" if kind.is_delegated else ""
+    return f"{kind.topic} with a spool of {kind.spool}, partition {kind.partition} of log {kind.log}{turn}"
+
+
+def messages_of(batch: pa.RecordBatch) -> Iterator[Message]:
+    """The rows of a log as processors get them, the same as at the edge."""
+    columns = {name: batch.column(name) for name in batch.schema.names}
+    return map(
+        Message,
+        columns["topic"].to_pylist(),
+        columns["payload"].to_pylist(),
+        columns["qos"].to_pylist(),
+        columns["retain"].to_pylist(),
+        _seconds(columns["published_at"]),
+        _seconds(columns["received_at"]),
+        columns["origin"].to_pylist(),
+        columns["client"].to_pylist(),
+        _pairs(columns["properties"]),
+        columns["offset"].to_pylist(),
+    )
+
+
+def _seconds(column: pa.Array) -> list[float]:
+    found: list[float] = (np.asarray(column.cast(pa.int64())) / 1e6).tolist()
+    return found
+
+
+def _pairs(column: pa.Array) -> list[Properties]:
+    if column.null_count == len(column):
+        return [()] * len(column)
+    return [tuple([(one["name"], one["value"]) for one in row or ()]) for row in column.to_pylist()]
+
+
+def _latest(batch: pa.RecordBatch, count: int) -> pa.RecordBatch:
+    """The last `count` rows of each topic, in their order."""
+    codes = np.asarray(batch.column("topic").dictionary_encode().indices)
+    order = np.argsort(codes, kind="stable")
+    # A row is kept if the one `count` places behind it, among the rows of its topic, is another topic's or none.
+    behind = np.full(len(order), -1)
+    behind[: len(order) - count] = codes[order][count:]
+    kept = np.sort(order[behind != codes[order]])
+    return batch if len(kept) == batch.num_rows else batch.take(pa.array(kept))

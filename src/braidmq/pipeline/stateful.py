@@ -1,0 +1,269 @@
+"""Message processors on Spark: a stateful streaming query over the brokers' logs.
+
+    query = start(spark, Shipped.of("alerts.py"), {"brokers": "http://127.0.0.1:9883"}, "state/alerts")
+
+A topic has one partition of its broker's log and comes there in the order of its offsets; so the state of a query, the
+spools, lies by partition, and no row is ever shuffled. `running` says what a task does and where spools come from;
+`answers` publishes what functions say, once each. With `delegated` the query takes what edges leave to it and no more,
+and gives topics back when they ask (`delegation`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+import pyarrow as pa
+
+from braidmq.log.filters import TopicFilters
+from braidmq.log.schema import partition_of
+from braidmq.log.source import LogState
+from braidmq.pipeline.delegation import BrokerClient, Delegated
+from braidmq.pipeline.errors import MissingExtra, PipelineError
+from braidmq.pipeline.logs import Logs, Place
+from braidmq.pipeline.options import COLUMNS, OptionError, ReadOptions
+from braidmq.pipeline.plan import Piece
+from braidmq.pipeline.running import Part, Run
+from braidmq.pipeline.shipped import Shipped
+from braidmq.pipeline.stream import Offsets, StreamReader
+from braidmq.processors.processor import SpoolState
+
+try:
+    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, DataSourceStreamWriter, InputPartition
+    from pyspark.sql.types import StructType
+except ImportError as error:
+    raise MissingExtra(error.name) from None
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+FORMAT: Final = "braidmq-processor"
+SCHEMA: Final = (
+    "topic string, payload binary, qos int, retain boolean, properties array<struct<name: string, value: string>>, "
+    "of string, offset bigint, broker string, partition int, error string"
+)
+"""`running.ANSWERS`, as Spark knows it."""
+SETUP: Final = "setup"
+"""The option that says which processor it is; the others are those of the format "braidmq"."""
+SNAPSHOTS: Final = "spools"
+"""The folder of snapshots below a checkpoint."""
+TRIGGER_MS: Final = 50
+SHARE_ROWS_MIN: Final = 4_000
+"""Rows from which another task is worth what it costs."""
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """`folder`: of snapshots; empty if none are kept."""
+
+    shipped: Shipped
+    folder: str
+    is_delegated: bool
+
+
+@dataclass(frozen=True)
+class Share(InputPartition):
+    """What one task of Spark does, part after part."""
+
+    parts: tuple[Part, ...]
+
+
+class ProcessorSource(DataSource):
+    """What a processor says to what brokers logged; and a way to publish it."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType | str:
+        return SCHEMA
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        options = dict(self.options)
+        setup = msgspec.json.decode(options.pop(SETUP), type=Setup)
+        return ProcessorStream(setup, replace(ReadOptions.parse(options), topics=(setup.shipped.topic,)))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        from braidmq.pipeline.answers import AnswerSink
+
+        return AnswerSink(self.options)
+
+
+class ProcessorStream(StreamReader):
+    """Offsets and checkpoints are those of the format "braidmq"; tasks give answers in place of rows."""
+
+    def __init__(self, setup: Setup, options: ReadOptions) -> None:
+        super().__init__(options, COLUMNS)
+        self._setup = setup
+        self._clients: dict[str, BrokerClient] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_clients": {}}
+
+    def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
+        """Where it says; what is delegated begins where the first of Spark's turns did."""
+        found = super().initialOffset()
+        if self._setup.is_delegated:
+            for broker, at in found["brokers"].items():
+                at["offset"] = min([at["offset"], *self._client(broker).delegated().firsts.values()])
+        return found
+
+    def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+        states = self.logs.states()
+        starts, ends = self._resumed(start, states), self._resumed(end, states)
+        parts: list[Part] = []
+        for broker, state in states.items():
+            if broker in end["brokers"] and starts[broker] < ends[broker]:
+                parts += self._parts(broker, state, starts[broker], ends[broker])
+        return [*shares(parts, {broker: state.partitions for broker, state in states.items()}, self._options.task_each)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Share)
+        return self._run().answers_of(partition.parts)
+
+    def _parts(self, broker: str, state: LogState, start: int, until: int) -> list[Part]:
+        place = self.logs.place(broker)
+        found = self._client(broker).delegated() if self._setup.is_delegated else None
+        parts = []
+        for number in TopicFilters((self._setup.shipped.topic,)).partitions(state.partitions):
+            piece = Piece(broker, place, state.id, number, start, until)
+            part = Part(piece) if found is None else _delegated_part(piece, found, state.partitions)
+            if part.firsts is None or part.firsts:
+                parts.append(part)
+        return parts
+
+    def _end(self, broker: str, start: int, state: LogState) -> int:
+        """No further than it is known whose turn it is. All below `start` is done, and published."""
+        end = super()._end(broker, start, state)
+        if not self._setup.is_delegated:
+            return end
+        client = self._client(broker)
+        found = client.delegated()
+        due = [topic for topic, at in found.returns.items() if at == start]
+        if due:
+            self._give_back(broker, state, start, found, due)
+            found = client.delegated()
+        return min(end, max(start, min([found.settled, *found.returns.values()])))
+
+    def _give_back(self, broker: str, state: LogState, at: int, found: Delegated, topics: list[str]) -> None:
+        run = self._run()
+        for number in {partition_of(topic, state.partitions) for topic in topics}:
+            piece = Piece(broker, self.logs.place(broker), state.id, number, at, at)
+            part = _delegated_part(piece, found, state.partitions)
+            spools = run.spools_at(part, at)
+            for topic in topics:
+                if partition_of(topic, state.partitions) == number:
+                    self._client(broker).give_back(topic, at, spools.by_topic[topic].state)
+
+    def _run(self) -> Run:
+        return Run(self._setup.shipped.load(), self._options, self._setup.folder, self._fetch)
+
+    def _fetch(self, piece: Piece, topic: str) -> SpoolState:
+        return BrokerClient(piece.place, self._setup.shipped.name).handed(topic)
+
+    def _client(self, broker: str) -> BrokerClient:
+        if broker not in self._clients:
+            self._clients[broker] = BrokerClient(self.logs.place(broker), self._setup.shipped.name)
+        return self._clients[broker]
+
+
+def _delegated_part(piece: Piece, found: Delegated, partitions: int) -> Part:
+    """What Spark has of a partition: of turns that begin behind the piece nothing is known yet."""
+    firsts = {
+        topic: first
+        for topic, first in found.firsts.items()
+        if first <= piece.until and partition_of(topic, partitions) == piece.partition
+    }
+    return Part(piece, firsts, found.handed & firsts.keys())
+
+
+def shares(parts: list[Part], partitions: Mapping[str, int], task_each: bool) -> list[Share]:
+    """A task costs some milliseconds, so small parts go together. Who does a part makes no difference to it."""
+    found: list[Share] = []
+    gathered: list[Part] = []
+    rows = 0.0
+    for part in parts:
+        gathered.append(part)
+        rows += (part.piece.until - part.piece.start) / partitions[part.piece.broker]
+        if task_each or rows >= SHARE_ROWS_MIN:
+            found.append(Share(tuple(gathered)))
+            gathered, rows = [], 0.0
+    return [*found, Share(tuple(gathered))] if gathered else found
+
+
+# For drivers
+
+
+def answers(
+    spark: SparkSession, shipped: Shipped, options: Mapping[str, str], *, folder: str = "", delegated: bool = False
+) -> DataFrame:
+    """What a processor says, as a streaming table (`running.ANSWERS`). `options` are those of the format "braidmq"."""
+    read = ReadOptions.parse(options)  # what is wrong with them is said now
+    if delegated and not read.brokers:
+        raise OptionError("what edges delegate is asked of their brokers", "Name their admin ports with `brokers`")
+    spark.dataSource.register(ProcessorSource)
+    setup = msgspec.json.encode(Setup(shipped, folder, delegated)).decode()
+    return spark.readStream.format(FORMAT).options(**options).option(SETUP, setup).load()
+
+
+def start(
+    spark: SparkSession,
+    shipped: Shipped,
+    options: Mapping[str, str],
+    checkpoint: str,
+    *,
+    delegated: bool = False,
+    publish: str | None = None,
+    trigger_ms: int = TRIGGER_MS,
+) -> StreamingQuery:
+    """Runs a processor on Spark; what it says is published at the broker where the message came from.
+
+    `delegated`: only what the brokers leave to Spark of their processor of this name, with its topic, spool and output.
+    `publish` is the admin port to publish at where the logs are read from files. A query that starts again with the
+    same checkpoint goes on where it was.
+    """
+    read = ReadOptions.parse(options)
+    if publish is None and not read.brokers:
+        raise OptionError("logs are read from files, so it is not known where to publish", "Say it with `publish`")
+    logs = Logs(read)
+    places = {broker: logs.place(broker) for broker in logs.states()}
+    urls = {broker: publish or place.where for broker, place in places.items()}
+    if delegated:
+        shipped = _at_edges(shipped, places)
+    table = answers(spark, shipped, options, folder=snapshot_folder(checkpoint), delegated=delegated)
+    writer = table.writeStream.format(FORMAT).queryName(f"processor {shipped.name}")
+    writer = writer.option("urls", msgspec.json.encode(urls).decode()).option("processor", shipped.name)
+    if read.token:
+        writer = writer.option("token", read.token)
+    return (
+        writer.option("checkpointLocation", checkpoint)
+        .outputMode("append")
+        .trigger(processingTime=f"{trigger_ms} milliseconds")
+        .start()
+    )
+
+
+def _at_edges(shipped: Shipped, places: Mapping[str, Place]) -> Shipped:
+    found = {broker: BrokerClient(place, shipped.name).at_edge(shipped) for broker, place in places.items()}
+    first, *others = found
+    for other in others:
+        if found[other] != found[first]:
+            raise PipelineError(
+                f"{shipped.name} is not the same at {first!r} and {other!r}: another topic, spool or output",
+                "Give it the same settings at both, or run a query for each",
+            )
+    return found[first]
+
+
+def snapshot_folder(checkpoint: str) -> str:
+    """Beside a checkpoint of files. One that lies elsewhere has none: spools are then made from the log."""
+    parts = urlsplit(checkpoint)
+    if parts.scheme not in ("", "file"):
+        return ""
+    if not parts.path:
+        raise PipelineError("the checkpoint has no path")
+    return os.path.join(os.path.abspath(parts.path), SNAPSHOTS)
