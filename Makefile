@@ -25,7 +25,7 @@ run: $(READY)
 	$(BIN)/braidmq up --brokers $(BROKERS) --port $(PORT) --data $(DATA)
 
 test: $(READY)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -q
+	$(BIN)/python -m pytest -n $(JOBS) -q
 
 check: $(READY)
 	$(BIN)/ruff format --check .

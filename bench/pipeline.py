@@ -142,7 +142,9 @@ def compare(
             rate = measured(java, rows, work)
             if number >= WARM_UP_ROUNDS:
                 rates.append(rate)
-    return Figure(name, median(found[0]), median(found[1]), target)
+    figure = Figure(name, median(found[0]), median(found[1]), target)
+    console.print(f"{name}: {figure.ratio:.2f} (of CPU time {figure.cpu_ratio:.2f})", style="dim")
+    return figure
 
 
 def figures(

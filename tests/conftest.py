@@ -22,9 +22,21 @@ from typing import IO, Any, Protocol
 from urllib.parse import urlsplit
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 READY_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 15.0
+
+
+class OneSpark(LoadScopeScheduling):  # type: ignore[misc]
+    """Deals tests to the workers of xdist one by one, but all of tests/pipeline to one: Spark is one Java for them."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "spark" if nodeid.startswith("tests/pipeline/") else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneSpark:
+    return OneSpark(config, log)
 
 
 class BrokerStartError(RuntimeError):

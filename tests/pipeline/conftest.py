@@ -4,7 +4,7 @@
 - `cluster`: a standalone master and a worker, each a process of its own, on loopback. One process has one Spark context
   at most, so drivers for it (and those that are to be killed) are processes, too: `start_driver(script, *arguments)`.
 
-Every test below this folder that uses one of them is in one group of xdist, so that one worker has all of Spark.
+All tests below this folder go to one worker of xdist (see tests/conftest.py), so that there is one Java.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from pyspark.sql import SparkSession
 from braidmq.pipeline import java
 from braidmq.pipeline.session import LOOPBACK, QUICK_JVM, session
 
-GROUP = "spark"
 TIMEOUT_S = 300
 """A test of Spark may take this long: the first one waits for the session, on a machine that does other things."""
 START_TIMEOUT_S = 150.0
@@ -41,7 +40,6 @@ WORKER_CLASS = "org.apache.spark.deploy.worker.Worker"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"spark", "cluster", "start_driver"} & set(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.xdist_group(GROUP))
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 

@@ -594,7 +594,7 @@ def test_the_way_is_short_and_crosses_between_clusters_once() -> None:
     by_delegates = country.figures()
     country.forget()
     country.brokers[0].ranges.send(
-        *segment(TOPIC, Role.SUBSCRIBER), msgspec.msgpack.encode(Carried(0, 1, 0, b"hot")), Cut.SFB
+        *segment(TOPIC, Role.SUBSCRIBER), msgspec.msgpack.encode(Carried(0, 1, 0, None, b"hot")), Cut.SFB
     )
     country.run(5)
     assert country.receivers() == list(range(200))

@@ -213,7 +213,7 @@ class Locality(Service):
     def _new(self, body: bytes, directory: Directory) -> Carried:
         self._number += 1
         within = None if directory.scope is None else directory.range
-        return Carried(self.host.address, self._number, 0, body, within)
+        return Carried(self.host.address, self._number, 0, within, body)
 
     # Standing in the overlay
 

@@ -32,9 +32,9 @@ class Carried(Message, frozen=True, array_like=True, gc=False):
     origin: Address
     number: int
     hops: int
+    within: KeyRange | None
+    """Nobody outside may see it; None is everybody."""
     body: bytes
-    within: KeyRange | None = None
-    """Nobody outside may see it."""
 
 
 class Proven(Message, frozen=True, array_like=True, gc=False):

@@ -193,7 +193,7 @@ class BraidConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Where it stands, as a path such as `cloud1/edge1`. No level may be `-` or `.`."""
     method: Literal["adaptive", "relayfree", "suzaku", "locality", "scribe", "bayeux", "canmc"] = "adaptive"
     """How publications travel. All brokers of a braid need the same; the last three are for comparison."""
-    table_size: Annotated[int, msgspec.Meta(ge=16, le=4096)] = 60
+    table_size: Annotated[int, msgspec.Meta(ge=16, le=1024)] = 60
     """Entries of a routing table (adaptive): topics with fewer subscribing brokers take one hop."""
     key: Text | None = None
     """The braid's key: a passphrase of at least 12 characters, or 64 hexadecimal digits. `key_file` is safer."""
