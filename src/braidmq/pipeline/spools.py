@@ -167,6 +167,6 @@ def _latest(batch: pa.RecordBatch, count: int) -> pa.RecordBatch:
     order = np.argsort(codes, kind="stable")
     # A row is kept if the one `count` places behind it, among the rows of its topic, is another topic's or none.
     behind = np.full(len(order), -1)
-    behind[: len(order) - count] = codes[order][count:]
+    behind[: max(0, len(order) - count)] = codes[order][count:]
     kept = np.sort(order[behind != codes[order]])
     return batch if len(kept) == batch.num_rows else batch.take(pa.array(kept))
