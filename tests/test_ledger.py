@@ -36,8 +36,9 @@ def numbered(number: int, count: int) -> list[bytes]:
     return [b"%d.%d" % (number, row) for row in range(count)]
 
 
-def post(broker: Broker, body: Any) -> tuple[int, str]:
-    request = Request(broker.address("http") + "/publish", json.dumps(body).encode())
+def post(broker: Broker, body: Any, content_type: str = "application/json") -> tuple[int, str]:
+    headers = {"Content-Type": content_type}
+    request = Request(broker.address("http") + "/publish", json.dumps(body).encode(), headers)
     try:
         with urlopen(request, timeout=10) as response:
             return response.status, response.read().decode()
@@ -157,6 +158,7 @@ def test_what_is_wrong_is_said(start_broker: StartBroker) -> None:
         answer = post(broker, body)
         assert answer[0] == status, answer
         assert text in answer[1]
+    assert post(broker, good, "text/plain")[0] == 415  # as the page of another web site could send it
     assert post(broker, good)[0] == 200
 
 

@@ -11,7 +11,6 @@ pytest.importorskip("pyarrow", reason="a log needs the extra `log`")
 
 from braidmq.broker.log_recorder import LogRecorder
 from braidmq.broker.message import Message
-from braidmq.broker.processing.numbering import NumberedRecorder
 from braidmq.log.orders import Settings
 from braidmq.log.reader import open_log
 from braidmq.log.writer_process import WriterProcess
@@ -19,14 +18,14 @@ from tests.raw import wait_until
 
 
 @pytest.fixture
-def numbered(tmp_path: Path) -> Iterator[NumberedRecorder]:
+def numbered(tmp_path: Path) -> Iterator[LogRecorder]:
     settings = Settings(str(tmp_path / "log"), "here", 8, 2**24, 2**30, 86_400.0, "normal")
     recorder = LogRecorder(WriterProcess(settings), ["in/#"])
-    yield NumberedRecorder(recorder)
+    yield recorder
     recorder.close()
 
 
-def take(numbered: NumberedRecorder, payload: bytes, qos: int) -> int:
+def take(numbered: LogRecorder, payload: bytes, qos: int) -> int:
     numbered.take(Message("in/1", b"\0\4in/1", payload, qos, False, "c"), 1.5)
     return numbered.last
 
@@ -42,13 +41,13 @@ def offsets_of(folder: Path) -> dict[bytes, int]:
     return found
 
 
-def settle(numbered: NumberedRecorder) -> int:
+def settle(numbered: LogRecorder) -> int:
     first = numbered.next_offset
     wait_until(lambda: numbered.is_written(first), "all is written")
     return first
 
 
-def test_offsets_are_known_beforehand(numbered: NumberedRecorder, tmp_path: Path) -> None:
+def test_offsets_are_known_beforehand(numbered: LogRecorder, tmp_path: Path) -> None:
     told: dict[bytes, int] = {}
     for number in range(50):
         payload = str(number).encode()

@@ -21,6 +21,7 @@ from msgspec import Meta
 
 from braidmq.broker.local_topics import is_local
 from braidmq.broker.message import message_of
+from braidmq.broker.tick import STORE_RETRY_S
 from braidmq.mqtt.errors import PacketError
 from braidmq.mqtt.packets import Publish
 from braidmq.mqtt.properties import Properties
@@ -215,7 +216,7 @@ class Ledger:
     def _publish_slice(self, name: str, writer: Writer) -> None:
         rows = self._publishing[name]
         if self._broker.degraded:
-            self._broker.timers.at(self._broker.now() + 1.0, lambda: self._publish_slice(name, writer))
+            self._broker.timers.at(self._broker.now() + STORE_RETRY_S, lambda: self._publish_slice(name, writer))
             return
         self._publish(name, rows[:SLICE_ROWS])
         if len(rows) > SLICE_ROWS:

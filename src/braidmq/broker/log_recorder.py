@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from braidmq.broker.config.settings import Config
 from braidmq.broker.config.settings import Log as LogSettings
 from braidmq.broker.message import Message
+from braidmq.broker.recorder import LOST
 from braidmq.log.errors import LogError
 from braidmq.log.orders import Settings
 from braidmq.log.properties import pairs_of, published_us_of
@@ -54,6 +55,10 @@ class LogRecorder:
         self.dropped = 0
         """Rows that were not kept, because the log could not be written."""
         self.failures = 0
+        self.last = LOST
+        """The offset of what was handed over last, of a run that of the first; LOST if it was dropped."""
+        self.at = 0.0
+        """When that was received, as its row says it."""
         self._next = log.next_offset
         self._unnoted: list[Run] = []
         """Those of QoS 1 and 2 that the next commit notes; only the loop knows them."""
@@ -78,6 +83,11 @@ class LogRecorder:
         from braidmq.log.reader import LogReader
 
         return LogReader(self.log.folder)
+
+    @property
+    def origin(self) -> str:
+        """The broker's name in the rows."""
+        return self.log.broker
 
     @property
     def damaged(self) -> tuple[int, int]:
@@ -129,8 +139,11 @@ class LogRecorder:
 
     def _hand_over(self, run: Run) -> None:
         if self._taken_bytes - self._written_bytes > WAITING_BYTES_MAX and not self._make_room(run):
+            self.last = LOST
             return
-        self._next = self.next_offset + run.rows
+        assert run.first is not None
+        self.last, self.at = run.first, run.at_us / 1e6
+        self._next = run.first + run.rows
         self._waiting.append(run)
         self._taken_bytes += run.cost
         if run.qos:

@@ -6,9 +6,15 @@ store, before anything of it is acknowledged. `NoRecorder` wants nothing: for a 
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from braidmq.broker.message import Message
+
+NOT_LOGGED: Final = -1
+"""The offset of a publication whose topic is not logged."""
+
+LOST: Final = -2
+"""The offset of one that the log should have, and had no room for."""
 
 
 class Recorder(Protocol):

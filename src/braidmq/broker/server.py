@@ -32,7 +32,6 @@ from braidmq.broker.observing.processing_metrics import ProcessingCollector
 from braidmq.broker.observing.processing_routes import ProcessingRoutes
 from braidmq.broker.observing.publish_routes import PublishRoutes
 from braidmq.broker.observing.sys_topics import SysTopics
-from braidmq.broker.processing.numbering import NumberedRecorder
 from braidmq.broker.processing.processing import Processing
 from braidmq.broker.security.authentication import build_access, build_authenticator, build_methods
 from braidmq.broker.sqlite_store import SqliteStore
@@ -62,17 +61,14 @@ class Server:
             SqliteStore(Path(config.data), config.store.sync) if config.store.enabled else MemoryStore()
         )
         self._recorder: LogRecorder | None = None
-        self._numbered: NumberedRecorder | None = None
         try:
             self._recorder = _recorder_of(config)
-            if self._recorder is not None:
-                self._numbered = NumberedRecorder(self._recorder)
             self.broker = Broker(
                 clock=time.monotonic,
                 wall=time.time,
                 limits=config.limits,
                 store=self._store,
-                recorder=self._numbered,
+                recorder=self._recorder,
                 authenticator=build_authenticator(config),
                 methods=build_methods(config),
                 access=build_access(config),
@@ -109,7 +105,7 @@ class Server:
 
     async def start(self) -> None:
         try:
-            await self._processing.start(self.config.processor, self._numbered)
+            await self._processing.start(self.config.processor, self._recorder)
             await self.listeners.start()
             if self._admin is not None:
                 await self._admin.start()
@@ -181,7 +177,7 @@ class Server:
         self.broker.reconfigure(effective.limits, authenticator, methods, access)
         self._reload_log(effective)
         self._sys.set_interval(effective.sys_interval_s)
-        self._processing.reconfigure(effective.processor, effective.processing, self._numbered)
+        self._processing.reconfigure(effective.processor, effective.processing, self._recorder)
         self.config = effective
         for change in plan.applied:
             _log.info("reloaded %s", change)
@@ -192,12 +188,10 @@ class Server:
     def _reload_log(self, config: Config) -> None:
         if self._recorder is None:
             self._recorder = _recorder_of(config)
-            if self._recorder is not None:
-                self._numbered = NumberedRecorder(self._recorder)
         else:
             self._recorder.reconfigure(config.log)
-        if self._numbered is not None:
-            self.broker.set_recorder(self._numbered)
+        if self._recorder is not None:
+            self.broker.set_recorder(self._recorder)
 
     def _store_trouble(self) -> str | None:
         return "the store cannot be written" if self.broker.degraded else None

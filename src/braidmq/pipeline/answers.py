@@ -19,10 +19,9 @@ import pyarrow as pa
 from braidmq.pipeline.batches import RETRY_S, Batch
 from braidmq.pipeline.delegation import ERRORS_TIMEOUT_S, request
 from braidmq.pipeline.errors import MissingExtra
-from braidmq.pipeline.sink import BATCH_ID, QUERY_ID, SinkError, Written
+from braidmq.pipeline.sink import SinkError, Written, query_and_batch
 
 try:
-    from pyspark import TaskContext
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
 except ImportError as error:
     raise MissingExtra(error.name) from None
@@ -42,10 +41,7 @@ class AnswerSink(DataSourceStreamArrowWriter):
         self._token = options.get("token")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        task = TaskContext.get()
-        batch, query = (None, None) if task is None else map(task.getLocalProperty, (BATCH_ID, QUERY_ID))
-        if batch is None or query is None:
-            raise SinkError("Spark did not say to which query and batch these rows belong")
+        query, batch = query_and_batch()
         going: dict[tuple[str, int], Batch] = {}
         errors: dict[str, list[dict[str, Any]]] = {}
         rows = 0
@@ -59,7 +55,7 @@ class AnswerSink(DataSourceStreamArrowWriter):
                     key = (broker, partition)
                     if key not in going:
                         name = f"{query}/{broker}/{partition}"
-                        going[key] = Batch(self._url(broker), self._token, name, int(batch), RETRY_S)
+                        going[key] = Batch(self._url(broker), self._token, name, batch, RETRY_S)
                     pairs = [(one["name"], one["value"]) for one in row["properties"] or ()]
                     going[key].add((row["topic"], row["payload"], row["qos"], row["retain"], pairs))
                     rows += 1

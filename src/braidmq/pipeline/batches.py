@@ -1,7 +1,4 @@
-"""A batch of rows on its way into a broker, part by part, over its admin port (see the broker's `ledger`).
-
-This runs on Spark's executors, where nothing may be installed but Spark itself: the standard library has to do.
-"""
+"""A batch of rows on its way into a broker, part by part, over its admin port (see the broker's `ledger`)."""
 
 from __future__ import annotations
 
@@ -10,7 +7,8 @@ import http.client
 import json
 import time
 from typing import Any, Final
-from urllib.parse import urlsplit
+
+from braidmq.pipeline import admin_port
 
 PART_ROWS: Final = 2_000
 PART_BYTES: Final = 4 * 2**20
@@ -94,13 +92,8 @@ class Batch:
 
     def _post_once(self, body: bytes) -> tuple[int, dict[str, Any]]:
         if self._connection is None:
-            parts = urlsplit(self._url)
-            make = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-            self._connection = make(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
-        headers = {"Content-Type": "application/json"}
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
-        self._connection.request("POST", "/publish", body, headers)
+            self._connection = admin_port.connection(self._url, TIMEOUT_S)
+        self._connection.request("POST", "/publish", body, admin_port.headers(self._token, "application/json"))
         response = self._connection.getresponse()
         data = response.read()
         if response.status == 401:

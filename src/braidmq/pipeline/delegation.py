@@ -11,11 +11,12 @@ import http.client
 import json
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 import msgspec
 
 from braidmq.log.errors import LogError
+from braidmq.pipeline import admin_port
 from braidmq.pipeline.logs import Patience, Place, SourceError
 from braidmq.pipeline.shipped import Shipped
 from braidmq.processors.processor import SpoolState
@@ -136,14 +137,9 @@ def request(
     url: str, token: str | None, method: str, path: str, body: bytes | None, kind: str, timeout_s: float = TIMEOUT_S
 ) -> tuple[int, bytes]:
     """Asks an admin port once."""
-    parts = urlsplit(url)
-    make = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = make(parts.hostname or "", parts.port, timeout=timeout_s)
-    headers = {"Content-Type": kind} if kind else {}
-    if token:
-        headers["Authorization"] = f"Bearer {token}"
+    connection = admin_port.connection(url, timeout_s)
     try:
-        connection.request(method, path, body, headers)
+        connection.request(method, path, body, admin_port.headers(token, kind))
         response = connection.getresponse()
         return response.status, response.read()
     finally:

@@ -70,7 +70,7 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
-        given = _Given(options)
+        given = Given(options, NAMES)
         path, brokers = given.text("path"), given.words("brokers")
         if (path is None) == (not brokers):
             raise OptionError(
@@ -79,8 +79,8 @@ class ReadOptions:
             )
         return cls(
             path=None if path is None else _absolute(path),
-            brokers=tuple(map(_admin_url, brokers)),
-            token=given.text("token") or os.environ.get(TOKEN_VARIABLE) or None,
+            brokers=tuple(map(admin_url, brokers)),
+            token=given.token(),
             topics=_filters(given.words("topics")),
             columns=_columns(given.words("columns")),
             starting=given.position("starting"),
@@ -92,20 +92,24 @@ class ReadOptions:
         )
 
 
-class _Given:
-    """The options as they were written; Spark does not look at upper and lower case."""
+class Given:
+    """The options as they were written; Spark does not look at upper and lower case. None but `names` are known."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
+    def __init__(self, options: Mapping[str, str], names: tuple[str, ...]) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
-        known = {name.lower(): name for name in NAMES}
+        known = {name.lower(): name for name in names}
         for name in self._values:
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
-                hint = f"Is `{known[near[0]]}` meant?" if near else f"There are {', '.join(NAMES)}"
+                hint = f"Is `{known[near[0]]}` meant?" if near else f"There are {', '.join(names)}"
                 raise OptionError(f"there is no option `{name}`", hint)
 
     def text(self, name: str) -> str | None:
         return self._values.get(name.lower(), "").strip() or None
+
+    def token(self) -> str | None:
+        """Of the admin ports; it need not stand in a program."""
+        return self.text("token") or os.environ.get(TOKEN_VARIABLE) or None
 
     def words(self, name: str) -> tuple[str, ...]:
         """With commas between, or a JSON list."""
@@ -195,7 +199,7 @@ def _columns(words: tuple[str, ...]) -> tuple[str, ...]:
     return words or COLUMNS
 
 
-def _admin_url(text: str) -> str:
+def admin_url(text: str) -> str:
     parts = urlsplit(text if "://" in text else f"http://{text}")
     try:
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port is not None

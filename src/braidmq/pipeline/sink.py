@@ -14,7 +14,6 @@ With several brokers a partition always goes to the same one of them, so their o
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ import pyarrow as pa
 
 from braidmq.pipeline.batches import RETRY_S, Batch
 from braidmq.pipeline.errors import MissingExtra, PipelineError
-from braidmq.pipeline.options import TOKEN_VARIABLE
+from braidmq.pipeline.options import RETRY_S_MAX, Given, admin_url
 
 try:
     from pyspark import TaskContext
@@ -42,6 +41,7 @@ try:
 except ImportError as error:
     raise MissingExtra(error.name) from None
 
+NAMES: Final = ("brokers", "token", "topic", "qos", "writer", "retrySeconds", "checkpointLocation", "queryName", "path")
 COLUMNS: Final = ("topic", "payload", "qos", "retain", "properties")
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
@@ -67,22 +67,21 @@ class SinkOptions:
 
     @staticmethod
     def parse(options: Mapping[str, str], schema: StructType) -> SinkOptions:
-        options = {name.lower(): value for name, value in options.items()}
-        brokers = tuple(one.strip() for one in options.get("brokers", "").split(",") if one.strip())
-        if not brokers or not all(one.startswith(("http://", "https://")) for one in brokers):
+        given = Given(options, NAMES)
+        brokers = tuple(map(admin_url, given.words("brokers")))
+        if not brokers:
             raise SinkError(
                 "rows are published through the admin port of a broker",
                 'Name it, or several: .option("brokers", "http://127.0.0.1:9883")',
             )
-        qos, retry_s = options.get("qos", "1"), options.get("retryseconds", str(RETRY_S))
-        if qos not in ("0", "1", "2"):
-            raise SinkError(f"the option qos is {qos!r}", "It is 0, 1 or 2")
-        try:
-            seconds = float(retry_s)
-        except ValueError:
-            raise SinkError(f"the option retrySeconds is {retry_s!r}", "It is a number of seconds") from None
-        token = options.get("token") or os.environ.get(TOKEN_VARIABLE) or None
-        found = SinkOptions(brokers, token, options.get("topic"), int(qos), options.get("writer"), seconds)
+        found = SinkOptions(
+            brokers=brokers,
+            token=given.token(),
+            topic=given.text("topic"),
+            qos=int(given.choice("qos", ("0", "1", "2")) or "1"),
+            writer=given.text("writer"),
+            retry_s=given.seconds("retrySeconds", RETRY_S, RETRY_S_MAX),
+        )
         _check(schema, found)
         return found
 
@@ -151,12 +150,17 @@ class StreamSink(DataSourceStreamArrowWriter):
         self._options = SinkOptions.parse(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        task = _task()
-        batch, query = task.getLocalProperty(BATCH_ID), task.getLocalProperty(QUERY_ID)
-        if batch is None or query is None:
-            raise SinkError("Spark did not say to which query and batch these rows belong")
-        writer = f"{self._options.writer or query}/{task.partitionId()}"
-        return _write(self._options, writer, int(batch), iterator)
+        query, batch = query_and_batch()
+        return _write(self._options, f"{self._options.writer or query}/{_task().partitionId()}", batch, iterator)
+
+
+def query_and_batch() -> tuple[str, int]:
+    """What this task of a streaming query belongs to."""
+    task = _task()
+    query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
+    if query is None or batch is None:
+        raise SinkError("Spark did not say to which query and batch these rows belong")
+    return query, int(batch)
 
 
 def _task() -> TaskContext:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiohttp import web
 
 from braidmq.broker.braid.status import TOPICS_MAX, Status, Unanswerable
+from braidmq.broker.observing.exchange import refusal
 
 if TYPE_CHECKING:
     from braidmq.broker.braid.place import Place
@@ -46,16 +47,16 @@ class BraidRoutes:
     def _handler(self, answer: Answer) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
             if self._place is None:
-                return _error(404, NO_BRAID)
+                return refusal(404, NO_BRAID)
             if self._place.status is None:
-                return _error(503, NOT_YET)
+                return refusal(503, NOT_YET)
             if self._under_way >= QUESTIONS_MAX:
-                return _error(503, f"{QUESTIONS_MAX} questions are under way already")
+                return refusal(503, f"{QUESTIONS_MAX} questions are under way already")
             self._under_way += 1
             try:
                 return web.json_response(await answer(self._place.status, request))
             except Unanswerable as error:
-                return _error(409, str(error))
+                return refusal(409, str(error))
             finally:
                 self._under_way -= 1
 
@@ -115,7 +116,3 @@ def _number(request: web.Request, name: str, default: int, most: int) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > most:
         raise Unanswerable(f"{name}={text}: expected a number from 0 to {most}")
     return int(text)
-
-
-def _error(status: int, text: str) -> web.Response:
-    return web.json_response({"error": text}, status=status)

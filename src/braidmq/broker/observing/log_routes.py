@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
+from braidmq.broker.observing.exchange import refusal
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -45,20 +47,20 @@ class LogRoutes:
         async def handle(request: web.Request) -> web.StreamResponse:
             recorder = self._recorder()
             if recorder is None:
-                return _error(404, NO_LOG)
+                return refusal(404, NO_LOG)
             if self._under_way >= READS_MAX:
-                return _error(503, f"{READS_MAX} reads are under way already")
+                return refusal(503, f"{READS_MAX} reads are under way already")
             self._under_way += 1
             try:
                 await asyncio.to_thread(getattr, recorder, "reader")  # the first time, that imports much
                 response: web.StreamResponse = await answer(recorder, request)
                 return response
             except ValueError as error:
-                return _error(400, str(error))
+                return refusal(400, str(error))
             except ConnectionError:
                 raise
             except OSError as error:
-                return _error(500, str(error))
+                return refusal(500, str(error))
             finally:
                 self._under_way -= 1
 
@@ -125,7 +127,3 @@ def _number(request: web.Request, name: str, default: int) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > OFFSET_MAX:
         raise ValueError(f"{name}={text}: expected a number from 0 to {OFFSET_MAX}")
     return int(text)
-
-
-def _error(status: int, text: str) -> web.Response:
-    return web.json_response({"error": text}, status=status)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 from aiohttp import web
 
+from braidmq.broker.observing.exchange import is_json, not_json, read_body, refusal
 from braidmq.broker.processing.places import MoveError, Spot
 from braidmq.processors.processor import SpoolState
 
@@ -130,20 +131,20 @@ class ProcessingRoutes:
         }
 
     async def _on_move(self, request: web.Request) -> web.Response:
-        if request.content_type != "application/json":  # what no web page of others can send
-            return _error(415, "expected JSON: Content-Type: application/json")
-        body = await _read(request, MOVE_BYTES_MAX)
+        if not is_json(request):
+            return not_json()
+        body = await read_body(request, MOVE_BYTES_MAX)
         try:
             move = msgspec.json.decode(body or b"", type=_Move)
             if move.place not in ("edge", "spark"):
                 raise MoveError(f"place {move.place!r}: expected edge or spark")
             spot = await self._processing.changes.move(move.processor, move.topic, move.place)
         except msgspec.MsgspecError as error:
-            return _error(400, f"expected processor, topic and place as JSON: {error}")
+            return refusal(400, f"expected processor, topic and place as JSON: {error}")
         except MoveError as error:
-            return _error(409, str(error))
+            return refusal(409, str(error))
         except OSError as error:
-            return _error(503, str(error))
+            return refusal(503, str(error))
         return web.json_response(self._place(spot))
 
     async def _on_delegated(self, request: web.Request) -> web.Response:
@@ -155,7 +156,7 @@ class ProcessingRoutes:
                 raise MoveError("this broker keeps no log, so nothing can be left to Spark: name topics in [log]")
         except MoveError as error:
             is_early = any(not station.settled.is_set() for station in processing.stations)
-            return _error(503 if is_early else 409, str(error))
+            return refusal(503 if is_early else 409, str(error))
         version = f"{self._start}-{places.changes}"
         answer: Json = {"version": version, "settled": places.settled(name, processing.log.next_offset)}
         if request.query.get("known") != version:
@@ -168,13 +169,13 @@ class ProcessingRoutes:
         return [spot.topic, turns[-1].first, len(turns) > 1, spot.returns_at if spot.returns_at >= 0 else None]
 
     async def _on_errors(self, request: web.Request) -> web.Response:
-        if request.content_type != "application/json":
-            return _error(415, "expected JSON: Content-Type: application/json")
-        body = await _read(request, ERRORS_BYTES_MAX)
+        if not is_json(request):
+            return not_json()
+        body = await read_body(request, ERRORS_BYTES_MAX)
         try:
             told = msgspec.json.decode(body or b"", type=_Errors)
         except msgspec.MsgspecError as error:
-            return _error(400, f"expected a processor and its errors as JSON: {error}")
+            return refusal(400, f"expected a processor and its errors as JSON: {error}")
         for one in told.errors:
             self._processing.on_far_error(told.processor, one.what, one.message, one.topic, one.offset)
         return web.json_response({"told": len(told.errors)})
@@ -183,30 +184,30 @@ class ProcessingRoutes:
         try:
             spot = self._spot(request)
         except MoveError as error:
-            return _error(409, str(error))
+            return refusal(409, str(error))
         if spot.place != "spark":
-            return _error(409, f"{spot.topic} of {spot.key[0]} is the edge's")
+            return refusal(409, f"{spot.topic} of {spot.key[0]} is the edge's")
         state = self._processing.places.placements.handed(spot.key) or SpoolState(-1, ())
         return web.Response(body=state.encode(), content_type=STATE_TYPE)
 
     async def _on_return(self, request: web.Request) -> web.Response:
         if request.content_type != STATE_TYPE:
-            return _error(415, f"expected a spool: Content-Type: {STATE_TYPE}")
+            return refusal(415, f"expected a spool: Content-Type: {STATE_TYPE}")
         first = request.query.get("first", "")
         if not first.isascii() or not first.isdigit() or len(first) > 18:
-            return _error(400, "first=N: expected the offset from which on the edge is to process")
-        body = await _read(request, STATE_BYTES_MAX)
+            return refusal(400, "first=N: expected the offset from which on the edge is to process")
+        body = await read_body(request, STATE_BYTES_MAX)
         if body is None:
-            return _error(413, f"a spool has at most {STATE_BYTES_MAX >> 20} MiB")
+            return refusal(413, f"a spool has at most {STATE_BYTES_MAX >> 20} MiB")
         try:
             spot = self._spot(request)
             self._processing.changes.take_back(spot.key[0], spot.topic, int(first), SpoolState.decode(body))
         except msgspec.MsgspecError as error:
-            return _error(400, f"this is no spool: {error}")
+            return refusal(400, f"this is no spool: {error}")
         except MoveError as error:
-            return _error(409, str(error))
+            return refusal(409, str(error))
         except OSError as error:
-            return _error(503, f"the change cannot be written: {error}")
+            return refusal(503, f"the change cannot be written: {error}")
         return web.json_response(self._place(spot))
 
     def _spot(self, request: web.Request) -> Spot:
@@ -214,19 +215,3 @@ class ProcessingRoutes:
         if processor is None or topic is None:
             raise MoveError("a processor and a topic are needed: ?processor=P&topic=T")
         return self._processing.changes.spot(processor, topic)
-
-
-async def _read(request: web.Request, bytes_max: int) -> bytes | None:
-    """The body; None if it is too long."""
-    parts: list[bytes] = []
-    size = 0
-    async for part in request.content.iter_any():
-        size += len(part)
-        if size > bytes_max:
-            return None
-        parts.append(part)
-    return b"".join(parts)
-
-
-def _error(status: int, text: str) -> web.Response:
-    return web.json_response({"error": text}, status=status)

@@ -11,6 +11,7 @@ import msgspec
 from aiohttp import web
 
 from braidmq.broker.ledger import Part, Receipt, RefusedPart
+from braidmq.broker.observing.exchange import is_json, not_json, read_body, refusal
 
 if TYPE_CHECKING:
     from braidmq.broker.broker import Broker
@@ -30,35 +31,21 @@ class PublishRoutes:
         router.add_post("/publish", self._on_publish)
 
     async def _on_publish(self, request: web.Request) -> web.Response:
-        body = await _read(request)
+        if not is_json(request):
+            return not_json()
+        body = await read_body(request, BODY_MAX)
         if body is None:
-            return _error(413, f"a part has at most {BODY_MAX // 2**20} MiB: send the batch in more parts")
+            return refusal(413, f"a part has at most {BODY_MAX // 2**20} MiB: send the batch in more parts")
         try:
             part = self._decode(body)
         except msgspec.MsgspecError as error:
-            return _error(400, f"this is no part of a batch: {error}")
+            return refusal(400, f"this is no part of a batch: {error}")
         try:
             receipt = self._broker.ledger.accept(part)
         except RefusedPart as error:
-            return _error(422 if error.is_lasting else 503, str(error))
+            return refusal(422 if error.is_lasting else 503, str(error))
         if receipt is not Receipt.REPEATED:
             self._broker.flush()
         if self._broker.degraded:
-            return _error(503, "the broker's store cannot be written at the moment")
+            return refusal(503, "the broker's store cannot be written at the moment")
         return web.json_response({"receipt": receipt.value, "rows": len(part.rows)})
-
-
-async def _read(request: web.Request) -> bytes | None:
-    """The body; None if it is too long."""
-    parts: list[bytes] = []
-    size = 0
-    async for part in request.content.iter_any():
-        size += len(part)
-        if size > BODY_MAX:
-            return None
-        parts.append(part)
-    return b"".join(parts)
-
-
-def _error(status: int, text: str) -> web.Response:
-    return web.json_response({"error": text}, status=status)

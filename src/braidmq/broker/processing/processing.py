@@ -22,12 +22,12 @@ from braidmq.broker.message import Message
 from braidmq.broker.processing.changes import Changes
 from braidmq.broker.processing.envelope import forward_of, pairs_of
 from braidmq.broker.processing.line import Item
-from braidmq.broker.processing.numbering import LOST, NOT_LOGGED, NumberedRecorder
 from braidmq.broker.processing.placements import Left, Placements, SavedSpool
 from braidmq.broker.processing.places import Places, Spot
 from braidmq.broker.processing.reports import Reports
 from braidmq.broker.processing.station import Station
 from braidmq.broker.processing.tap import Tap
+from braidmq.broker.recorder import LOST, NOT_LOGGED
 from braidmq.mqtt.trees import FilterTree
 from braidmq.mqtt.wire import string
 from braidmq.processors.frames import encode_message
@@ -40,6 +40,7 @@ from braidmq.processors.processor import Output
 if TYPE_CHECKING:
     from braidmq.broker.broker import Broker
     from braidmq.broker.config.settings import ProcessingConfig, ProcessorConfig
+    from braidmq.broker.log_recorder import LogRecorder
 
 SETTLE_S: Final = 10.0
 """How long the start of the broker waits for its processors to be loaded."""
@@ -64,7 +65,7 @@ class Processing:
         self.places = Places(Placements(folder, sync), _capacity(settings))
         self.stations: list[Station] = []
         self.changes = Changes(self)
-        self.log: NumberedRecorder | None = None
+        self.log: LogRecorder | None = None
         """The log, if there is one."""
         self._origin = origin
         self._reports: dict[Station, Reports] = {}
@@ -85,7 +86,7 @@ class Processing:
 
     # From start to stop
 
-    async def start(self, configs: Sequence[ProcessorConfig], log: NumberedRecorder | None) -> None:
+    async def start(self, configs: Sequence[ProcessorConfig], log: LogRecorder | None) -> None:
         """Returns when all processors are loaded, or refused, or take too long for that."""
         for config in configs:
             self._add(config)
@@ -115,7 +116,7 @@ class Processing:
             _log.error("the spools of processors could not be written: %s", error)
 
     def reconfigure(
-        self, configs: Sequence[ProcessorConfig], settings: ProcessingConfig, log: NumberedRecorder | None
+        self, configs: Sequence[ProcessorConfig], settings: ProcessingConfig, log: LogRecorder | None
     ) -> None:
         """Takes new settings over: a processor whose settings or file have changed is loaded again, with its spools."""
         self.settings = settings
@@ -141,7 +142,7 @@ class Processing:
             self._add(config)
         self._follow(log)
 
-    def _follow(self, log: NumberedRecorder | None) -> None:
+    def _follow(self, log: LogRecorder | None) -> None:
         """Messages say of themselves what their rows in the log say."""
         self.log = log
         if log is not None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from braidmq.broker.message import Message
-from braidmq.broker.processing.numbering import NOT_LOGGED
+from braidmq.broker.recorder import NOT_LOGGED
 
 if TYPE_CHECKING:
     from braidmq.broker.processing.processing import Processing
