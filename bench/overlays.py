@@ -20,6 +20,7 @@ from braidmq.host import Address
 from braidmq.keys import Key
 from braidmq.overlay.suzaku import Suzaku
 from braidmq.sim.engine import Simulator
+from braidmq.sim.large_pages import use_large_pages
 from braidmq.sim.layout import lay_out_suzaku
 
 HOPS_TARGETS = {64: (2.5, 5), 256: (3.6, 7), 1024: (4.6, 9)}
@@ -88,6 +89,7 @@ def scale_figures(count: int, lookups: int) -> Iterator[Figure]:
     kib = (resident_bytes() - before) / count / 1024
     yield Figure(f"{count} Suzaku nodes laid out, s", took_s, f"≤ {BUILD_S_MAX:g}", took_s <= BUILD_S_MAX)
     yield Figure("memory a node with all its fingers, KiB", kib, f"≤ {KIB_MAX:g}", kib <= KIB_MAX)
+    use_large_pages()
     keys = [key for overlay in overlays for key in overlay.nodes]
     rates = [round_rate(sim, overlays, keys, lookups) for _ in range(ROUNDS)]
     for what, rate in (("best", max(rates)), ("median", median(rates))):

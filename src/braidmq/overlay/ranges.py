@@ -16,6 +16,7 @@ A delivery to a part of a segment may pass nodes that stand before that part. Wh
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from enum import IntEnum
 
@@ -205,7 +206,7 @@ class RangeDelivery(Service):
         self._number = self.host.chance.getrandbits(40)  # so that a host made anew does not repeat earlier ones
         self._open: dict[int, _Open] = {}
         self._branches: dict[tuple[Address, int, int], _Branch] = {}
-        self._seen: dict[tuple[Address, int, int], tuple[KeyRange, ...]] = {}
+        self._seen: OrderedDict[tuple[Address, int, int], tuple[KeyRange, ...]] = OrderedDict()
         self._done: dict[tuple[Address, int], dict[Key, bytes | None]] = {}
         self._is_sweeping = False
         self._splits: dict[tuple[Key, Key, Cut], Split] = {}
@@ -400,7 +401,7 @@ class RangeDelivery(Service):
         if seen is None:
             self._seen[name] = message.ranges
             if len(self._seen) > SEEN_MAX:
-                self._seen.pop(next(iter(self._seen)))
+                self._seen.popitem(last=False)
             return message.ranges
         new = without(message.ranges, seen)
         self._seen[name] = seen + new

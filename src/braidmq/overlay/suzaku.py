@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 import msgspec
 
@@ -204,26 +205,22 @@ class SuzakuNode:
                 yield finger.peer
                 yield from finger.backups
 
-    def entries(self) -> Iterator[Entry]:
-        """The same, as what they are for routing: a forward finger has the aggregate of those up to the next."""
-        link = self.link
-        for peer in (link.left, *link.neighbours):
-            yield Entry(peer, 0, link.known)
-        for level in range(len(self.forward) + 1):
-            finger = self.finger(level, True)
-            if finger is not None:
-                total = finger.total
-                known = self.silent if level else link.known
-                if total is None:
-                    yield Entry(finger.peer, level + 1, known)
-                else:
-                    as_of = finger.learnt_at - total.age_s
-                    yield Entry(finger.peer, level + 1, known, total.until, total.aggregate, as_of)
-        for table in (self.forward, self.backward):
-            for place, finger in enumerate(table):
-                yield Entry(finger.peer, place + 1, self.silent)
-                for peer in finger.backups:
-                    yield Entry(peer, 0, self.silent)
+    def entries(self) -> list[Entry]:
+        """The same, as what they are for routing: a forward finger has the aggregate of those up to the next.
+
+        In a quiet network most backups are fingers or neighbours themselves: these are left out.
+        """
+        link, silent = self.link, self.silent
+        found = [Entry(peer, 0, link.known) for peer in (link.left, *link.neighbours)]
+        right = self.finger(0, True)
+        if right is not None:
+            found.append(_entry(right, 1, link.known))
+        found += [_entry(finger, level, silent) for level, finger in enumerate(self.forward, 2)]
+        found += [Entry(finger.peer, level, silent) for level, finger in enumerate(self.backward, 1)]
+        backups = {peer.key: peer for finger in (*self.forward, *self.backward) for peer in finger.backups}
+        for entry in found:
+            backups.pop(entry.peer.key, None)
+        return [*found, *[Entry(peer, 0, silent) for peer in backups.values()]]
 
     def ways(self) -> Iterator[Peer]:
         """Where a lookup may go on from here; of two with one key the later is the more certain.
@@ -462,7 +459,8 @@ class Suzaku(Service):
         self.host = host
         self._way_keys: tuple[Key, ...] = ()
         """The nodes of this host and those that a lookup may go on to, in order; none if they must be made anew."""
-        self._way_addresses: tuple[Address, ...] = ()
+        self._way_addresses: tuple[Address | None, ...] = ()
+        """Where they are; None is here."""
         self.ring = Ring(host)
         self.introduce = introduce
         self.period_s = period_s
@@ -484,7 +482,7 @@ class Suzaku(Service):
     def view(self) -> View:
         if self._view is None:
             inside = [node for node in self.nodes.values() if node.link.is_linked]
-            entries = (entry for node in inside for entry in node.entries())
+            entries = chain.from_iterable([node.entries() for node in inside])
             self._view = View(self.host.address, [node.link for node in inside], entries)
         return self._view
 
@@ -608,15 +606,14 @@ class Suzaku(Service):
         if not keys or find.hops > LOOKUP_HOPS_MAX:
             return Lost()
         place = bisect_right(keys, key) - 1
-        best = keys[place]
-        node = self.nodes.get(best)
-        if node is not None:
-            link = node.link
+        best, address = keys[place], self._way_addresses[place]
+        if address is None:
+            link = self.nodes[best].link
             return Found(link.me, link.right, find.hops) if link.is_in and owns(link, key) else Lost()
         to = find.to
         if to <= key < best or (to >= best and (to <= key or key < best)):  # in_arc(to, key, best), at no call's cost
             return Lost()  # it was for a node that is gone, and from here it would go back
-        return Forward(self._way_addresses[place], Find(best, key, find.hops + 1))
+        return Forward(address, Find(best, key, find.hops + 1))
 
     def make_ways(self) -> tuple[Key, ...]:
         """Puts together all that lookups need, once after each change: two rows that are quick to read.
@@ -626,8 +623,8 @@ class Suzaku(Service):
         here = self.host.address
         own = {node.me.key: node.link for node in self.nodes.values() if node.link.is_linked}
         known = (peer for key in own for peer in self.nodes[key].ways())
-        ways = {peer.key: peer.address for peer in known if peer.address != here}
-        ways.update(dict.fromkeys(own, here))
+        ways: dict[Key, Address | None] = {peer.key: peer.address for peer in known if peer.address != here}
+        ways.update(dict.fromkeys(own))
         keys: list[Key] = []
         before = own[max(own)] if own else None
         for key in sorted(ways):
@@ -668,6 +665,13 @@ class Suzaku(Service):
         if node:
             node.on_leaving(told)
         return None
+
+
+def _entry(finger: Finger, level: int, known: Acquaintances) -> Entry:
+    total = finger.total
+    if total is None:
+        return Entry(finger.peer, level, known)
+    return Entry(finger.peer, level, known, total.until, total.aggregate, finger.learnt_at - total.age_s)
 
 
 def _no_value(_key: Key) -> Aggregate:

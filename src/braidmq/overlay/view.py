@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from typing import NamedTuple
+
+import msgspec
 
 from braidmq.host import Address
 from braidmq.keys import Key, in_arc
@@ -17,7 +18,7 @@ from braidmq.overlay.peers import Acquaintances, Peer
 from braidmq.overlay.ring import RingNode
 
 
-class Entry(NamedTuple):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """A node of another broker, the highest level on which it is known, and who would know if it is silent.
 
     `aggregate` is what the nodes from it up to, not including, `until` added up to, if that is known: at the time
@@ -45,10 +46,10 @@ class View:
         """The level-0 nodes that are linked."""
         found: dict[Key, Entry] = {}
         for entry in entries:
-            key = entry.peer.key
-            known = found.get(key)
-            if entry.peer.address != address and (known is None or known.level < entry.level):
-                found[key] = entry
+            peer = entry.peer
+            known = found.get(peer.key)
+            if (known is None or known.level < entry.level) and peer.address != address:
+                found[peer.key] = entry
         self.own_keys = sorted(self.own)
         self._keys = sorted(found)
         self.entries = [found[key] for key in self._keys]

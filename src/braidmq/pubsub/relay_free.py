@@ -27,7 +27,6 @@ import msgspec
 
 from braidmq.host import Address, CallError, Host, Message, Reply, Service, handles
 from braidmq.keys import SEPARATOR, Key, Role, key_of, segment
-from braidmq.overlay.exploring import Exploring
 from braidmq.overlay.overlay import Overlay
 from braidmq.overlay.ranges import Delivery, OnOutcome, RangeDelivery
 from braidmq.overlay.segments import KeyRange
@@ -99,7 +98,8 @@ class RelayFree(Service):
         self.on_message: OnMessage = ignore
         self.on_demand: OnDemand = ignore
         self.on_question: OnQuestion = no_answer
-        self._explore: Callable[[Key], None] = overlay.explore if isinstance(overlay, Exploring) else ignore
+        self._explore: Callable[[Key], None] = getattr(overlay, "explore", ignore)
+        """An overlay whose tables follow their use is told who publishes, and looks for what it lacks."""
         self.ranges = RangeDelivery(overlay, self._on_delivery)
         self.ranges.on_nobody = self._on_nobody
         self.within = Within(overlay, self.ranges, cut)

@@ -26,6 +26,7 @@ from braidmq.overlay.flexible_messages import SIZE_MAX
 from braidmq.overlay.splitting import Cut
 from braidmq.sim import lookups, rough
 from braidmq.sim.engine import GC_THRESHOLD, Simulator
+from braidmq.sim.large_pages import use_large_pages
 from braidmq.sim.meter import Complaints, Tally, publication_of
 from braidmq.sim.methods import KINDS, Kind, Options, Ordered
 from braidmq.sim.network import Constant, Network, Uniform, wide_area
@@ -37,6 +38,9 @@ from braidmq.sim.trace import Journey, Trace
 
 GROWN_NODES_MAX: Final = 512
 """Networks up to this size can grow by messages in reasonable time."""
+
+LARGE_NODES_MIN: Final = 10_000
+"""From here on a network is larger than what a processor keeps at hand."""
 
 TABLE_SIZE_MIN: Final = 8
 LEARN_MAX_S: Final = 3_600.0
@@ -321,6 +325,8 @@ def _look_up(it: Play, nodes: int) -> None:
     placed: dict[Address, tuple[Key, ...]] = {broker: (key,) for broker, key in enumerate(keys)}
     with no_garbage_collection():
         overlays = list(it.kind.lay_out_overlay(it.sim, placed, it.options, lambda _key: True).values())
+    if nodes >= LARGE_NODES_MIN:
+        use_large_pages()
     it.build_s = time.process_time() - began_at
     count = it.publications_of = nodes if it.trial.publications is None else it.trial.publications
     began_at = time.process_time()
