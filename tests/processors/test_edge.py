@@ -144,6 +144,9 @@ def tell(spool, message):
     with opened(site.broker, "late") as late:  # what it says may be retained
         late.subscribe("out")
         assert json.loads(late.next_message().payload)["client"] == "device"
+    with opened(site.broker, "clock") as device:  # a device that says when it measured is believed, as in the log
+        device.publish("in/x", b"2", properties=props(user=[("published_at", "2001-09-09T01:46:40+00:00")]))
+    assert time.time() - json.loads(listener.next_message().payload)["age"] == pytest.approx(1e9, abs=60)
 
 
 # Nothing that a processor does stops the broker

@@ -1,4 +1,4 @@
-"""MQTT 5 properties as the log has them: pairs of texts."""
+"""MQTT 5 properties as the log and processors have them: pairs of texts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from braidmq.log.source import microseconds
 from braidmq.mqtt.properties import PUBLISH, Properties, read_properties
 from braidmq.mqtt.wire import Reader, varint
 
+CONTENT_TYPE: Final = "content-type"
+RESPONSE_TOPIC: Final = "response-topic"
+CORRELATION_DATA: Final = "correlation-data"
+PAYLOAD_FORMAT: Final = "payload-format-indicator"
 PUBLISHED_AT: Final = "published_at"
 """The user property with which a device says when it published: ISO 8601, or microseconds of Unix time."""
 
@@ -29,13 +33,13 @@ def pairs_of(block: bytes) -> tuple[Property, ...]:
     found: Properties = read_properties(Reader(varint(len(block)) + block), PUBLISH)
     pairs: list[Property] = [*found.user_properties]
     if found.content_type is not None:
-        pairs.append(("content-type", found.content_type))
+        pairs.append((CONTENT_TYPE, found.content_type))
     if found.response_topic is not None:
-        pairs.append(("response-topic", found.response_topic))
+        pairs.append((RESPONSE_TOPIC, found.response_topic))
     if found.correlation_data is not None:
-        pairs.append(("correlation-data", b64encode(found.correlation_data).decode()))
+        pairs.append((CORRELATION_DATA, b64encode(found.correlation_data).decode()))
     if found.payload_format_indicator is not None:
-        pairs.append(("payload-format-indicator", str(found.payload_format_indicator)))
+        pairs.append((PAYLOAD_FORMAT, str(found.payload_format_indicator)))
     return tuple(pairs)
 
 

@@ -12,6 +12,7 @@ import logging
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -34,6 +35,9 @@ BATCH_BYTES: Final = 4 * 1024 * 1024
 """What a batch that is given out has, about; small ones are put together."""
 
 BATCH_ROWS_MAX: Final = 64 * 1024
+FILTERS_MAX: Final = 8
+"""Sets of filters whose verdicts about topics are kept for the next reading."""
+
 LOOKS_MAX: Final = 3
 """How often a segment is opened that has another form in the next moment; it changes once."""
 
@@ -71,10 +75,11 @@ class LogReader:
     ) -> Iterator[pa.RecordBatch]:
         if not 0 <= partition < self.partitions:
             raise ValueError(f"there is no partition {partition}: this log has 0 to {self.partitions - 1}")
-        wanted = TopicFilters(filters)
+        wanted = _wanted(tuple(filters))
         until = min(until, read_offsets(self.folder).next)
         if partition in wanted.partitions(self.partitions):
-            yield from together((wanted.of(batch) for batch in self._rows(partition, start, until)), batch_bytes)
+            rows = together(self._rows(partition, start, until), batch_bytes)  # to look at many rows costs as one does
+            yield from together(map(wanted.of, rows), batch_bytes)
 
     def offset_at(self, at: datetime) -> int:
         time_us = microseconds(at)
@@ -273,6 +278,11 @@ def between(batch: pa.RecordBatch, start: int, until: int) -> pa.RecordBatch:
     return batch.slice(first, max(0, end - first))
 
 
+@lru_cache(FILTERS_MAX)
+def _wanted(filters: tuple[str, ...]) -> TopicFilters:
+    return TopicFilters(filters)
+
+
 def together(batches: Iterable[pa.RecordBatch], batch_bytes: int) -> Iterator[pa.RecordBatch]:
     """The same rows in batches that are worth their handling."""
     gathered: list[pa.RecordBatch] = []
@@ -281,7 +291,7 @@ def together(batches: Iterable[pa.RecordBatch], batch_bytes: int) -> Iterator[pa
         if not batch.num_rows:
             continue
         gathered.append(batch)
-        size += batch.nbytes
+        size += batch.get_total_buffer_size()  # of a part of a batch it is too much, and `nbytes` takes far longer
         rows += batch.num_rows
         if size >= batch_bytes or rows >= BATCH_ROWS_MAX:
             yield pa.concat_batches(gathered) if len(gathered) > 1 else gathered[0]

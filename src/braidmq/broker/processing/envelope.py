@@ -1,44 +1,20 @@
-"""Between MQTT and processors: a publication as a processor gets it, and what it says as a publication."""
+"""What a processor says, as a publication: the way back of `log.properties`."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 from contextlib import suppress
-from typing import Final
 
-from braidmq.mqtt.properties import PUBLISH, Properties, property_bytes, read_properties
+from braidmq.log.properties import CONTENT_TYPE, CORRELATION_DATA, PAYLOAD_FORMAT, RESPONSE_TOPIC
+from braidmq.mqtt.properties import PUBLISH, Properties, property_bytes
 from braidmq.mqtt.topics import has_wildcard
-from braidmq.mqtt.wire import Reader, varint
 from braidmq.processors.hops import HOPS
 from braidmq.processors.processor import Properties as Pairs
 
-CONTENT_TYPE: Final = "content-type"
-RESPONSE_TOPIC: Final = "response-topic"
-CORRELATION_DATA: Final = "correlation-data"
-PAYLOAD_FORMAT: Final = "payload-format-indicator"
-
-
-def pairs_of(forward: bytes) -> Pairs:
-    """The properties that travel with a message, as pairs: user properties in order, then those that MQTT names."""
-    if not forward:
-        return ()
-    block = varint(len(forward)) + forward
-    properties = read_properties(Reader(block, 0, len(block)), PUBLISH)
-    pairs = [(name, value) for name, value in properties.user_properties]
-    if properties.content_type is not None:
-        pairs.append((CONTENT_TYPE, properties.content_type))
-    if properties.response_topic is not None:
-        pairs.append((RESPONSE_TOPIC, properties.response_topic))
-    if properties.correlation_data is not None:
-        pairs.append((CORRELATION_DATA, base64.b64encode(properties.correlation_data).decode()))
-    if properties.payload_format_indicator is not None:
-        pairs.append((PAYLOAD_FORMAT, str(int(properties.payload_format_indicator))))
-    return tuple(pairs)
-
 
 def forward_of(pairs: Pairs, hops: int) -> bytes:
-    """The same way back, with the number of processors that it came through; what MQTT cannot say stays a pair."""
+    """A publication's properties, with the number of processors it came through; what MQTT cannot say stays a pair."""
     properties = Properties()
     for name, value in pairs:
         if name == HOPS:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from braidmq.broker.message import Message
 from braidmq.broker.processing.changes import Changes
-from braidmq.broker.processing.envelope import forward_of, pairs_of
+from braidmq.broker.processing.envelope import forward_of
 from braidmq.broker.processing.line import Item
 from braidmq.broker.processing.placements import Left, Placements, SavedSpool
 from braidmq.broker.processing.places import Places, Spot
@@ -28,6 +28,7 @@ from braidmq.broker.processing.reports import Reports
 from braidmq.broker.processing.station import Station
 from braidmq.broker.processing.tap import Tap
 from braidmq.broker.recorder import LOST, NOT_LOGGED
+from braidmq.log.properties import pairs_of, published_us_of
 from braidmq.mqtt.trees import FilterTree
 from braidmq.mqtt.wire import string
 from braidmq.processors.frames import encode_message
@@ -237,6 +238,7 @@ class Processing:
         """One publication, for these processors; `offset` is the log's, or NOT_LOGGED, or LOST."""
         now = self.log.at if self.log is not None and offset >= 0 else round(self.broker.now(), 6)
         pairs = pairs_of(message.forward)
+        said_us = published_us_of(pairs) if pairs else None
         counted = -1
         raws: dict[int, bytes] = {}
         for station in stations:
@@ -250,6 +252,8 @@ class Processing:
             raw = raws.get(own)
             if raw is None:
                 published_at = round(message.at, 6) if message.at and not is_here else now
+                if said_us is not None:
+                    published_at = said_us / 1e6
                 client = message.sender or None
                 raw = raws[own] = encode_message(
                     Publication(
