@@ -69,7 +69,7 @@ class Job:
     def write(self, found: DataFrame, to: ToFolder | ToBrokers) -> None:
         """Puts a batch where it shall go. A folder that is there already is left alone."""
         if isinstance(to, ToFolder):
-            found.write.partitionBy(*self.pipeline.partitions).mode("errorifexists").parquet(to.folder)
+            found.write.partitionBy(*self.pipeline.partitions).mode("error").parquet(to.folder)
             return
         writer = self.publications(found).write.format("braidmq").option("brokers", to.brokers)
         (writer if to.token is None else writer.option("token", to.token)).mode("append").save()
