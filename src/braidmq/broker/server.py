@@ -118,14 +118,17 @@ class Server:
             raise
         self._set_alarm()
 
-    async def stop(self) -> None:
-        """Accepts nobody any more, tells all clients, commits, and closes the store."""
+    async def stop(self, is_polite: bool = True) -> bool:
+        """Accepts nobody any more, tells all clients and, if `is_polite`, the braid; commits, and closes the store.
+
+        Whether the braid let it go in time.
+        """
         self.listeners.stop_accepting()
         self.broker.shut_down()
         await self.listeners.stop(STOP_GRACE_S)
         await self._processing.stop()
         if self._place is not None:
-            await self._place.stop()
+            is_polite = await self._place.stop(is_polite)
         if self._admin is not None:
             await self._admin.stop()
         for task in list(self._tasks):
@@ -134,6 +137,7 @@ class Server:
             self._alarm.cancel()
         self.broker.flush()
         self._close_files()
+        return is_polite
 
     def _close_files(self) -> None:
         if self._recorder is not None:

@@ -60,9 +60,10 @@ async def serve_sites(
         await stop.wait()
         _log.info("stopping")
     finally:
+        is_polite = True
         for server in reversed(servers):
             _admin_file(server).unlink(missing_ok=True)
-            await server.stop()
+            is_polite = await server.stop(is_polite)  # if one is not let go in time, the others do not wait for it
     return 0
 
 

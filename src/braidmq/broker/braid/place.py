@@ -134,15 +134,17 @@ class Place:
         await braid.enter()
         _log.info("%s is in the braid, at %s", braid.name, self.host.address)
 
-    async def stop(self) -> None:
-        """Leaves in good order, if that does not take too long."""
-        if self.braid is not None and self.braid.is_in and not _is_alone(self.braid):
+    async def stop(self, is_polite: bool = True) -> bool:
+        """Leaves, in good order if `is_polite` and that does not take too long: whether it did not."""
+        if is_polite and self.braid is not None and self.braid.is_in and not _is_alone(self.braid):
             try:
                 async with asyncio.timeout(LEAVE_S):
                     await self.braid.leave()
             except TimeoutError:
+                is_polite = False
                 _log.warning("left the braid without a word: that took more than %g s", LEAVE_S)
         await self.host.stop()
+        return is_polite
 
 
 def _is_alone(braid: Braid) -> bool:
