@@ -167,7 +167,8 @@ class Simulator:
         if not source.alive:
             return
         sender, now = source.address, self.now
-        delays = self.network.delays(self.chance, sender, to, now)
+        network = self.network
+        delays = network.steady or network.delays(self.chance, sender, to, now)
         if self.on_send is not None:
             self.on_send(sender, to, message, hops, delays)
         for delay in delays:
@@ -227,19 +228,24 @@ class Simulator:
     # What happens
 
     def _pass_time(self, until: float, messages_end: float) -> None:
-        pop, deadlines, deliver = self._events.pop, self._deadlines, self._deliver
+        events, deadlines, deliver = self._events, self._deadlines, self._deliver
         event: Event | None = None
         try:
             while True:  # CPython 3.11 does not specialise `while condition` in a function that is called once
                 if self.messages >= messages_end:
                     return
                 due_at = deadlines.due_at
-                event = pop(until if until < due_at else due_at)
-                if event is None:
-                    if due_at > until or due_at == inf:
-                        break
-                    self._expire()
-                    continue
+                limit = until if until < due_at else due_at
+                due = events.due
+                if due and not events.late and due[-1][0] <= limit:  # as `pop` does it, at no call's cost
+                    event = due.pop()
+                else:
+                    event = events.pop(limit)
+                    if event is None:
+                        if due_at > until or due_at == inf:
+                            break
+                        self._expire()
+                        continue
                 self.now = event[0]
                 kind = event[1]
                 if kind == DELIVER:
@@ -266,7 +272,8 @@ class Simulator:
         if self.on_message is not None:
             self.on_message(sender, to, message, hops)
         origin = sender if call is None else call.host.address
-        for _ in range(FORWARDS_WITHIN_MAX):
+        within = 0
+        while True:
             handler = host.table.get(type(message))
             if handler is None:
                 reply: Reply = Refused(f"{to} has no handler for {type(message).__name__}")
@@ -280,14 +287,17 @@ class Simulator:
             if reply.to != to:
                 self.transmit(host, reply.to, message, call, hops + 1)
                 return
-        raise RuntimeError(f"{to!r} forwards {message!r} to itself without end")
+            within += 1
+            if within >= FORWARDS_WITHIN_MAX:
+                raise RuntimeError(f"{to!r} forwards {message!r} to itself without end")
 
     def _answer(self, host: SimHost, call: Call, reply: Message) -> None:
         """Sends a reply to the first caller, directly."""
         if not host.alive:
             return
         sender, to = host.address, call.host.address
-        delays = self.network.delays(self.chance, sender, to, self.now)
+        network = self.network
+        delays = network.steady or network.delays(self.chance, sender, to, self.now)
         if self.on_send is not None:
             self.on_send(sender, to, reply, 0, delays)
         for delay in delays:

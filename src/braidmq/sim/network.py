@@ -32,6 +32,9 @@ class FaultsError(ValueError):
 class Network:
     """When a message arrives: a delay for each copy that does, none if it is lost."""
 
+    steady: tuple[float, ...] = ()
+    """What `delays` always answers, if it always answers the same: then it need not be asked."""
+
     def delays(self, chance: Random, source: Address, to: Address, now: float) -> tuple[float, ...]:
         raise NotImplementedError
 
@@ -43,10 +46,10 @@ class Constant(Network):
     """Every message takes the same time."""
 
     def __init__(self, delay_s: float) -> None:
-        self._delays = (_delay(delay_s),)
+        self.steady = (_delay(delay_s),)
 
     def delays(self, chance: Random, source: Address, to: Address, now: float) -> tuple[float, ...]:
-        return self._delays
+        return self.steady
 
 
 class Uniform(Network):

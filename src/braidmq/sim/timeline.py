@@ -34,14 +34,14 @@ _time = itemgetter(0)
 class Timeline:
     """A queue of events by time."""
 
-    __slots__ = ("_due", "_late", "_numbers", "_open", "_slots", "_waiting")
+    __slots__ = ("_numbers", "_open", "_slots", "_waiting", "due", "late")
 
     def __init__(self) -> None:
         self._open = -1
-        self._due: list[Event] = []
+        self.due: list[Event] = []
         """The open slot, the last event first."""
-        self._late: list[tuple[float, int, Event]] = []
-        """A heap of what was added to the open slot after it was opened; all of it comes after its like in `_due`."""
+        self.late: list[tuple[float, int, Event]] = []
+        """A heap of what was added to the open slot after it was opened; all of it comes after its like in `due`."""
         self._numbers = count()
         self._waiting: dict[int, list[Event]] = {}
         self._slots: list[int] = []
@@ -50,7 +50,7 @@ class Timeline:
     def push(self, event: Event) -> None:
         slot = int(event[0] * SLOTS_PER_S)
         if slot <= self._open:
-            heappush(self._late, (event[0], next(self._numbers), event))
+            heappush(self.late, (event[0], next(self._numbers), event))
             return
         waiting = self._waiting.get(slot)
         if waiting is None:
@@ -60,20 +60,13 @@ class Timeline:
             waiting.append(event)
 
     def pop(self, limit: float) -> Event | None:
-        """The next event, unless there is none up to this time."""
-        due = self._due
-        if self._late or not due:
-            return self._pop_slowly(limit)
-        return due.pop() if due[-1][0] <= limit else None
-
-    def _pop_slowly(self, limit: float) -> Event | None:
-        """Opens the next slot if this one is through; of what was added to it late, takes the first in its turn."""
-        due, late = self._due, self._late
+        """The next event, unless there is none up to this time: of the open slot, or of the next if that is through."""
+        due, late = self.due, self.late
         if not due and not late:
             if not self._slots or self._slots[0] > limit * SLOTS_PER_S:
                 return None
             self._open = heappop(self._slots)
-            self._due = due = self._waiting.pop(self._open)
+            self.due = due = self._waiting.pop(self._open)
             due.sort(key=_time)
             due.reverse()
         if late and (not due or late[0][0] < due[-1][0]):
