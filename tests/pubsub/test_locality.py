@@ -17,7 +17,8 @@ from braidmq.overlay.overlay import Overlay
 from braidmq.overlay.ranges import Deliver, Outcome
 from braidmq.overlay.segments import without
 from braidmq.overlay.splitting import Cut
-from braidmq.overlay.suzaku import Find, Suzaku
+from braidmq.overlay.suzaku import Suzaku
+from braidmq.overlay.suzaku_messages import Find
 from braidmq.pubsub import locality
 from braidmq.pubsub.delegates import (
     CHECK_S,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from braidmq.keys import Key
 from braidmq.overlay.overlay import Overlay
 from braidmq.overlay.ring import RingNode, Status
-from braidmq.overlay.suzaku import SuzakuNode
+from braidmq.overlay.suzaku_node import SuzakuNode
 from braidmq.sim.engine import Simulator
 
 LOOKUP_S = 30.0

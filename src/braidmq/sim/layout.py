@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from braidmq.host import Address
 from braidmq.keys import Key
 from braidmq.overlay.ring import NEIGHBOURS_MAX, Status
-from braidmq.overlay.suzaku import Finger, Suzaku, SuzakuNode
+from braidmq.overlay.suzaku import Suzaku
+from braidmq.overlay.suzaku_messages import Finger
+from braidmq.overlay.suzaku_node import SuzakuNode
 from braidmq.sim.engine import Simulator
 
 

@@ -1,0 +1,111 @@
+"""What Suzaku's nodes tell each other, and what a finger is."""
+
+from __future__ import annotations
+
+import msgspec
+
+from braidmq.host import Message
+from braidmq.keys import Key
+from braidmq.overlay.aggregates import Aggregate
+from braidmq.overlay.peers import Peer
+
+
+class Total(Message, frozen=True, array_like=True, gc=False):
+    """What the nodes from somewhere up to, not including, `until` add up to; the oldest part of it is so old."""
+
+    aggregate: Aggregate
+    until: Key
+    age_s: float
+
+
+class Finger(msgspec.Struct, frozen=True, gc=False):
+    """A node some way off, those to its left in case it is gone, and what the nodes from it on add up to."""
+
+    peer: Peer
+    backups: tuple[Peer, ...] = ()
+    total: Total | None = None
+    learnt_at: float = 0.0
+
+    def age_s(self, now: float) -> float:
+        """How old the oldest part of the total is by now."""
+        return now - self.learnt_at + (self.total.age_s if self.total else 0.0)
+
+
+class Update(Message, frozen=True, array_like=True, gc=False):
+    """What is your finger at this level? I stand that far on your other side.
+
+    `labels` are those of the answer's total that are wanted: None is all, () is no total.
+    """
+
+    to: Key
+    asker: Peer
+    backups: tuple[Peer, ...]
+    level: int
+    forward: bool
+    total: Total | None
+    labels: tuple[str, ...] | None
+
+
+class Updated(Message, frozen=True, array_like=True, gc=False):
+    """`me` is the node that answers (of which life), `beyond` its own finger at the level, None if it has none."""
+
+    me: Peer
+    backups: tuple[Peer, ...]
+    total: Total | None
+    beyond: Peer | None
+
+
+class Sum(Message, frozen=True, array_like=True, gc=False):
+    """What do you and the nodes up to a key add up to?"""
+
+    to: Key
+    until: Key
+    labels: tuple[str, ...] | None
+
+
+class Summed(Message, frozen=True, array_like=True, gc=False):
+    """As far as whole fingers reach; from `rest` on somebody else must be asked."""
+
+    aggregate: Aggregate
+    age_s: float
+    rest: Peer | None
+
+
+class Find(Message, frozen=True, array_like=True, gc=False):
+    """Goes to the node that owns the key."""
+
+    to: Key
+    key: Key
+    hops: int = 0
+
+
+class Lost(Message, frozen=True, array_like=True, gc=False):
+    """A lookup met a node that is gone: it is better to ask carefully."""
+
+
+class Ask(Message, frozen=True, array_like=True, gc=False):
+    """Where would you go for this key? The careful lookup asks hop by hop, and so learns who does not answer.
+
+    `to` is None when only the host is known: any of its nodes will do.
+    """
+
+    to: Key | None
+    key: Key
+    avoid: tuple[Key, ...] = ()
+
+
+class Told(Message, frozen=True, array_like=True, gc=False):
+    """Peers that are nearer to the key, nearest first; none if the one that answers owns it."""
+
+    is_in: bool
+    me: Peer
+    right: Peer
+    nearer: tuple[Peer, ...]
+
+
+class Leaving(Message, frozen=True, array_like=True, gc=False):
+    """The sender is going: whoever points at it may point at `instead`."""
+
+    to: Key
+    gone: Peer
+    instead: Peer
