@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from braidmq.broker.braid.braid import Braid, Introducers
+from braidmq.broker.braid.braid import Braid
+from braidmq.broker.braid.introducers import Introducers
 from braidmq.broker.braid.traffic import weigh
 from braidmq.broker.broker import Broker
 from braidmq.host import Address, Message

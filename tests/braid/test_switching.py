@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from braidmq.broker.braid.braid import Introducers
+from braidmq.broker.braid.introducers import Introducers
 from braidmq.overlay.flexible_graph import FlexibleGraph
 from braidmq.overlay.membership import DIGITS_MAX
 from braidmq.overlay.overlay import Overlay

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import pytest
 
-from braidmq.broker.braid.braid import Introducers
+from braidmq.broker.braid.introducers import Introducers
 from braidmq.broker.braid.place import build, messages_of
 from braidmq.broker.config.settings import BraidConfig
 from braidmq.host import Host

@@ -10,7 +10,8 @@ from hashlib import sha256
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from braidmq.broker.braid.braid import Braid, Introducers
+from braidmq.broker.braid.braid import Braid
+from braidmq.broker.braid.introducers import Introducers
 from braidmq.broker.braid.lanes import Lanes
 from braidmq.broker.braid.status import Status
 from braidmq.broker.braid.traffic import weigh
