@@ -1,4 +1,5 @@
-# make run    a braid of three brokers on loopback, with their stores in ./data
+# make run    a braid of three brokers on loopback, with their stores in ./data, and a demonstration on it
+#             (make run DEMO= without; PORT=1883, BROKERS=3 and DATA=data say where and how many)
 # make test   all tests            make check  ruff and mypy --strict
 # make bench  the benchmarks       make soak   many seeds of overlays under faults; make chaos  brokers that are killed
 # make docs   writes the generated tables in docs/
@@ -11,6 +12,7 @@ JOBS ?= 2
 BROKERS ?= 3
 PORT ?= 1883
 DATA ?= data
+DEMO ?= yes
 
 .PHONY: run test check bench soak chaos docs clean
 .DEFAULT_GOAL := run
@@ -22,7 +24,7 @@ $(READY): pyproject.toml
 	touch $@
 
 run: $(READY)
-	$(BIN)/braidmq up --brokers $(BROKERS) --port $(PORT) --data $(DATA)
+	$(BIN)/braidmq $(if $(DEMO),demo,up) --brokers $(BROKERS) --port $(PORT) --data $(DATA)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS) -q
@@ -36,6 +38,11 @@ bench: $(READY)
 	$(BIN)/python -m bench
 	$(BIN)/python -m bench.braid
 	$(BIN)/python -m bench.overlays
+	$(BIN)/python -m bench.log
+	$(BIN)/python -m bench.processors
+	$(BIN)/python -m bench.pipeline
+	$(BIN)/python -m bench.stateful
+	$(BIN)/python -m bench.fanout
 
 soak: $(READY)
 	$(BIN)/python -m tests.soak

@@ -1,14 +1,18 @@
 """`python -m bench.stateful`: message processors on Spark: events a second, and from a device to a subscriber.
 
-Events: a log of messages of 100 B over 1,000 topics, through a processor with a spool of 20, 10,000 events a batch. In
-the middle Spark's Python workers are killed with `kill -9`; the batch in which that is mended counts.
+Events: messages of 100 B over 1,000 topics, from a log through a processor with a spool of 20, 10,000 events a batch.
+That is done until Java has compiled what it needs, and then again to be measured. In the middle of it Spark's Python
+workers are killed with `kill -9`; the batch in which that is mended counts.
 
 Latency: a device publishes at a broker, the query reads the broker's log over its admin port and answers each message
 (at 10,000 a second one in a hundred); the time is from the device to a subscriber of the answers.
+
+The load of the machine is shown beside the figures: what else it does shows in all of them but the CPU time.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -40,8 +44,13 @@ from braidmq.pipeline.stateful import answers, start
 EVENTS_TARGET = 50_000
 LATENCY_TARGET_MS = 200.0
 BATCH_ROWS = 10_000
-WARM_BATCHES = 15
-"""The first batches, in which Java is still slow, do not count."""
+WARM_BATCHES = 5
+"""The first batches of a query, in which its processes start, do not count."""
+WARM_UP_BATCHES = 100
+"""Before events are measured: until then Java is still slow."""
+WARM_ANSWERED_BATCHES = 150
+"""The same before latency is."""
+WARM_S_MAX = 120.0
 START_TIMEOUT_S = 150.0
 """How long the first answers may take."""
 SPOOL = 20
@@ -82,26 +91,21 @@ class Figures(msgspec.Struct):
     """Medians by messages a second."""
     latency_high_ms: dict[str, float]
     """What 95 of 100 stay below."""
+    load: float
+    """Processes that wanted to run, on average over the last minute, when the events were done."""
 
 
 def workers(java: int) -> list[int]:
-    """Spark's Python workers, and the daemon that forks them."""
-    found = []
+    """Spark's Python workers; not the daemons that fork them, nor what plans."""
+    parents: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if "pipeline.daemon" in (folder / "cmdline").read_text() and _is_below(int(folder.name), java):
-                found.append(int(folder.name))
+            if (folder / "cmdline").read_text().endswith("braidmq.pipeline.daemon\0pyspark.worker\0"):
+                stat = (folder / "stat").read_text()
+                parents[int(folder.name)] = int(stat.rpartition(")")[2].split()[1])
         except OSError:
             continue
-    return found
-
-
-def _is_below(pid: int, java: int) -> bool:
-    while pid > 1:
-        if pid == java:
-            return True
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return False
+    return [pid for pid, parent in parents.items() if parents.get(parent) == java]
 
 
 def resident_mib(pid: int) -> float:
@@ -112,7 +116,7 @@ def resident_mib(pid: int) -> float:
 
 
 def drain(spark: SparkSession, log: Path, folder: Path, kill: bool) -> tuple[list[tuple[int, int]], float]:
-    """(rows, milliseconds) of each batch, and the CPU seconds that all took; the answers go nowhere."""
+    """(rows, milliseconds) of each batch, and the CPU seconds that all took, its start included."""
     java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
     (folder / "levels.py").write_text(PROCESSOR)
     checkpoint = tempfile.mkdtemp(dir=folder)
@@ -121,22 +125,23 @@ def drain(spark: SparkSession, log: Path, folder: Path, kill: bool) -> tuple[lis
     began = cpu_s(java)
     writer = table.writeStream.format("noop").option("checkpointLocation", checkpoint)
     query = writer.trigger(availableNow=True).start()
-    found: dict[int, tuple[int, int]] = {}
-    while True:
-        is_active = query.isActive
-        for each in query.recentProgress:
-            found[each["batchId"]] = (sum(map(rows_of, each["sources"])), each["durationMs"]["triggerExecution"])
-        if kill and len(found) > WARM_BATCHES + 5:
-            kill = False
+    killed = 0
+    while query.isActive:
+        last = query.lastProgress
+        if kill and not killed and last is not None and last["batchId"] > 2 * WARM_BATCHES:
             for pid in workers(java):
                 os.kill(pid, signal.SIGKILL)
-        if not is_active:
-            break
-        time.sleep(0.1)
+                killed += 1
+        time.sleep(0.2)
     if (error := query.exception()) is not None:
         raise error
+    if kill and not killed:
+        raise SystemExit("there was no worker to kill: take more events")
     shutil.rmtree(checkpoint)
-    return [found[batch] for batch in sorted(found)], cpu_s(java) - began
+    batches = [
+        (sum(map(rows_of, each["sources"])), each["durationMs"]["triggerExecution"]) for each in query.recentProgress
+    ]
+    return batches, cpu_s(java) - began
 
 
 @contextmanager
@@ -193,18 +198,29 @@ def latencies(port: int, rate: int, seconds: float) -> list[float]:
     return taken
 
 
+def warm_up(port: int, query: StreamingQuery) -> None:
+    ends_at = time.monotonic() + WARM_S_MAX
+    while time.monotonic() < ends_at:
+        latencies(port, 50, 5.0)
+        last = query.lastProgress
+        if last is not None and last["batchId"] >= WARM_ANSWERED_BATCHES:
+            break
+
+
 def measure(spark: SparkSession, folder: Path, events: int, seconds: float) -> Figures:
     java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
     console.print(f"Writing {events:,} rows …", style="dim")
     write_log(folder / "log", events, 8)
-    batches, cpu = drain(spark, folder / "log", folder, kill=True)
+    for _ in range(math.ceil(WARM_UP_BATCHES * BATCH_ROWS / events)):
+        _, cpu = drain(spark, folder / "log", folder, kill=False)  # that of killed processes is not told
+    batches, _ = drain(spark, folder / "log", folder, kill=True)
     warm = batches[WARM_BATCHES:]
     rate = sum(rows for rows, _ in warm) / sum(took_ms for _, took_ms in warm) * 1e3
     mib = max([resident_mib(pid) for pid in workers(java)], default=0.0)
-    found = Figures(rate, cpu / events * 1e6, max(took_ms for _, took_ms in warm), mib, {}, {})
+    found = Figures(rate, cpu / events * 1e6, max(took_ms for _, took_ms in warm), mib, {}, {}, os.getloadavg()[0])
     console.print(f"{rate:,.0f} events a second; batches took {[took_ms for _, took_ms in warm]} ms", style="dim")
     with echoing(spark, folder) as (port, query):
-        latencies(port, 50, 15.0)  # the first batches are slow
+        warm_up(port, query)
         for each in (50, 10_000):
             taken = latencies(port, each, seconds)
             found.latency_ms[str(each)] = statistics.median(taken)
@@ -236,6 +252,7 @@ def show(found: Figures) -> None:
             target,
             is_reached,
         )
+    add("load of the machine", f"{found.load:.1f}")
     console.print(table)
 
 
@@ -246,7 +263,7 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Message processors on Spark: throughput with a crash in it, memory, and latency."""
-    spark = session("bench", master)
+    spark = session("bench", master, quick=True, **{"spark.sql.streaming.numRecentProgressUpdates": "1000"})
     folder = Path(tempfile.mkdtemp(prefix="braidmq-bench-"))
     try:
         found = measure(spark, folder, events, seconds)

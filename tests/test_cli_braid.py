@@ -25,7 +25,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from prometheus_client.parser import text_string_to_metric_families
 
 from braidmq.broker.config.load import load
-from braidmq.cli.up import _read_sites
+from braidmq.cli.up import read_sites
 from tests.conftest import READY_TIMEOUT_S, StartBroker, _first_line
 from tests.test_cli import COMMAND, environment, in_process
 
@@ -361,7 +361,7 @@ def test_a_port_that_is_taken_is_told_before_anything_starts(tmp_path: Path) -> 
 
 def test_ports_and_folders_count_up(tmp_path: Path) -> None:
     def read(overrides: dict[str, object], **settings: object) -> list[Any]:
-        return _read_sites(3, lambda some: load(None, {}, some), OVERRIDES | overrides, settings)
+        return read_sites(3, lambda some: load(None, {}, some), OVERRIDES | overrides, settings)
 
     sites = read({"listeners[0].port": 4000, "data": str(tmp_path)})
     assert [site.listeners[0].port for site in sites] == [4000, 4001, 4002]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -16,13 +17,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from braidmq.pipeline.errors import PipelineError
-from braidmq.pipeline.trials import SCHEMA, TrialTable, on_spark, play_all, play_here
+from braidmq.pipeline.player import played, player
+from braidmq.pipeline.trials import SCHEMA, TrialTable, on_connect, on_spark, play_all, play_here
 from braidmq.sim.rows import name_of, row_of, trial_of
 from braidmq.sim.trial import OF_THE_MACHINE, Trial
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+TIMEOUT_S = 150
 TRIALS = [
     Trial(method=method, pattern="delta", nodes=40, seed=seed)
     for method in ("relayfree", "scribe")
@@ -40,16 +43,20 @@ def rows(table: TrialTable) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name not in OF_THE_MACHINE} for row in found]
 
 
-def braidmq(*arguments: str) -> subprocess.CompletedProcess[str]:
+def braidmq(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "braidmq", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    environ = {**os.environ, **variables}
+    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environ)
 
 
 def test_the_same_trials_give_the_same_rows_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     here, there = TrialTable(tmp_path / "here"), TrialTable(tmp_path / "there")
     play_all(TRIALS, here, play_here, 1, ignore)
-    play_all(TRIALS, there, on_spark(spark, 2), 2, ignore)
+    play_all(TRIALS, there, on_spark(spark.sparkContext, 2), 2, ignore)
     assert rows(here) == rows(there)
+    as_tables = TrialTable(tmp_path / "as_tables")
+    play_all(TRIALS, as_tables, on_connect(spark, 2), 2, ignore)
+    assert rows(here) == rows(as_tables)
     assert len(rows(here)) == len(TRIALS)
     assert there.read().schema == SCHEMA
     assert spark.read.parquet(str(there.folder)).where("hops_mean > 0").count() == len(TRIALS)
@@ -105,6 +112,37 @@ def test_the_command_makes_a_table_and_adds_to_it(tmp_path: Path) -> None:
     }
     second = json.loads(braidmq(*sweep, "--seeds", "1-3").stdout)
     assert (second["trials"], second["were_there"]) == (12, 8)
+
+
+@pytest.mark.timeout(2 * TIMEOUT_S)
+def test_the_command_plays_on_spark(tmp_path: Path) -> None:
+    """The first start leaves an archive of Java's classes behind, and the second one takes it."""
+    out, cache = str(tmp_path / "trials"), {"XDG_CACHE_HOME": str(tmp_path)}
+    sweep = ("sim", "-n", "40", "--spark", "local[2]", "--out", out, "--json")
+    first = braidmq(*sweep, "--seeds", "1-5", **cache)
+    assert (first.returncode, first.stderr) == (0, "")
+    [archive] = (tmp_path / "braidmq").glob("java-*/*.jsa")
+    made_at = archive.stat().st_mtime_ns
+    second = braidmq(*sweep, "--seeds", "1-8", **cache)
+    assert (second.returncode, second.stderr) == (0, "")
+    told = json.loads(second.stdout)
+    assert (told["trials"], told["were_there"]) == (8, 5)
+    assert [path.stat().st_mtime_ns for path in (tmp_path / "braidmq").glob("java-*/spark-*")] == [made_at]
+    here = TrialTable(tmp_path / "here")
+    trials = [Trial(method="relayfree", pattern="delta", nodes=40, seed=seed) for seed in range(1, 9)]
+    play_all(trials, here, play_here, 1, ignore)
+    assert rows(TrialTable(Path(out))) == rows(here)
+
+
+def test_a_player_that_ends_is_replaced() -> None:
+    name = name_of(TRIALS[0])
+    first = player()
+    assert first.play(name)["trial"] == name
+    first._process.kill()
+    with pytest.raises(PipelineError, match="has ended, with exit code -9"):
+        played([name])
+    assert played([name])[0]["trial"] == name
+    assert player() is not first
 
 
 def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:

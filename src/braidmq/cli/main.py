@@ -16,6 +16,7 @@ from braidmq.pipeline.errors import PipelineError
 
 COMMANDS: Final = {
     "up": "braidmq.cli.up",
+    "demo": "braidmq.cli.demo.command",
     "pub": "braidmq.cli.publish",
     "sub": "braidmq.cli.subscribe",
     "ring": "braidmq.cli.ring",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +13,7 @@ from braidmq.cli.errors import CliError, ExitCode
 from braidmq.cli.progress import Bar
 
 if TYPE_CHECKING:
+    from braidmq.pipeline.trials import Play
     from braidmq.sim.trial import Trial
 
 GROUPS: Final = ("method", "pattern", "nodes")
@@ -20,7 +23,7 @@ SHOWN_MAX: Final = 100
 
 def tabulate(trials: list[Trial], out: Path, master: str | None, json_lines: bool) -> None:
     """Plays the trials that the table does not have, shows what all of them give, and fails if one of them did."""
-    from braidmq.pipeline.trials import TrialTable, on_spark, play_all, play_here
+    from braidmq.pipeline.trials import TrialTable, play_all, play_here
     from braidmq.sim.rows import name_of
 
     table = TrialTable(out)
@@ -35,11 +38,8 @@ def tabulate(trials: list[Trial], out: Path, master: str | None, json_lines: boo
             if master is None:
                 had = play_all(trials, table, play_here, 1, progress)
             else:
-                from braidmq.pipeline.session import session
-
-                spark = session("braidmq sim", master)
-                cores = spark.sparkContext.defaultParallelism if not master.startswith("sc://") else os.cpu_count() or 1
-                had = play_all(trials, table, on_spark(spark, cores), cores, progress)
+                with _on_spark(master) as (play, cores):
+                    had = play_all(trials, table, play, cores, progress)
         except KeyboardInterrupt:
             have = len(table.done() & names)
             raise CliError(
@@ -55,6 +55,23 @@ def tabulate(trials: list[Trial], out: Path, master: str | None, json_lines: boo
         text = f"{len(wrong):,} of {len(rows):,} trials failed; the first: {first['error'] or first['first_complaint']}"
         command = f"braidmq sim -m {first['method']} -p {first['pattern']} --seed {first['seed']}"
         raise CliError(text, hint=f"It happens again with {command} and the other options.")
+
+
+@contextmanager
+def _on_spark(master: str) -> Iterator[tuple[Play, int]]:
+    """Who plays trials there, and on how many cores."""
+    from braidmq.pipeline.trials import on_connect, on_spark
+
+    if master.startswith("sc://"):
+        from braidmq.pipeline.session import session
+
+        cores = os.cpu_count() or 1
+        yield on_connect(session("braidmq sim", master), cores), cores
+        return
+    from braidmq.pipeline.context import context
+
+    with context("braidmq sim", master) as made:
+        yield on_spark(made, made.defaultParallelism), made.defaultParallelism
 
 
 def _show(rows: list[dict[str, Any]], had: int, out: Path, json_lines: bool) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
@@ -115,20 +116,32 @@ def up(
     import uvloop
 
     from braidmq.broker.config.load import load
-    from braidmq.broker.config.problems import ConfigError
     from braidmq.broker.server import serve
-    from braidmq.broker.sites import serve_sites
 
-    environ = {name: value for name, value in os.environ.items() if name not in CLIENT_VARIABLES}
+    environ = broker_environment()
     path = None if config is None else str(config)
-    try:
+    with told_troubles():
         if brokers is None:
             read = partial(load, path, environ, overrides | parsed)
             code = uvloop.run(serve(read(), _announce_json if json_lines else _announce, read))
         else:
-            read_all = partial(_read_sites, brokers, partial(load, path, environ), overrides, parsed)
-            told = _announce_sites_json if json_lines else _announce_sites
-            code = uvloop.run(serve_sites(read_all(), told, read_all))
+            read_all = partial(read_sites, brokers, partial(load, path, environ), overrides, parsed)
+            code = serve_braid(read_all, announce_sites_json if json_lines else announce_sites)
+    raise typer.Exit(code)
+
+
+def broker_environment() -> dict[str, str]:
+    """The variables that a broker reads."""
+    return {name: value for name, value in os.environ.items() if name not in CLIENT_VARIABLES}
+
+
+@contextmanager
+def told_troubles() -> Iterator[None]:
+    """What keeps a broker from starting, as an error for people."""
+    from braidmq.broker.config.problems import ConfigError
+
+    try:
+        yield
     except ConfigError as error:
         raise CliError(
             "\n".join(["the configuration cannot be used:", *(f"  • {problem}" for problem in error.problems)]),
@@ -136,7 +149,15 @@ def up(
         ) from None
     except OSError as error:
         raise CliError(f"the broker cannot start: {error}", ExitCode.UNAVAILABLE) from None
-    raise typer.Exit(code)
+
+
+def serve_braid(read_all: Callable[[], list[Config]], announce: Callable[[list[Site]], None]) -> int:
+    """Runs a broker for each configuration, in one braid, until SIGTERM or Ctrl-C; returns the exit code."""
+    import uvloop
+
+    from braidmq.broker.sites import serve_sites
+
+    return uvloop.run(serve_sites(read_all(), announce, read_all))
 
 
 def _parse_settings(settings: list[str]) -> dict[str, object]:
@@ -149,7 +170,7 @@ def _parse_settings(settings: list[str]) -> dict[str, object]:
     return parsed
 
 
-def _read_sites(
+def read_sites(
     count: int,
     load: Callable[[Mapping[str, object]], Config],
     overrides: Mapping[str, object],
@@ -179,13 +200,13 @@ def _following(first: int, number: int) -> int:
     return first + number if first else 0
 
 
-def _announce_sites_json(sites: list[Site]) -> None:
+def announce_sites_json(sites: list[Site]) -> None:
     told = [{"name": site.name, "addresses": site.addresses} for site in sites]
     addresses = [address for site in sites for address in site.addresses]
     output.print_json({"event": "ready", "pid": os.getpid(), "addresses": addresses, "sites": told})
 
 
-def _announce_sites(sites: list[Site]) -> None:
+def announce_sites(sites: list[Site]) -> None:
     output.say(f"BraidMQ is ready, a braid of {output.counted(len(sites), 'site')}:", "bold green")
     for site in sites:
         output.say(f"  {site.name}  {'  '.join(site.addresses)}", "cyan")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
@@ -24,7 +25,7 @@ import pyarrow.parquet as pq
 
 from braidmq.log.errors import LogError
 from braidmq.log.filters import TopicFilters
-from braidmq.log.index import Entries, read_entries, sound
+from braidmq.log.index import ENTRY, ENTRY_BYTES, Entries, read_entries, sound
 from braidmq.log.offsets import read_offsets
 from braidmq.log.schema import FORMAT, SCHEMA
 from braidmq.log.segment import DATA, INDEX, PARQUET, partition_folder, segment_paths, with_end
@@ -35,7 +36,10 @@ BATCH_BYTES: Final = 4 * 1024 * 1024
 """What a batch that is given out has, about; small ones are put together."""
 
 BATCH_ROWS_MAX: Final = 64 * 1024
-FILTERS_MAX: Final = 8
+SCANNED_MAX: Final = 1024
+"""Entries of an index that are looked at one by one rather than searched."""
+
+FILTERS_MAX: Final = 4
 """Sets of filters whose verdicts about topics are kept for the next reading."""
 
 LOOKS_MAX: Final = 3
@@ -149,7 +153,7 @@ class LogReader:
                     yield cut
 
     def _arrow_rows(self, path: Path, start: int, until: int) -> Iterator[pa.RecordBatch]:
-        entries = self._entries(path, told=True)
+        entries = self._entries(path, (start, until))
         entries = entries[(entries["last"] >= start) & (entries["first"] < until)]
         if not len(entries):
             return
@@ -166,13 +170,13 @@ class LogReader:
                 continue
             yield batch
 
-    def _entries(self, path: Path, told: bool = False) -> Entries:
-        """The whole entries of a segment; damage is told where rows are read."""
+    def _entries(self, path: Path, span: tuple[int, int] | None = None) -> Entries:
+        """The whole entries of a segment, or at least those of a span of offsets; there damage is told."""
         index_path = with_end(path, INDEX)
-        entries = read_entries(index_path)
+        first, entries = (0, read_entries(index_path)) if span is None else _entries_of(index_path, *span)
         good = sound(entries)
-        if told and not good.all():
-            for place in np.flatnonzero(~good).tolist():
+        if span is not None and not good.all():
+            for place in (first + np.flatnonzero(~good)).tolist():
                 self._damaged(Damage(index_path, f"entry {place} is damaged; the rows of its batch are left out", 0))
         return entries[good]
 
@@ -276,6 +280,28 @@ def between(batch: pa.RecordBatch, start: int, until: int) -> pa.RecordBatch:
         return batch
     first, end = np.searchsorted(offsets, (start, until)).tolist()
     return batch.slice(first, max(0, end - first))
+
+
+def _entries_of(path: Path, start: int, until: int) -> tuple[int, Entries]:
+    """The entries of an index around a range of offsets, damaged ones too, and the place of the first of them.
+
+    The index of a segment that gets a few rows at a time is long, and most readings want its end.
+    """
+    with path.open("rb") as file:
+        low, high = 0, os.fstat(file.fileno()).st_size // ENTRY_BYTES
+        while high - low > SCANNED_MAX:
+            middle = (low + high) // 2
+            entry = np.frombuffer(os.pread(file.fileno(), ENTRY_BYTES, middle * ENTRY_BYTES), ENTRY)
+            if not sound(entry).any():
+                break  # it says nothing: all that are left are looked at
+            if entry["last"][0] < start:
+                low = middle
+            elif entry["first"][0] >= until:
+                high = middle
+            else:
+                break
+        data = os.pread(file.fileno(), (high - low) * ENTRY_BYTES, low * ENTRY_BYTES)
+    return low, np.frombuffer(data, ENTRY, count=len(data) // ENTRY_BYTES)
 
 
 @lru_cache(FILTERS_MAX)

@@ -1,6 +1,7 @@
 """A broker's log, read over its admin port: the same questions and answers as `LogReader` has.
 
-A stream that breaks off is taken up again behind the last row that came, a few times; nothing comes twice.
+A stream that breaks off is taken up again behind the last row that came, a few times; nothing comes twice. Connections
+are kept for the next question: a stream of small batches asks many.
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 import http.client
 import json
 import time
-import urllib.error
-import urllib.request
+from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import lru_cache
+from http import HTTPStatus
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import pyarrow as pa
 
@@ -35,6 +38,19 @@ PAUSE_S: Final = 0.2
 ANSWER_BYTES_MAX: Final = 1 << 20
 """Of an answer that is not rows."""
 
+REST_BYTES_MAX: Final = 1 << 16
+"""What may stand behind the last batch of a stream; a connection with more to read is not used again."""
+
+IDLE_MAX: Final = 4
+"""Connections to one broker that wait for the next question."""
+
+BROKERS_MAX: Final = 64
+"""Brokers to which connections are kept."""
+
+
+class AwayError(LogError):
+    """There is no answer, or one that says: later. Asked again, the broker may have one."""
+
 
 class RemoteLog:
     """`url` is the admin port's, such as http://edge1:9883; `token` that of [admin] in the broker's configuration."""
@@ -44,7 +60,7 @@ class RemoteLog:
         self.damaged_batches = 0
         self.damaged_rows = 0
         """What is damaged is counted where the files are: see the broker's metrics."""
-        self._token = token
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._timeout_s = timeout_s
 
     def state(self) -> LogState:
@@ -73,7 +89,7 @@ class RemoteLog:
         while True:
             query = {"from": start, "until": min(until, 2**63 - 1), "filter": list(filters)}
             try:
-                with self._open(f"/log/{partition}", query) as response:
+                with self._answer(f"/log/{partition}", query) as response:
                     for piece in read_stream(response):
                         if isinstance(piece, int):
                             return
@@ -83,37 +99,81 @@ class RemoteLog:
             except (CutShortError, ConnectionError, TimeoutError, http.client.HTTPException) as error:
                 tries += 1
                 if tries >= TRIES_MAX:
-                    raise LogError(f"{self.url} stopped answering at offset {start}: {error}") from None
+                    raise AwayError(f"{self.url} stopped answering at offset {start}: {error}") from None
                 time.sleep(PAUSE_S * 2 ** (tries - 1))
 
     def _ask(self, path: str, query: dict[str, Any]) -> dict[str, Any]:
+        no_answer = f"{self.url}{path} gave no answer"
         try:
-            with self._open(path, query) as response:
+            with self._answer(path, query) as response:
                 answer = json.loads(response.read(ANSWER_BYTES_MAX))
-        except (ValueError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
-            raise LogError(f"{self.url}{path} gave no answer: {error}; is that the admin port of a broker?") from None
+        except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
+            raise AwayError(f"{no_answer}: {error}; is that the admin port of a broker?") from None
+        except ValueError as error:
+            raise LogError(f"{no_answer}: {error}; is that the admin port of a broker?") from None
         if not isinstance(answer, dict):
-            raise LogError(f"{self.url}{path} gave no answer; is that the admin port of a broker?")
+            raise LogError(f"{no_answer}; is that the admin port of a broker?")
         return answer
 
-    def _open(self, path: str, query: dict[str, Any]) -> http.client.HTTPResponse:
-        request = urllib.request.Request(f"{self.url}{path}?{urlencode(query, doseq=True)}")  # noqa: S310
-        if self._token is not None:
-            request.add_header("Authorization", f"Bearer {self._token}")
+    @contextmanager
+    def _answer(self, path: str, query: dict[str, Any]) -> Iterator[http.client.HTTPResponse]:
+        """An answer of the broker; once all of it was read, the connection is there for the next one."""
+        connection, response = self._asked(f"{urlsplit(self.url).path}{path}?{urlencode(query, doseq=True)}")
+        is_whole = False
         try:
-            response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=self._timeout_s)  # noqa: S310
-        except urllib.error.HTTPError as error:
-            raise self._refusal(error.code, error.read(ANSWER_BYTES_MAX)) from None
-        except urllib.error.URLError as error:
-            reason = getattr(error.reason, "strerror", None) or error.reason
-            raise LogError(f"there is no admin port at {self.url}: {reason}") from None
-        return response
+            if response.status != HTTPStatus.OK:
+                raise self._refusal(response.status, response.read(ANSWER_BYTES_MAX))
+            yield response
+            response.read(REST_BYTES_MAX)
+            is_whole = response.isclosed() and not response.will_close
+        finally:
+            if is_whole:
+                _idle(self.url).append(connection)
+            else:
+                connection.close()
+
+    def _asked(self, target: str) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        for connection in self._idle_ones():
+            try:
+                connection.request("GET", target, headers=self._headers)
+                return connection, connection.getresponse()
+            except (ConnectionError, http.client.HTTPException):
+                connection.close()  # the broker did so before
+        connection = self._connection()
+        try:
+            connection.request("GET", target, headers=self._headers)
+        except OSError as error:
+            connection.close()
+            raise AwayError(f"there is no admin port at {self.url}: {error.strerror or error}") from None
+        try:
+            return connection, connection.getresponse()
+        except BaseException:
+            connection.close()
+            raise
+
+    def _idle_ones(self) -> Iterator[http.client.HTTPConnection]:
+        with suppress(IndexError):
+            while True:
+                yield _idle(self.url).pop()
+
+    def _connection(self) -> http.client.HTTPConnection:
+        parts = urlsplit(self.url)
+        make = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        return make(parts.hostname or "", parts.port, timeout=self._timeout_s)
 
     def _refusal(self, status: int, body: bytes) -> Exception:
-        if status == 401:
+        if status == HTTPStatus.UNAUTHORIZED:
             return LogError(f"{self.url} asks for the right token: that of [admin] in the broker's configuration")
         try:
             text = str(json.loads(body)["error"])
         except (ValueError, KeyError, TypeError):
             text = f"it answered {status}: is that the admin port of a broker?"
-        return ValueError(text) if status == 400 else LogError(f"{self.url}: {text}")
+        if status == HTTPStatus.BAD_REQUEST:
+            return ValueError(text)
+        return (AwayError if status == HTTPStatus.SERVICE_UNAVAILABLE else LogError)(f"{self.url}: {text}")
+
+
+@lru_cache(BROKERS_MAX)
+def _idle(_url: str) -> deque[http.client.HTTPConnection]:
+    """The connections of this process that wait; the latest ones stay."""
+    return deque(maxlen=IDLE_MAX)

@@ -4,6 +4,9 @@ The answers of one partition of one log in one micro-batch are a batch of a writ
 ledger, named by the query, the broker and the partition. Run again, in whatever task, it is the same batch, and is not
 published again. Errors go to the broker as well, which tells them on `$processor/<name>/errors` as it does its own;
 they are not worth a failed query, so they are tried once.
+
+The task that has the answers publishes them itself. A sink of Spark would be two more Python processes for each batch:
+one that the answers go to by way of Java, and one that is told that they were written.
 """
 
 from __future__ import annotations
@@ -11,20 +14,14 @@ from __future__ import annotations
 import http.client
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
 
 from braidmq.pipeline.batches import RETRY_S, Batch
 from braidmq.pipeline.delegation import ERRORS_TIMEOUT_S, request
-from braidmq.pipeline.errors import MissingExtra
-from braidmq.pipeline.sink import SinkError, Written, query_and_batch
-
-try:
-    from pyspark.sql.datasource import DataSourceStreamArrowWriter
-except ImportError as error:
-    raise MissingExtra(error.name) from None
+from braidmq.pipeline.sink import query_and_batch
 
 ERRORS_MAX: Final = 100
 """Errors that a task tells one broker."""
@@ -32,21 +29,21 @@ ERRORS_MAX: Final = 100
 _log = logging.getLogger("braidmq.pipeline")
 
 
-class AnswerSink(DataSourceStreamArrowWriter):
-    """Options: `urls` (admin ports by the names of brokers, as JSON), `processor`, `token`."""
+class Publisher:
+    """For the answers of one task. `urls`: admin ports by the names of brokers."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._urls: dict[str, str] = json.loads(options["urls"])
-        self._processor = options["processor"]
-        self._token = options.get("token")
+    def __init__(self, processor: str, urls: Mapping[str, str], token: str | None) -> None:
+        self._processor = processor
+        self._urls = urls
+        self._token = token
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        query, batch = query_and_batch()
+    def passed_on(self, parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same rows; when they end, they are published."""
+        query, number = query_and_batch()
         going: dict[tuple[str, int], Batch] = {}
         errors: dict[str, list[dict[str, Any]]] = {}
-        rows = 0
         try:
-            for part in iterator:
+            for part in parts:
                 for row in part.to_pylist():
                     broker, partition = row["broker"], row["partition"]
                     if row["error"] is not None:
@@ -54,11 +51,11 @@ class AnswerSink(DataSourceStreamArrowWriter):
                         continue
                     key = (broker, partition)
                     if key not in going:
-                        name = f"{query}/{broker}/{partition}"
-                        going[key] = Batch(self._url(broker), self._token, name, batch, RETRY_S)
+                        writer = f"{query}/{broker}/{partition}"
+                        going[key] = Batch(self._urls[broker], self._token, writer, number, RETRY_S)
                     pairs = [(one["name"], one["value"]) for one in row["properties"] or ()]
                     going[key].add((row["topic"], row["payload"], row["qos"], row["retain"], pairs))
-                    rows += 1
+                yield part
             for each in going.values():
                 each.finish()
         finally:
@@ -66,12 +63,6 @@ class AnswerSink(DataSourceStreamArrowWriter):
                 each.close()
         for broker, found in errors.items():
             self._tell(broker, found)
-        return Written(rows, any(each.is_repeated for each in going.values()))
-
-    def _url(self, broker: str) -> str:
-        if broker not in self._urls:
-            raise SinkError(f"it is not known where {broker!r} is", "Start the query again: it joined since")
-        return self._urls[broker]
 
     def _tell(self, broker: str, errors: list[dict[str, Any]]) -> None:
         told = [
@@ -83,11 +74,11 @@ class AnswerSink(DataSourceStreamArrowWriter):
             _log.warning("processor %s: %s%s: %s", self._processor, one["what"], where, one["message"])
         body = json.dumps({"processor": self._processor, "errors": told}).encode()
         try:
-            url = self._url(broker)
+            url = self._urls[broker]
             status, _ = request(
                 url, self._token, "POST", "/processing/errors", body, "application/json", ERRORS_TIMEOUT_S
             )
             if status != http.client.OK:
                 _log.warning("%s does not take errors of processors (status %d)", url, status)
-        except (OSError, http.client.HTTPException, SinkError) as error:
+        except (OSError, http.client.HTTPException) as error:
             _log.warning("errors of %s could not be told to %s: %s", self._processor, broker, error)

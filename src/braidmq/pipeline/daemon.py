@@ -1,10 +1,25 @@
-"""Spark's daemon, which forks its Python workers, made quiet: `braidmq.pipeline.python` puts it in its place."""
+"""Spark's daemon, which forks its Python workers: `braidmq.pipeline.python` puts this one in its place.
+
+It is quiet when Java hangs up on a worker; and it has imported what workers need before it forks them, so that they are
+there at once, be it the first ones or those that come after a crash, and share that memory.
+"""
 
 from __future__ import annotations
 
+import gc
+import importlib
+import os
 import socket
+from contextlib import suppress
+from typing import Final
 
-from pyspark import daemon
+from braidmq.pipeline.unzipped import prefer_installed
+
+prefer_installed()
+
+from pyspark import daemon  # noqa: E402 - from where it is installed
+
+NEEDED: Final = ("pyspark.worker", "pandas", "pyarrow.compute", "braidmq.pipeline.stateful", "braidmq.pipeline.answers")
 
 _spark_worker = daemon.worker
 
@@ -16,6 +31,17 @@ def worker(sock: socket.socket, authenticated: bool) -> int:
         return 1
 
 
+def prepare() -> None:
+    """A process that forks may have no threads, and numpy would start some."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    for name in NEEDED:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+
+
 if __name__ == "__main__":
     daemon.worker = worker
+    prepare()
     daemon.manager()

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from braidmq.log.errors import LogError
+from braidmq.log.remote import AwayError
 from braidmq.pipeline import admin_port
 from braidmq.pipeline.logs import Patience, Place, SourceError
 from braidmq.pipeline.shipped import Shipped
@@ -128,9 +128,9 @@ class BrokerClient:
                 status, answer = request(self._place.where, self._place.token, method, path, body, kind)
                 if status != http.client.SERVICE_UNAVAILABLE:
                     return status, answer
-                patience.wait(_away(answer.decode(errors="replace")))
+                patience.wait(AwayError(answer.decode(errors="replace")))
             except (OSError, http.client.HTTPException) as error:
-                patience.wait(_away(str(error)))
+                patience.wait(AwayError(str(error)))
 
 
 def request(
@@ -144,10 +144,3 @@ def request(
         return response.status, response.read()
     finally:
         connection.close()
-
-
-def _away(text: str) -> LogError:
-    """As the log says it, so that it is waited for in the same way."""
-    found = LogError(text)
-    found.__context__ = ConnectionError(text)
-    return found

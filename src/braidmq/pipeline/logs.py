@@ -12,16 +12,13 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from http import HTTPStatus
-from http.client import HTTPException
 from pathlib import Path
 from typing import Final, TypeVar
-from urllib.error import HTTPError, URLError
 
 from braidmq.log.errors import LogError
 from braidmq.log.reader import INFO_NAME, Damage, LogReader, open_log
+from braidmq.log.remote import AwayError
 from braidmq.log.source import LogSource, LogState
-from braidmq.log.stream import CutShortError
 from braidmq.pipeline.errors import PipelineError
 from braidmq.pipeline.options import EARLIEST, LATEST, OptionError, Position, ReadOptions
 
@@ -80,7 +77,7 @@ class Patience:
         self._ends_at = time.monotonic() + place.retry_s
 
     def wait(self, error: LogError) -> None:
-        if not _may_pass(error):
+        if not isinstance(error, AwayError):  # there was an answer, and none that says: later
             raise SourceError(str(error)) from None
         if time.monotonic() + self._pause_s > self._ends_at:
             raise SourceError(
@@ -89,14 +86,6 @@ class Patience:
             ) from None
         time.sleep(self._pause_s)
         self._pause_s = min(2 * self._pause_s, RETRY_PAUSE_S_MAX)
-
-
-def _may_pass(error: LogError) -> bool:
-    """Whether there was no answer, or one that says: later. What the log made an error of tells."""
-    cause = error.__context__
-    if isinstance(cause, HTTPError):
-        return cause.code == HTTPStatus.SERVICE_UNAVAILABLE
-    return isinstance(cause, URLError | ConnectionError | TimeoutError | HTTPException | CutShortError)
 
 
 class Logs:

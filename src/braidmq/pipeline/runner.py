@@ -11,7 +11,10 @@ import os
 import runpy
 import socket
 import sys
+from contextlib import suppress
 from typing import Any
+
+from braidmq.pipeline.unzipped import prefer_installed
 
 PATH_VARIABLE = "PYTHON_WORKER_FACTORY_SOCK_PATH"
 BUFFER_BYTES = 65536
@@ -33,7 +36,9 @@ def connect(path: str) -> None:
 
 
 if __name__ == "__main__":
+    prefer_installed()
     if PATH_VARIABLE in os.environ:
         connect(os.environ[PATH_VARIABLE])
     del sys.argv[0]
-    runpy.run_module(sys.argv[0], run_name="__main__")
+    with suppress(ConnectionError):  # Java hangs up when a query is stopped
+        runpy.run_module(sys.argv[0], run_name="__main__")

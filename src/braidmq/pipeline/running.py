@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from braidmq.log.reader import between
 from braidmq.log.schema import PROPERTIES
 from braidmq.pipeline import reading
 from braidmq.pipeline.options import ReadOptions
@@ -77,7 +78,7 @@ class Memory:
     """Spools that a worker keeps between batches; a cache, and no more."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, Kind], Spools] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, Kind], tuple[Spools, int]] = OrderedDict()
         self._messages = 0
 
     def __len__(self) -> int:
@@ -86,18 +87,18 @@ class Memory:
 
     def take(self, folder: str, kind: Kind) -> Spools | None:
         """It is gone from here then: a task that fails leaves nothing half done."""
-        found = self._kept.pop((folder, kind), None)
-        if found is not None:
-            self._messages -= found.messages
+        found, messages = self._kept.pop((folder, kind), (None, 0))
+        self._messages -= messages
         return found
 
-    def keep(self, folder: str, spools: Spools) -> None:
+    def keep(self, folder: str, spools: Spools, messages: int) -> None:
+        """`messages`: how many are in the spools."""
         self.take(folder, spools.kind)
-        self._kept[folder, spools.kind] = spools
-        self._messages += spools.messages
+        self._kept[folder, spools.kind] = (spools, messages)
+        self._messages += messages
         while self._messages > CACHED_MESSAGES_MAX:
-            _, dropped = self._kept.popitem(last=False)
-            self._messages -= dropped.messages
+            _, (_, dropped) = self._kept.popitem(last=False)
+            self._messages -= dropped
 
 
 @cache
@@ -135,12 +136,11 @@ class Run:
     def answers(self, part: Part) -> Iterator[pa.RecordBatch]:
         """Processes a part; what comes of it."""
         piece = part.piece
-        spools = self.spools_at(part, piece.start)
+        spools, rows = self._begun(part)
         errors = 0
-        for batch in self._rows(piece, part, self._options):
-            found = list(self._step_all(batch, spools, part))
+        for batch in rows:
             shown = []
-            for message, outcome in found:
+            for message, outcome in self._step_all(batch, spools, part):
                 if isinstance(outcome, Failure):
                     errors += 1
                     if errors > ERROR_ROWS_MAX:
@@ -154,8 +154,37 @@ class Run:
             yield pa.RecordBatch.from_pylist([_error(piece, "function", text, None, None)], ANSWERS)
         self._finish(spools, piece)
 
+    def _begun(self, part: Part) -> tuple[Spools, Iterator[pa.RecordBatch]]:
+        """The spools of a part, and its rows."""
+        piece = part.piece
+        if not piece.place.is_remote:
+            return self.spools_at(part, piece.start), self._rows(piece, part, self._options)
+        spools = self._known(part, piece.start)
+        return spools, self._caught_up(spools, part)
+
+    def _caught_up(self, spools: Spools, part: Part) -> Iterator[pa.RecordBatch]:
+        """The rows of a part; those before it that are not in the spools yet are put in on the way. To ask the broker
+        twice would take longer than all else that is done for a small batch."""
+        piece = part.piece
+        for batch in self._rows(replace(piece, start=spools.at), part, self._options):
+            before, rows = between(batch, 0, piece.start), between(batch, piece.start, piece.until)
+            if before.num_rows:
+                spools.put(before, part.firsts)
+            if rows.num_rows:
+                yield rows
+
     def spools_at(self, part: Part, offset: int) -> Spools:
         """The spools of a part's partition, as they are before an offset."""
+        found = self._known(part, offset)
+        if found.at < offset:
+            lenient = replace(self._options, fail_on_data_loss=False)
+            for batch in self._rows(replace(part.piece, start=found.at, until=offset), part, lenient):
+                found.put(batch, part.firsts)
+            found.at = offset
+        return found
+
+    def _known(self, part: Part, offset: int) -> Spools:
+        """The same as they are before that offset or an earlier one."""
         piece, firsts = part.piece, part.firsts
         kind = Kind(self._processor.topic, self._processor.spool, piece.log_id, piece.partition, firsts is not None)
         found = memory().take(self._folder, kind)
@@ -168,11 +197,6 @@ class Run:
             found = self._entered(found, kind, part, offset)
         elif found is None:
             found = Spools(kind, self._begin(piece, offset))
-        if found.at < offset:
-            lenient = replace(self._options, fail_on_data_loss=False)
-            for batch in self._rows(replace(piece, start=found.at, until=offset), part, lenient):
-                found.put(batch, firsts)
-            found.at = offset
         return found
 
     def _begin(self, piece: Piece, offset: int) -> int:
@@ -194,34 +218,42 @@ class Run:
     def _rows(self, piece: Piece, part: Part, options: ReadOptions) -> Iterator[pa.RecordBatch]:
         return reading.piece_rows(piece, options, filters_of(self._processor.topic, part.firsts))
 
-    def _step_all(
-        self, batch: pa.RecordBatch, spools: Spools, part: Part
-    ) -> Iterator[tuple[Message, Output | Failure]]:
+    def _step_all(self, batch: pa.RecordBatch, spools: Spools, part: Part) -> list[tuple[Message, Output | Failure]]:
+        """What comes of some rows. Most come to nothing, and there are many: so little is done for each."""
         processor, firsts = self._processor, part.firsts
+        known = spools.by_topic
+        found: list[tuple[Message, Output | Failure]] = []
+        messages = messages_of(batch)
+        message: Message | None = None
         with TimeLimit(processor.time_limit_s) as limit:
-            for message in messages_of(batch):
-                spool = spools.spool_of(message, firsts)
-                if spool is None:
-                    continue
-                outcome: Output | Failure | None
+            while True:
                 try:
-                    limit.running = message.offset
-                    outcome = spool_step(processor, spool, message)
+                    for message in messages:
+                        spool = known.get(message.topic) if firsts is None else None
+                        if spool is None:
+                            spool = spools.spool_of(message, firsts)
+                            if spool is None:
+                                continue
+                        limit.running = message.offset
+                        outcome = spool_step(processor, spool, message)
+                        if outcome is not None:
+                            found.append((message, outcome))
                     limit.running = -1
+                    return found
                 except TookTooLong:
                     limit.running = -1
-                    yield message, Failure("function", f"it took more than {processor.time_limit_s:g} s")
-                    continue
-                if outcome is not None:
-                    yield message, outcome
+                    if message is not None and not (found and found[-1][0] is message):
+                        text = f"it took more than {processor.time_limit_s:g} s"
+                        found.append((message, Failure("function", text)))
 
     def _finish(self, spools: Spools, piece: Piece) -> None:
         spools.at = piece.until
         if forgotten := spools.bound(self._topics_max):
             _log.warning("%d topics of partition %d had their spools taken: too many", forgotten, piece.partition)
-        if self._folder and spools.rows_since >= max(SNAPSHOT_ROWS_MIN, SNAPSHOT_SHARE * spools.messages):
+        messages = spools.messages
+        if self._folder and spools.rows_since >= max(SNAPSHOT_ROWS_MIN, SNAPSHOT_SHARE * messages):
             Snapshots(self._folder, spools.kind).write(spools, piece.start)
-        memory().keep(self._folder, spools)
+        memory().keep(self._folder, spools, messages)
 
 
 NAMED_TOPICS_MAX: Final = 64

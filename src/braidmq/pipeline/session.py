@@ -58,8 +58,10 @@ QUICK_PARTITIONS: Final = "2"
 def session(name: str, master: str | None = None, *, quick: bool = False, **settings: str) -> SparkSession:
     """The SparkSession of this process: made if there is none yet.
 
-    `quick` is for short work such as tests: it starts sooner and is slower at what takes long. `settings` are Spark's
-    own (`**{"spark.executor.memory": "2g"}`) and go over the defaults here. A PipelineError says why there is none.
+    `quick` is for short work such as tests, and for streams of small batches, such as processors: Java compiles far
+    less, so that it starts sooner and leaves the machine to the rest; it is slower at what takes long. `settings` are
+    Spark's own (`**{"spark.executor.memory": "2g"}`) and go over the defaults here. A PipelineError says why there is
+    none.
     """
     remote = _remote(master)
     _need(NEEDED if remote is None else (*NEEDED, *NEEDED_BY_CONNECT), connect=remote is not None)

@@ -7,9 +7,11 @@ of Spark begin with what the edge handed over, at the offset where Spark's turn 
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Final
+from itertools import repeat
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -137,17 +139,28 @@ def messages_of(batch: pa.RecordBatch) -> Iterator[Message]:
     columns = {name: batch.column(name) for name in batch.schema.names}
     return map(
         Message,
-        columns["topic"].to_pylist(),
+        _texts(columns["topic"]),
         columns["payload"].to_pylist(),
         columns["qos"].to_pylist(),
         columns["retain"].to_pylist(),
         _seconds(columns["published_at"]),
         _seconds(columns["received_at"]),
-        columns["origin"].to_pylist(),
-        columns["client"].to_pylist(),
+        _texts(columns["origin"]),
+        _texts(columns["client"]),
         _pairs(columns["properties"]),
         columns["offset"].to_pylist(),
     )
+
+
+def _texts(column: pa.Array) -> Iterator[Any]:
+    """Texts that come again and again: one object each, however many spools they stand in."""
+    coded = column.dictionary_encode()
+    known = [None if text is None else sys.intern(text) for text in coded.dictionary.to_pylist()]
+    if len(known) == 1 and not coded.null_count:
+        return repeat(known[0], len(column))
+    if coded.null_count:
+        return (None if code is None else known[code] for code in coded.indices.to_pylist())
+    return map(known.__getitem__, coded.indices.to_pylist())
 
 
 def _seconds(column: pa.Array) -> list[float]:

@@ -22,6 +22,7 @@ import pyarrow as pa
 from braidmq.log.filters import TopicFilters
 from braidmq.log.schema import partition_of
 from braidmq.log.source import LogState
+from braidmq.pipeline.answers import Publisher
 from braidmq.pipeline.delegation import BrokerClient, Delegated
 from braidmq.pipeline.errors import MissingExtra, PipelineError
 from braidmq.pipeline.logs import Logs, Place
@@ -33,7 +34,7 @@ from braidmq.pipeline.stream import Offsets, StreamReader
 from braidmq.processors.processor import SpoolState
 
 try:
-    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, DataSourceStreamWriter, InputPartition
+    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
     from pyspark.sql.types import StructType
 except ImportError as error:
     raise MissingExtra(error.name) from None
@@ -52,6 +53,9 @@ SETUP: Final = "setup"
 """The option that says which processor it is; the others are those of the format "braidmq"."""
 SNAPSHOTS: Final = "spools"
 """The folder of snapshots below a checkpoint."""
+ORIGIN: Final = "origin"
+SINK: Final = "noop"
+"""Answers are published where they are made; what comes to Spark of them only counts."""
 TRIGGER_MS: Final = 50
 SHARE_ROWS_MIN: Final = 4_000
 """Rows from which another task is worth what it costs."""
@@ -63,6 +67,8 @@ class Setup(msgspec.Struct, frozen=True):
     shipped: Shipped
     folder: str
     is_delegated: bool
+    publish: str | None = None
+    """Whether answers are published, and where: at this admin port, or at the broker that they came from (`ORIGIN`)."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +79,7 @@ class Share(InputPartition):
 
 
 class ProcessorSource(DataSource):
-    """What a processor says to what brokers logged; and a way to publish it."""
+    """What a processor says to what brokers logged."""
 
     @classmethod
     def name(cls) -> str:
@@ -86,11 +92,6 @@ class ProcessorSource(DataSource):
         options = dict(self.options)
         setup = msgspec.json.decode(options.pop(SETUP), type=Setup)
         return ProcessorStream(setup, replace(ReadOptions.parse(options), topics=(setup.shipped.topic,)))
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
-        from braidmq.pipeline.answers import AnswerSink
-
-        return AnswerSink(self.options)
 
 
 class ProcessorStream(StreamReader):
@@ -113,7 +114,7 @@ class ProcessorStream(StreamReader):
         return found
 
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
-        states = self.logs.states()
+        states = self._states_for(end)
         starts, ends = self._resumed(start, states), self._resumed(end, states)
         parts: list[Part] = []
         for broker, state in states.items():
@@ -123,7 +124,13 @@ class ProcessorStream(StreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Share)
-        return self._run().answers_of(partition.parts)
+        found = self._run().answers_of(partition.parts)
+        publish = self._setup.publish
+        if publish is None:
+            return found
+        places = {part.piece.broker: part.piece.place.where for part in partition.parts}
+        urls = {broker: where if publish == ORIGIN else publish for broker, where in places.items()}
+        return Publisher(self._setup.shipped.name, urls, self._options.token).passed_on(found)
 
     def _parts(self, broker: str, state: LogState, start: int, until: int) -> list[Part]:
         place = self.logs.place(broker)
@@ -202,12 +209,16 @@ def answers(
     spark: SparkSession, shipped: Shipped, options: Mapping[str, str], *, folder: str = "", delegated: bool = False
 ) -> DataFrame:
     """What a processor says, as a streaming table (`running.ANSWERS`). `options` are those of the format "braidmq"."""
+    return _table(spark, Setup(shipped, folder, delegated), options)
+
+
+def _table(spark: SparkSession, setup: Setup, options: Mapping[str, str]) -> DataFrame:
     read = ReadOptions.parse(options)  # what is wrong with them is said now
-    if delegated and not read.brokers:
+    if setup.is_delegated and not read.brokers:
         raise OptionError("what edges delegate is asked of their brokers", "Name their admin ports with `brokers`")
     spark.dataSource.register(ProcessorSource)
-    setup = msgspec.json.encode(Setup(shipped, folder, delegated)).decode()
-    return spark.readStream.format(FORMAT).options(**options).option(SETUP, setup).load()
+    text = msgspec.json.encode(setup).decode()
+    return spark.readStream.format(FORMAT).options(**options).option(SETUP, text).load()
 
 
 def start(
@@ -229,18 +240,15 @@ def start(
     read = ReadOptions.parse(options)
     if publish is None and not read.brokers:
         raise OptionError("logs are read from files, so it is not known where to publish", "Say it with `publish`")
-    logs = Logs(read)
-    places = {broker: logs.place(broker) for broker in logs.states()}
-    urls = {broker: publish or place.where for broker, place in places.items()}
+    logs = Logs(read)  # brokers that cannot be asked are told now
     if delegated:
-        shipped = _at_edges(shipped, places)
-    table = answers(spark, shipped, options, folder=snapshot_folder(checkpoint), delegated=delegated)
-    writer = table.writeStream.format(FORMAT).queryName(f"processor {shipped.name}")
-    writer = writer.option("urls", msgspec.json.encode(urls).decode()).option("processor", shipped.name)
-    if read.token:
-        writer = writer.option("token", read.token)
+        shipped = _at_edges(shipped, {broker: logs.place(broker) for broker in logs.states()})
+    setup = Setup(shipped, snapshot_folder(checkpoint), delegated, publish or ORIGIN)
     return (
-        writer.option("checkpointLocation", checkpoint)
+        _table(spark, setup, options)
+        .writeStream.format(SINK)
+        .queryName(f"processor {shipped.name}")
+        .option("checkpointLocation", checkpoint)
         .outputMode("append")
         .trigger(processingTime=f"{trigger_ms} milliseconds")
         .start()

@@ -48,9 +48,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = columns
         self._logs: Logs | None = None
         self._target: dict[str, int] | None = None
+        self._states: dict[str, LogState] = {}
+        """As they were when the last batch was made; its rows are there."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_logs": None}  # a task has what it needs in its pieces
+        return self.__dict__ | {"_logs": None, "_states": {}}  # a task has what it needs in its pieces
 
     @property
     def logs(self) -> Logs:
@@ -74,7 +76,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _written(states, {broker: state.next_offset for broker, state in states.items()})
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's name
-        states = self.logs.states()
+        states = self._states = self.logs.states()
         starts = self._resumed(start, states)
         ends = {
             broker: max(starts[broker], self._end(broker, starts[broker], state)) for broker, state in states.items()
@@ -84,7 +86,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _written(states, ends)
 
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
-        states = self.logs.states()
+        states = self._states_for(end)
         starts, ends = self._resumed(start, states), self._resumed(end, states)
         ranges = []
         for broker, state in states.items():
@@ -96,6 +98,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, plan.Task)
         return reading.rows(partition, self._options, self._options.topics, self._columns)
+
+    def _states_for(self, end: Offsets) -> dict[str, LogState]:
+        """The logs of a batch: as `latestOffset` saw them just now, or, for a batch that is run again, as they are."""
+        ends, seen = _read(end), self._states
+        if ends.keys() == seen.keys() and all(
+            at["log"] == seen[broker].id and at["offset"] <= seen[broker].next_offset for broker, at in ends.items()
+        ):
+            return seen
+        return self.logs.states()
 
     def _end(self, broker: str, start: int, state: LogState) -> int:
         """How far the log of a broker may be read now, by a query that has done all below `start`."""

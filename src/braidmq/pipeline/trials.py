@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from braidmq.pipeline.errors import MissingExtra, PipelineError
+from braidmq.pipeline.player import played
 from braidmq.sim.rows import COLUMNS, Row, name_of, row_of, trial_of
 
 try:
@@ -27,6 +28,7 @@ except ImportError as error:
 import braidmq
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     from braidmq.sim.trial import Trial
@@ -41,7 +43,7 @@ TASKS_A_CORE: Final = 4
 _ARROW: Final[dict[type, pa.DataType]] = {str: pa.string(), int: pa.int64(), float: pa.float64()}
 SCHEMA: Final = pa.schema([(name, _ARROW[kind]) for name, kind in COLUMNS.items()])
 
-Player = Callable[[list[str]], pa.Table]
+Play = Callable[[list[str]], pa.Table]
 """Plays trials, given by their names, and returns their rows."""
 
 
@@ -92,7 +94,7 @@ class TrialTable:
 
 
 def play_all(
-    trials: Iterable[Trial], table: TrialTable, play: Player, cores: int, on_progress: Callable[[int, int], None]
+    trials: Iterable[Trial], table: TrialTable, play: Play, cores: int, on_progress: Callable[[int, int], None]
 ) -> int:
     """Plays what the table does not have yet, and returns how many it had. Calls back with how many of all are done."""
     names = [name_of(trial) for trial in trials]
@@ -113,19 +115,36 @@ def play_all(
 
 def play_here(names: list[str]) -> pa.Table:
     """In this process, one after the other."""
-    return pa.Table.from_batches([_played(names)])
+    rows: list[Row] = []
+    for name in names:
+        rows.append(row_of(trial_of(name)))
+        gc.collect()  # a network is all circles, and old by now
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
-def on_spark(spark: SparkSession, cores: int) -> Player:
+def on_spark(context: SparkContext, cores: int) -> Play:
     """As tasks of Spark: each plays some trials, and what they are travels with it."""
 
     def play(names: list[str]) -> pa.Table:
-        def played(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        tasks = min(len(names), TASKS_A_CORE * cores)
+        parts = [names[number::tasks] for number in range(tasks)]
+        rows = context.parallelize(parts, tasks).flatMap(played).collect()
+        return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+    return play
+
+
+def on_connect(spark: SparkSession, cores: int) -> Play:
+    """The same over Spark Connect, which has tables alone."""
+
+    def play(names: list[str]) -> pa.Table:
+        def some(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
-                yield _played([names[number] for number in batch.column(0).to_pylist()])
+                rows = played([names[number] for number in batch.column(0).to_pylist()])
+                yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
 
         numbers = spark.range(0, len(names), 1, min(len(names), TASKS_A_CORE * cores))
-        return numbers.mapInArrow(played, _spark_schema()).toArrow().cast(SCHEMA)
+        return numbers.mapInArrow(some, _spark_schema()).toArrow().cast(SCHEMA)
 
     return play
 
@@ -133,11 +152,3 @@ def on_spark(spark: SparkSession, cores: int) -> Player:
 def _spark_schema() -> str:
     words = {str: "string", int: "bigint", float: "double"}
     return ", ".join(f"{name} {words[kind]}" for name, kind in COLUMNS.items())
-
-
-def _played(names: list[str]) -> pa.RecordBatch:
-    rows: list[Row] = []
-    for name in names:
-        rows.append(row_of(trial_of(name)))
-        gc.collect(1)
-    return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)

@@ -1,0 +1,147 @@
+"""The command `braidmq demo`: the brokers in this process, as `braidmq up --brokers` runs them; the rest in another."""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+from urllib.parse import urlsplit
+
+import typer
+
+from braidmq.cli import output
+from braidmq.cli.demo.order import COMPUTE_MAX, LOGGED, PROCESSOR, Order, SiteOrder
+from braidmq.cli.demo.showing import Showing
+from braidmq.cli.errors import UsageError
+from braidmq.cli.up import (
+    SITES_MAX,
+    announce_sites,
+    announce_sites_json,
+    broker_environment,
+    own_name,
+    read_sites,
+    serve_braid,
+    told_troubles,
+)
+
+if TYPE_CHECKING:
+    from braidmq.broker.config.settings import Config
+    from braidmq.broker.sites import Site
+
+app = typer.Typer(add_completion=False)
+
+SECONDS: Final = 20.0
+
+HELP: Final = (
+    "Run a braid of three sites, as `braidmq up --brokers 3` does, and show on it what BraidMQ is for.\n\n"
+    "Six simulated buses publish how many passengers they have, as MQTT clients of two sites. A small Python function "
+    "finds the crowded ones: beside the brokers for as many buses as there is room for, and on Spark for the others. A "
+    "control room at the third site gets the alerts of both. Then a summary says what happened where, and the brokers "
+    "stay until Ctrl-C.\n\n"
+    "Clients of yours are welcome meanwhile: the demonstration keeps to topics below bus/. Where Spark or Java is "
+    "missing, that is said, and all is done at the edge. Exit codes are those of `up`; with --once 1 if an alert is "
+    "missing."
+)
+EXAMPLES: Final = output.examples(
+    ("All of it, on ports 1883 to 1885", "braidmq demo"),
+    ("Without Spark, which starts in some seconds less", "braidmq demo --no-spark"),
+    (
+        "For a script: free ports, JSON, and the end after the summary",
+        "braidmq demo --port 0 --admin-port 0 --json --once",
+    ),
+    ("The brokers alone", "braidmq up --brokers 3"),
+)
+
+
+@app.command("demo", help=HELP, epilog=EXAMPLES)
+def demo(
+    port: Annotated[
+        int, typer.Option("-p", "--port", min=0, max=65535, help="Of the first site, others follow; 0 takes any free.")
+    ] = 1883,
+    admin_port: Annotated[
+        int | None,
+        typer.Option("--admin-port", min=0, max=65535, help="Of the first site, others follow; 9883 if not given."),
+    ] = None,
+    data: Annotated[Path, typer.Option("-d", "--data", help="The folder of the stores and logs.")] = Path("data"),
+    brokers: Annotated[int, typer.Option("--brokers", min=1, max=SITES_MAX, metavar="N", help="Sites.")] = 3,
+    seconds: Annotated[
+        float,
+        typer.Option("--seconds", min=1.0, max=3600.0, help="How long buses drive once Spark is there, or at all."),
+    ] = SECONDS,
+    spark: Annotated[bool, typer.Option("--spark/--no-spark", help="With Spark, if it can be had.")] = True,
+    master: Annotated[
+        str | None, typer.Option("--master", metavar="MASTER", help="Of Spark; this machine if not given.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="End after the summary.")] = False,
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], typer.Option("--log-level", help="What brokers log.")
+    ] = "warning",
+    json_lines: output.JsonOption = False,
+    color: output.ColorOption = output.Color.AUTO,
+) -> None:
+    if master is not None and not spark:
+        raise UsageError("--master together with --no-spark", "Leave one of the two out.")
+    from braidmq.broker.config.load import load
+
+    has_log = all(find_spec(name) for name in ("pyarrow", "numpy"))
+    no_spark = _why_no_spark(has_log) if spark else "it was not asked for (--no-spark)"
+    overrides: dict[str, object] = {
+        "listeners[0].port": port,
+        "admin.port": admin_port,
+        "data": str(data),
+        "log.level": log_level,
+        "log.topics": [LOGGED] if has_log else None,
+        "processor": [{"file": PROCESSOR}],
+    }
+    showing = Showing(once=once)
+
+    def read_all() -> list[Config]:
+        """At first the edge has no room for all buses if Spark is there for the others; in the end it has."""
+        room = None if no_spark or showing.has_room else COMPUTE_MAX
+        settings = {"processing.compute_max": room}
+        return read_sites(brokers, partial(load, None, broker_environment()), overrides, settings)
+
+    def announce(sites: list[Site]) -> None:
+        (announce_sites_json if json_lines else announce_sites)(sites)
+        admin = read_all()[0].admin
+        showing.start(
+            Order(
+                [_site(site) for site in sites],
+                None if admin is None else admin.token,
+                seconds,
+                no_spark,
+                master,
+                str(data),
+                own_name(),
+                json_lines,
+            )
+        )
+
+    try:
+        with told_troubles():
+            code = serve_braid(read_all, announce)
+    finally:
+        result = showing.end()
+    raise typer.Exit(code or (result if once else 0))
+
+
+def _why_no_spark(has_log: bool) -> str:
+    """What is missing, as far as it can be seen without starting it; empty if nothing is."""
+    from braidmq.pipeline.errors import INSTALL
+    from braidmq.pipeline.java import JavaMissing, find
+
+    if not has_log or not find_spec("pyspark"):
+        return f"it is not installed: {INSTALL}"
+    try:
+        find()
+    except JavaMissing as error:
+        return f"{error.text}. {error.hint}"
+    return ""
+
+
+def _site(site: Site) -> SiteOrder:
+    def address(scheme: str) -> str:
+        return next(one for one in site.addresses if urlsplit(one).scheme == scheme)
+
+    return SiteOrder(site.name, address("mqtt"), address("http"))

@@ -1,0 +1,106 @@
+"""Spark's half of the demonstration: the query of `braidmq process spark --delegated`, on a thread of this process."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from braidmq.cli.demo.order import PROCESSOR, Order
+from braidmq.cli.process_spark import MASTER
+from braidmq.pipeline.errors import PipelineError, from_spark
+from braidmq.processors.processor import ProcessorError
+
+START_MAX_S: Final = 180.0
+POLL_S: Final = 0.2
+JOIN_S: Final = 5.0
+
+
+class SparkHalf:
+    """`state` is starting, running, failed or ended; `why` says why it failed."""
+
+    def __init__(self, order: Order) -> None:
+        self.state = "starting"
+        self.why = ""
+        self.took_s = 0.0
+        """From the beginning to its first batch."""
+        self.ran_at = math.inf
+        """When it was there, by the monotonic clock."""
+        self._order = order
+        self._ending = threading.Event()
+        self._spark: Any = None
+        self._query: Any = None
+        self._thread = threading.Thread(target=self._run, name="spark", daemon=True)
+
+    def begin(self) -> None:
+        self._thread.start()
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        try:
+            self._start()
+            while not self._ending.wait(POLL_S):
+                if not self._query.isActive:
+                    raise self._query.exception() or PipelineError("the query has ended")
+                if self.state == "starting" and self._query.lastProgress is not None:
+                    self.ran_at = time.monotonic()
+                    self.took_s = self.ran_at - began
+                    self.state = "running"
+        except PipelineError as error:
+            self._fail(error.text, error.hint)
+        except ProcessorError as error:
+            self._fail(str(error), "")
+        except Exception as error:  # Spark and Java throw many kinds
+            found = from_spark(error)
+            self._fail(found.text, found.hint)
+
+    def give_up(self) -> None:
+        """It takes too long."""
+        self._fail(f"it did not start within {START_MAX_S:g} s", "See `braidmq doctor --spark`")
+
+    def _fail(self, text: str, hint: str) -> None:
+        if not self._ending.is_set():
+            self.why = f"{text.rstrip('.')}. {hint}" if hint else text
+            self.state = "failed"
+
+    def _start(self) -> None:
+        from braidmq.pipeline.session import session
+        from braidmq.pipeline.shipped import Shipped
+        from braidmq.pipeline.stateful import start
+
+        order = self._order
+        options = {"brokers": ",".join(site.admin for site in order.bus_sites)}
+        if order.token is not None:
+            options["token"] = order.token
+        self._spark = session("braidmq demo", order.master or MASTER, quick=True)
+        self._query = start(self._spark, Shipped.of(PROCESSOR), options, self._checkpoint(options), delegated=True)
+
+    def _checkpoint(self, options: dict[str, str]) -> str:
+        """One for each set of logs: a checkpoint is of no use with others."""
+        from braidmq.pipeline.logs import Logs
+        from braidmq.pipeline.options import ReadOptions
+
+        states = Logs(ReadOptions.parse(options)).states()
+        names = ",".join(f"{broker}={state.id}" for broker, state in sorted(states.items()))
+        digest = hashlib.sha256(names.encode()).hexdigest()[:12]
+        return str(Path(self._order.data, "demo", f"checkpoint-{digest}").absolute())
+
+    def end(self) -> None:
+        """Ends the query, Spark and Java. While it starts there is nothing to end yet: Java ends with this process."""
+        self._ending.set()
+        if self._query is None:
+            return
+        self._thread.join(JOIN_S)
+        from braidmq.pipeline.context import end_java
+
+        with contextlib.suppress(Exception):  # whatever is left of it
+            if context := getattr(self._spark, "_sc", None):  # there is none with Spark Connect
+                context.setLogLevel("OFF")
+            self._query.stop()
+            self._spark.stop()
+        end_java()
+        self.state = "ended"

@@ -1,0 +1,84 @@
+"""A SparkContext alone, without SQL: for work that is tasks and no tables. It takes a third of what a session costs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from braidmq.pipeline import java, package
+from braidmq.pipeline.classes import ClassArchive
+from braidmq.pipeline.errors import MissingExtra, PipelineError
+from braidmq.pipeline.session import LOOPBACK, defaults, is_local, on_this_machine
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+UNIX_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
+"""They are for many short tasks, and want a daemon that imports much before it begins (`braidmq.pipeline.python`)."""
+JAVA_END_S: Final = 20.0
+
+
+@contextmanager
+def context(name: str, master: str) -> Iterator[SparkContext]:
+    """On any master but Spark Connect; a PipelineError says why there is none. Java has ended behind it."""
+    try:
+        from pyspark import SparkConf, SparkContext
+        from pyspark.errors import PySparkException
+    except ImportError as error:
+        raise MissingExtra(error.name) from None
+    found = java.find()
+    os.environ.pop("SPARK_REMOTE", None)  # a master was asked for: Spark refuses to be told both
+    os.environ["JAVA_HOME"] = str(found.home)
+    if on_this_machine(master):
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings = SparkConf().setAppName(name).setMaster(master)
+    settings.setAll([*defaults(master, quick=True).items()])
+    settings.set(UNIX_SOCKETS, "false")
+    options = settings.get(JAVA_OPTIONS) or ""
+    archive = ClassArchive(found, options)
+    settings.set(JAVA_OPTIONS, f"{options} {archive.options}")
+    try:
+        made = SparkContext(conf=settings)
+    except PySparkException as error:
+        raise PipelineError(f"Spark did not start: {error}", "`braidmq doctor --spark` looks for the cause") from error
+    except Exception as error:  # what Java throws comes as one of many kinds
+        words = str(error).strip().split("\n", 1)[0][:500]
+        hint = "Is that the address of a master that runs?"
+        raise PipelineError(f"Spark did not start on {master}: {words}", hint) from error
+    try:
+        if not is_local(master):
+            made.addPyFile(str(package.zipped()))
+        yield made
+    finally:
+        made.stop()
+        if end_java():
+            archive.keep()
+
+
+def end_java() -> bool:
+    """Ends the Java of this process, which would end a moment behind it; whether it ended by itself."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    if gateway is None or process is None:
+        return False
+    with contextlib.suppress(Exception):
+        gateway.shutdown()
+    with contextlib.suppress(OSError, ValueError):
+        process.stdin.close()
+    SparkContext._gateway = SparkContext._jvm = None
+    try:
+        process.wait(JAVA_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return False
+    return True

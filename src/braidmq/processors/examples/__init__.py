@@ -1,0 +1,1 @@
+"""Message processors to try out, and to begin one's own with."""
