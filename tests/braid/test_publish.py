@@ -98,6 +98,22 @@ def test_no_broker_without_a_matching_subscriber_receives_a_message() -> None:
     assert {place for hop in sites.sent for place in hop} == {0, 2, 3}
 
 
+@pytest.mark.parametrize("method", ["adaptive", "suzaku"])  # in a Skip Graph publishers relay what others publish
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_what_many_sites_publish_goes_to_those_who_want_it_and_to_no_other_publisher(method: str, qos: int) -> None:
+    sites = Sites(8, method=method)
+    sites.client(3).subscribe("alarm", qos)
+    publishers = {number: sites.client(number) for number in (0, 1, 2, 4, 5)}
+    for publisher in publishers.values():
+        publisher.publish("alarm", b"first", qos)
+    sites.run(2)
+    for number, publisher in publishers.items():
+        sites.sent.clear()
+        publisher.publish("alarm", b"x", qos)
+        sites.run(2)
+        assert {to for _, to in sites.sent} == {3}, f"what {number} published"
+
+
 @pytest.mark.parametrize("qos", [0, 1])
 def test_a_topic_that_came_from_elsewhere_first_leaves_when_it_is_published_here(qos: int) -> None:
     sites = Sites(3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from random import Random
 from statistics import mean
 
@@ -151,6 +152,25 @@ def test_answers_up_the_tree_are_no_crowd_at_the_root(overlay: str) -> None:
         came[answering] = post.answers[0]
     assert came[Answering.DIRECT] >= 199
     assert came[Answering.UP_THE_TREE] <= 60  # those that the root knows itself: over Suzaku, backups are among them
+
+
+@OVERLAYS
+@pytest.mark.parametrize(("brokers", "keys"), [(9, 5), (40, 1), (40, 6)])
+def test_who_proves_that_nobody_is_before_the_first_does_not_get_it(overlay: str, brokers: int, keys: int) -> None:
+    post = Post(overlay, some_keys(brokers, keys, 1), 2)
+    tried = 0
+    for low, high in pairwise(post.members[:: max(1, len(post.members) // 7)]):
+        above = low + b"\0"  # the node at `low` has to answer for what is before the first
+        wanted = {address for address, one in post.overlays.items() if one.view.own_inside(above, high)}
+        for sender, one in post.overlays.items():
+            if not one.view.inside(above, high, post.sim.now):
+                continue  # it can only hand it to somebody outside
+            tried += 1
+            post.receipts.clear()
+            assert post.deliver(sender, above, high, timeout_s=5.0).complete
+            assert post.reached() == post.inside(above, high)
+            assert set(post.receipts) <= wanted
+    assert tried > brokers
 
 
 @OVERLAYS

@@ -10,6 +10,9 @@ fast (a hop that is not acknowledged is split again without the silent one), slo
 both. And it can be for those only for whom a condition holds: ranges whose aggregate rules it out are left out, and
 what is not known counts as a match.
 
+What lies before the first node that is known in a range is proven by a node outside of it, who has no use for the
+message: it gets a `Probe` without it. If somebody does stand there, the sender is asked for the message (`Wanted`).
+
 A delivery to a part of a segment may pass nodes that stand before that part. Where those must not see it
 (`Plan.within`), it begins at an entrance, a node inside, and goes from there only to others inside.
 """
@@ -104,6 +107,27 @@ class Deliver(Message, frozen=True, array_like=True, gc=False):
     plan: Plan
     to: tuple[Key, ...] = ()
     avoid: tuple[Key, ...] = ()
+
+
+class Probe(Message, frozen=True, array_like=True, gc=False):
+    """As `Deliver`, without what is delivered, for ranges in which nobody is known."""
+
+    root: Address
+    number: int
+    attempt: int
+    ranges: tuple[KeyRange, ...]
+    hops: int
+    to: tuple[Key, ...]
+    avoid: tuple[Key, ...]
+
+
+class Wanted(Message, frozen=True, array_like=True, gc=False):
+    """There are nodes in ranges of a probe, and what each of them has to see to."""
+
+    number: int
+    attempt: int
+    pieces: tuple[tuple[Peer, KeyRange], ...]
+    hops: int
 
 
 class Vacant(Message, frozen=True, array_like=True, gc=False):
@@ -312,6 +336,44 @@ class RangeDelivery(Service):
         self._spread(message, origin, ())
         return Accepted() if fast else None
 
+    @handles(Probe)
+    def on_probe(self, origin: Address, probe: Probe) -> Reply:
+        """Answers for what is empty, sends on what others know better, and asks for the message where somebody is."""
+        view, now = self.overlay.view, self.host.now()
+        if probe.hops > HOPS_MAX or not view.own:
+            return None
+        avoid = tuple(dict.fromkeys((*probe.avoid, *(key for key in probe.to if key not in view.own))))[-AVOID_MAX:]
+        covered: list[KeyRange] = []
+        wanted: list[tuple[Peer, KeyRange]] = []
+        for low, high in probe.ranges:
+            parts = split(view, low, high, Cut.RIGHT, now, avoid)
+            if parts.keys:
+                wanted.append((view.own[parts.keys[0]].me, (low, high)))
+                continue
+            covered += parts.covered
+            for peer, piece in (*parts.pieces, *parts.heads):
+                if low <= peer.key < high:
+                    wanted.append((peer, piece))
+                else:
+                    onward = (probe.root, probe.number, probe.attempt, (piece,), probe.hops + 1, (peer.key,), avoid)
+                    self.host.send(peer.address, Probe(*onward))
+        if covered:
+            answer = Covered(probe.root, probe.number, probe.attempt, tuple(covered), (), 0.0, ())
+            self._answer(answer, probe.root)
+        if wanted:
+            self.host.send(probe.root, Wanted(probe.number, probe.attempt, tuple(wanted), probe.hops))
+        return None
+
+    @handles(Wanted)
+    def on_wanted(self, _origin: Address, told: Wanted) -> Reply:
+        """Sends the message to those who were not known. What is lost on the way is a gap, and repeated like any."""
+        mine = self._open.get(told.number)
+        if mine is not None and mine.message.attempt == told.attempt:
+            whole = msgspec.structs.replace(mine.message, hops=told.hops)
+            for peer, piece in told.pieces:
+                self.host.send(peer.address, _onward(whole, (piece,), (peer.key,)))
+        return None
+
     @handles(Vacant)
     def on_vacant(self, origin: Address, told: Vacant) -> Reply:
         """Passes over what is gone, until the overlay has learnt better."""
@@ -334,6 +396,14 @@ class RangeDelivery(Service):
         age_s = 0.0
         parcels: dict[Address, list[KeyRange]] = {}
         peers: dict[Address, dict[Key, Peer]] = {}
+        heads: list[tuple[Peer, KeyRange]] = []
+        may_probe = (
+            plan.answering is Answering.DIRECT
+            and plan.retrying in _SLOW
+            and plan.condition is None
+            and plan.within is None
+            and not message.attempt
+        )
         for low, high in new:
             if passed_over:
                 parts = split(view, low, high, plan.cut, now, passed_over)
@@ -341,7 +411,12 @@ class RangeDelivery(Service):
                 parts = self._split(view, low, high, plan.cut, now)
             keys += parts.keys
             covered += parts.covered
-            for peer, piece in parts.pieces:
+            if may_probe:
+                heads += parts.heads
+                pieces = parts.pieces
+            else:
+                pieces = [*parts.pieces, *parts.heads]
+            for peer, piece in pieces:
                 if plan.within is not None and not plan.within[0] <= peer.key < plan.within[1]:
                     continue
                 if plan.condition is not None:
@@ -362,12 +437,17 @@ class RangeDelivery(Service):
             done = (*covered, *ruled_out)
             answer = Covered(message.root, message.number, message.attempt, done, tuple(ruled_out), age_s, answers)
             self._answer(answer, parent if up else message.root)
-        for address, pieces in parcels.items():
-            onward = _onward(message, tuple(pieces), tuple(peers[address]))
+        for address, ranges in parcels.items():
+            onward = _onward(message, tuple(ranges), tuple(peers[address]))
             if plan.retrying in _FAST:
                 self.host.spawn(self._hand_over(address, onward, parent, avoid))
             else:
                 self.host.send(address, onward)
+        for peer, piece in heads:
+            probe = Probe(
+                message.root, message.number, message.attempt, (piece,), message.hops + 1, (peer.key,), message.avoid
+            )
+            self.host.send(peer.address, probe)
 
     async def _hand_over(self, to: Address, message: Deliver, parent: Address, avoid: tuple[Key, ...]) -> None:
         """Gives ranges to a peer; if it does not take them on, they are split again without it."""

@@ -35,11 +35,16 @@ class Cut(IntEnum):
 
 
 class Split(msgspec.Struct):
-    """The own keys in a range, which parts of it are accounted for here, and who gets the others."""
+    """The own keys in a range, which parts of it are accounted for here, and who gets the others.
+
+    `heads` are pieces, too: parts before all nodes that are known in the range, for nodes outside of it, who can tell
+    whether anybody stands there.
+    """
 
     keys: list[Key] = msgspec.field(default_factory=list)
     covered: list[KeyRange] = msgspec.field(default_factory=list)
     pieces: list[tuple[Peer, KeyRange]] = msgspec.field(default_factory=list)
+    heads: list[tuple[Peer, KeyRange]] = msgspec.field(default_factory=list)
 
 
 def split(view: View, low: Key, high: Key, cut: Cut, now: float, avoid: tuple[Key, ...] = ()) -> Split:
@@ -69,7 +74,7 @@ def _to_the_right(parts: Split, view: View, low: Key, high: Key, now: float, avo
             _owned(parts, own, key, end, avoid)
     head = (low, places[0] if places else high)
     if head[0] < head[1]:
-        _head(parts, view, *head, now, avoid)
+        _head(parts, parts.heads if places else parts.pieces, view, *head, now, avoid)
 
 
 def _owned(parts: Split, own: RingNode, start: Key, end: Key, avoid: tuple[Key, ...]) -> None:
@@ -83,14 +88,22 @@ def _owned(parts: Split, own: RingNode, start: Key, end: Key, avoid: tuple[Key, 
         parts.pieces.append((right, (right.key, end)))
 
 
-def _head(parts: Split, view: View, low: Key, high: Key, now: float, avoid: tuple[Key, ...]) -> None:
+def _head(
+    parts: Split,
+    pieces: list[tuple[Peer, KeyRange]],
+    view: View,
+    low: Key,
+    high: Key,
+    now: float,
+    avoid: tuple[Key, ...],
+) -> None:
     """The part before the first node that is known in the range."""
     own = view.own_up_to(low)
     if own is None:
         return
     step = view.step_towards(low, now, avoid=avoid)
     if step is not None:
-        parts.pieces.append((step.peer, (low, high)))
+        pieces.append((step.peer, (low, high)))
     elif owns(own, low):
         _owned(parts, own, low, high, avoid)
 

@@ -32,6 +32,7 @@ from braidmq.overlay import (
     skip_graph,
     skip_messages,
     suzaku,
+    suzaku_messages,
 )
 from braidmq.overlay.membership import DIGITS_MAX, Vector
 from braidmq.overlay.overlay import Overlay
@@ -69,8 +70,8 @@ _TREES = (*_DHT, rendezvous_tree)
 MODULES: dict[str, tuple[ModuleType, ...]] = {
     "adaptive": (finding, skip_messages, flexible_graph, flexible_messages, relay_free),
     "relayfree": (*_SKIP, relay_free),
-    "suzaku": (suzaku, relay_free),
-    "locality": (suzaku, locality, delegates, proofs),
+    "suzaku": (suzaku_messages, relay_free),
+    "locality": (suzaku_messages, locality, delegates, proofs),
     "scribe": (*_TREES, scribe),
     "bayeux": (*_TREES, bayeux),
     "canmc": (*_DHT, can, can_messages, can_multicast),
