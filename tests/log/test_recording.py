@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -13,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
@@ -245,6 +248,23 @@ def answer_of(broker: Broker, path: str) -> tuple[int, Any]:
             return answer.status, json.load(answer)
     except HTTPError as error:
         return error.code, json.load(error)
+
+
+def test_a_reader_that_hangs_up_is_no_error(start_broker: StartBroker) -> None:
+    broker = start_broker(LOG)
+    with opened(broker, "writer") as writer:
+        for _ in range(40):
+            writer.publish("telemetry/1", bytes(200_000), 1)
+    rows_of(broker, 40)
+    where = urlsplit(broker.address("http"))
+    for partition in range(4):
+        with socket.create_connection((str(where.hostname), where.port or 0)) as reader:
+            reader.sendall(b"GET /log/%d HTTP/1.1\r\nHost: here\r\n\r\n" % partition)
+            assert reader.recv(100).startswith(b"HTTP/1.1 200")
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, in its middle
+    assert len(read_all(RemoteLog(broker.address("http")))) == 40
+    assert broker.terminate() == 0
+    assert "Traceback" not in broker.log
 
 
 def test_questions_that_cannot_be_answered(start_broker: StartBroker) -> None:

@@ -12,6 +12,7 @@ Files are read by threads, so that the broker's loop goes on meanwhile.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -57,8 +58,6 @@ class LogRoutes:
                 return response
             except ValueError as error:
                 return refusal(400, str(error))
-            except ConnectionError:
-                raise
             except OSError as error:
                 return refusal(500, str(error))
             finally:
@@ -95,12 +94,13 @@ class LogRoutes:
         pieces = rows_stream(rows, until, _number(request, "max_bytes", OFFSET_MAX))
         first = await asyncio.to_thread(next, pieces)  # what is wrong with the question shows here
         response = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE})
-        await response.prepare(request)
-        piece: bytes | None = first
-        while piece is not None:
-            await response.write(piece)
-            piece = await asyncio.to_thread(next, pieces, None)
-        await response.write_eof()
+        with contextlib.suppress(ConnectionError):  # a reader may hang up when it has enough
+            await response.prepare(request)
+            piece: bytes | None = first
+            while piece is not None:
+                await response.write(piece)
+                piece = await asyncio.to_thread(next, pieces, None)
+            await response.write_eof()
         return response
 
 
