@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from braidmq.log.remote import _idle
 from braidmq.pipeline.logs import Logs, SourceError
 from braidmq.pipeline.options import ReadOptions
 from braidmq.pipeline.source import BatchReader
@@ -85,6 +86,20 @@ def test_a_broker_that_comes_back_in_time_is_waited_for(start_broker: StartBroke
         assert numbers(options(f"http://127.0.0.1:{port}")) == list(range(20))
     finally:
         back.join()
+
+
+def test_connections_are_kept_and_a_broker_that_started_again_is_read(start_broker: StartBroker) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    broker = started(start_broker, "site1", port)
+    publish(broker, range(20))
+    url = f"http://127.0.0.1:{port}"
+    for _ in range(2):
+        assert numbers(options(url)) == list(range(20))
+        assert len(_idle(url)) == 1  # whatever was asked, one after the other, was asked over it
+        broker.kill9()
+        broker.start()
 
 
 def test_a_stream_over_two_brokers(spark: SparkSession, start_broker: StartBroker) -> None:

@@ -93,7 +93,8 @@ def run(
 
     shipped = Shipped.of(file, name=name, topic=topic, spool=spool)
     folder = checkpoint or CHECKPOINTS / shipped.name
-    spark = session(f"processor {shipped.name}", master or (None if os.environ.get("SPARK_REMOTE") else MASTER))
+    where = master or (None if os.environ.get("SPARK_REMOTE") else MASTER)
+    spark = session(f"processor {shipped.name}", where, quick=True)  # many small batches, and soon
     ending = _ending()
     query = start(spark, shipped, options, str(folder.absolute()), delegated=delegated)
     what = "what edges leave to Spark of" if delegated else "all of"

@@ -33,8 +33,8 @@ CACHED_MESSAGES_MAX: Final = 2_000_000
 """Messages in the spools that a worker keeps in its memory between two batches."""
 TOPICS_MAX: Final = 1_000_000
 """Topics of one partition that have a spool; beyond, those that were silent for longest lose it."""
-SNAPSHOT_ROWS_MIN: Final = 5_000
-SNAPSHOT_SHARE: Final = 2.0
+SNAPSHOT_ROWS_MIN: Final = 10_000
+SNAPSHOT_SHARE: Final = 4.0
 """A snapshot is written after so many rows, and so many times what it holds: it costs less than the rows do."""
 ROLLED_OFFSETS_MAX: Final = 100_000
 """How far what is in memory may be behind, before it is looked for a snapshot."""

@@ -69,8 +69,11 @@ class Spools:
     def put(self, batch: pa.RecordBatch, firsts: Mapping[str, int] | None) -> None:
         """Rows that were processed before: only the last ones of each topic have to be looked at."""
         self.rows_since += batch.num_rows
+        known = self.by_topic
         for message in messages_of(_latest(batch, self.kind.spool)):
-            spool = self.spool_of(message, firsts)
+            spool = known.get(message.topic) if firsts is None else None
+            if spool is None:
+                spool = self.spool_of(message, firsts)
             if spool is not None:
                 spool.put(message)
 
@@ -137,14 +140,16 @@ def _words(kind: Kind) -> str:
 def messages_of(batch: pa.RecordBatch) -> Iterator[Message]:
     """The rows of a log as processors get them, the same as at the edge."""
     columns = {name: batch.column(name) for name in batch.schema.names}
+    received = _seconds(columns["received_at"])
+    is_same = columns["published_at"].equals(columns["received_at"])
     return map(
         Message,
         _texts(columns["topic"]),
         columns["payload"].to_pylist(),
         columns["qos"].to_pylist(),
         columns["retain"].to_pylist(),
-        _seconds(columns["published_at"]),
-        _seconds(columns["received_at"]),
+        received if is_same else _seconds(columns["published_at"]),
+        received,
         _texts(columns["origin"]),
         _texts(columns["client"]),
         _pairs(columns["properties"]),
