@@ -170,18 +170,21 @@ class Keepers(Service):
     def _stand(self) -> None:
         if self.is_in:
             should = self._should()
-            for topic in should:
-                if topic not in self._standing:
-                    self._standing[topic] = False
-                    self._host.spawn(self._begin(topic))
+            new = [topic for topic in should if topic not in self._standing]
+            if new:
+                self._standing.update(dict.fromkeys(new, False))
+                self._host.spawn(self._begin(new))
             self._tidy(should)
 
-    async def _begin(self, topic: str) -> None:
-        await self._method.subscribe(topic)
-        if topic in self._standing:
-            self._standing[topic] = True
-            self._tidy(self._should())
-            self._catch_up()
+    async def _begin(self, topics: list[str]) -> None:
+        """One after the other: they are neighbours in the overlay, and would be in each other's way."""
+        for topic in topics:
+            if topic in self._standing:
+                await self._method.subscribe(topic)
+            if topic in self._standing:
+                self._standing[topic] = True
+                self._tidy(self._should())
+                self._catch_up()
 
     def _tidy(self, should: list[str]) -> None:
         """Stands no longer for what it need not, once it can be found by what it should stand for."""
