@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from braidmq.pipeline import java, package
 from braidmq.pipeline.classes import ClassArchive
-from braidmq.pipeline.errors import MissingExtra, PipelineError
-from braidmq.pipeline.session import LOOPBACK, defaults, is_local, on_this_machine
+from braidmq.pipeline.errors import MissingExtra
+from braidmq.pipeline.session import defaults, is_local, set_environment, starting
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -29,29 +28,18 @@ def context(name: str, master: str) -> Iterator[SparkContext]:
     """On any master but Spark Connect; a PipelineError says why there is none. Java has ended behind it."""
     try:
         from pyspark import SparkConf, SparkContext
-        from pyspark.errors import PySparkException
     except ImportError as error:
         raise MissingExtra(error.name) from None
     found = java.find()
-    os.environ.pop("SPARK_REMOTE", None)  # a master was asked for: Spark refuses to be told both
-    os.environ["JAVA_HOME"] = str(found.home)
-    if on_this_machine(master):
-        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    set_environment(master, found, sys.executable)
     settings = SparkConf().setAppName(name).setMaster(master)
     settings.setAll([*defaults(master, quick=True).items()])
     settings.set(UNIX_SOCKETS, "false")
     options = settings.get(JAVA_OPTIONS) or ""
     archive = ClassArchive(found, options)
     settings.set(JAVA_OPTIONS, f"{options} {archive.options}")
-    try:
+    with starting(master):
         made = SparkContext(conf=settings)
-    except PySparkException as error:
-        raise PipelineError(f"Spark did not start: {error}", "`braidmq doctor --spark` looks for the cause") from error
-    except Exception as error:  # what Java throws comes as one of many kinds
-        words = str(error).strip().split("\n", 1)[0][:500]
-        hint = "Is that the address of a master that runs?"
-        raise PipelineError(f"Spark did not start on {master}: {words}", hint) from error
     try:
         if not is_local(master):
             made.addPyFile(str(package.zipped()))

@@ -15,6 +15,8 @@ from __future__ import annotations
 import importlib
 import ipaddress
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -119,30 +121,43 @@ def _running(master: str | None) -> SparkSession | None:
 
 
 def _start(name: str, master: str, quick: bool, settings: dict[str, str]) -> SparkSession:
-    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    os.environ.pop("SPARK_REMOTE", None)  # a master was asked for: Spark refuses to be told both
-    os.environ["JAVA_HOME"] = str(java.find().home)
-    if on_this_machine(master):
-        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
-        os.environ.setdefault("PYSPARK_PYTHON", python.executable())
+    set_environment(master, java.find(), python.executable())
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in (defaults(master, quick) | settings).items():
         builder = builder.config(key, value)
-    try:
+    with starting(master):
         spark = builder.getOrCreate()
+    if is_local(master):
+        _skip_local_checksums(spark)
+    else:
+        spark.sparkContext.addPyFile(str(package.zipped()))
+    return spark
+
+
+def set_environment(master: str, found: java.Java, executable: str) -> None:
+    """What Spark looks for before it starts: Java, and on this machine a Python and an address."""
+    os.environ.pop("SPARK_REMOTE", None)  # a master was asked for: Spark refuses to be told both
+    os.environ["JAVA_HOME"] = str(found.home)
+    if on_this_machine(master):
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+        os.environ.setdefault("PYSPARK_PYTHON", executable)
+
+
+@contextmanager
+def starting(master: str) -> Iterator[None]:
+    """Around the start of Spark: what goes wrong becomes a PipelineError."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
     except PySparkException as error:
         raise PipelineError(f"Spark did not start: {error}", "`braidmq doctor --spark` looks for the cause") from error
     except Exception as error:  # what Java throws comes as one of many kinds
         raise PipelineError(
             f"Spark did not start on {master}: {_first_words(error)}", "Is that the address of a master that runs?"
         ) from error
-    if is_local(master):
-        _skip_local_checksums(spark)
-    else:
-        spark.sparkContext.addPyFile(str(package.zipped()))
-    return spark
 
 
 def defaults(master: str, quick: bool = False) -> dict[str, str]:
