@@ -16,7 +16,7 @@ from typing import Any
 from braidmq.host import Address, CallRefused, CallTimeout, Forward, Message, Reply
 from braidmq.sim.network import Constant, Network
 from braidmq.sim.task import Call, Cancelled, SimTask, Sleep, tasks_of
-from braidmq.sim.timeline import Deadlines, Event, Timeline
+from braidmq.sim.timeline import SLOTS_PER_S, Deadlines, Event, Timeline
 
 __all__ = ["Constant", "Network", "Refused", "SimHost", "SimTask", "SimulationError", "Simulator"]
 
@@ -171,8 +171,13 @@ class Simulator:
         delays = network.steady or network.delays(self.chance, sender, to, now)
         if self.on_send is not None:
             self.on_send(sender, to, message, hops, delays)
+        events = self._events
         for delay in delays:
-            self._push((now + delay, DELIVER, to, sender, message, call, hops))
+            at = now + delay
+            if int(at * SLOTS_PER_S) == events.filling:  # as `push` does it, at no call's cost
+                events.filled.append((at, DELIVER, to, sender, message, call, hops))
+            else:
+                events.push((at, DELIVER, to, sender, message, call, hops))
 
     def step(self, task: SimTask, value: Any, error: BaseException | None) -> None:
         """Goes on with a procedure until it waits again."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from functools import partial
 
-from braidmq.keys import Key
+from braidmq.keys import Key, in_arc
 from braidmq.overlay.overlay import Overlay
 from braidmq.sim.engine import Simulator
 from braidmq.sim.meter import Complaints, Tally
 
-LOOK_EVERY_S = 0.00001
+BATCH = 100
+LOOK_EVERY_S = 0.01
+"""So many lookups begin at a time, and so often."""
+
 OVER_S = 30.0
 
 KEYS = 10**9
@@ -41,27 +42,32 @@ def look_up(
     `members` are the keys of all nodes, in order.
     """
     before = sim.messages
+    right_of = dict(zip(members, (*members[1:], members[0]), strict=True))
 
     async def one(overlay: Overlay, key: Key) -> None:
         found = await overlay.lookup(key)
-        owner = members[bisect_right(members, key) - 1]
-        if found is None or found.owner.key != owner:
+        owner = None if found is None else found.owner.key
+        right = None if owner is None else right_of.get(owner)
+        if found is None or owner is None or right is None or not in_arc(owner, key, right):
             tally.missed += 1
-            ended = "nowhere" if found is None else f"at {found.owner.key!r}"
-            complaints.add([f"{overlay.host.address} looked for {key!r} and ended {ended}, not at {owner!r}"])
+            ended = "nowhere" if owner is None else f"at {owner!r}"
+            complaints.add([f"{overlay.host.address} looked for {key!r} and ended {ended}, which does not own it"])
             return
         tally.deliveries += 1
         tally.hops[found.hops] += 1
 
-    def begin(overlay: Overlay) -> None:
-        tally.publications += 1
+    def begin() -> None:
+        first = tally.publications
+        tally.publications = min(count, first + BATCH)
+        for number in range(first, tally.publications):
+            overlay = overlays[number % len(overlays)]
+            overlay.host.spawn(one(overlay, key_at(sim.chance.randrange(KEYS))))
         on_progress(tally.publications / count)
-        overlay.host.spawn(one(overlay, key_at(sim.chance.randrange(KEYS))))
+        if tally.publications < count:
+            sim.at(sim.now + LOOK_EVERY_S, begin)
 
-    begun_at = sim.now
-    for number in range(count):
-        sim.at(begun_at + number * LOOK_EVERY_S, partial(begin, overlays[number % len(overlays)]))
-    sim.run(begun_at + count * LOOK_EVERY_S + OVER_S)
+    begin()
+    sim.run(sim.now + count / BATCH * LOOK_EVERY_S + OVER_S)
     if tally.deliveries + tally.missed < count:
         complaints.add([f"{count - tally.deliveries - tally.missed} lookups did not end"])
     tally.expected = count

@@ -34,7 +34,7 @@ _time = itemgetter(0)
 class Timeline:
     """A queue of events by time."""
 
-    __slots__ = ("_numbers", "_open", "_slots", "_waiting", "due", "late")
+    __slots__ = ("_numbers", "_open", "_slots", "_waiting", "due", "filled", "filling", "late")
 
     def __init__(self) -> None:
         self._open = -1
@@ -42,6 +42,10 @@ class Timeline:
         """The open slot, the last event first."""
         self.late: list[tuple[float, int, Event]] = []
         """A heap of what was added to the open slot after it was opened; all of it comes after its like in `due`."""
+        self.filling = -1
+        """The slot that the last event was put into, which is where the next one goes, as a rule …"""
+        self.filled: list[Event] = []
+        """… and what it holds, in the order in which it was added."""
         self._numbers = count()
         self._waiting: dict[int, list[Event]] = {}
         self._slots: list[int] = []
@@ -54,10 +58,10 @@ class Timeline:
             return
         waiting = self._waiting.get(slot)
         if waiting is None:
-            self._waiting[slot] = [event]
+            waiting = self._waiting[slot] = []
             heappush(self._slots, slot)
-        else:
-            waiting.append(event)
+        waiting.append(event)
+        self.filling, self.filled = slot, waiting
 
     def pop(self, limit: float) -> Event | None:
         """The next event, unless there is none up to this time: of the open slot, or of the next if that is through."""
@@ -66,6 +70,8 @@ class Timeline:
             if not self._slots or self._slots[0] > limit * SLOTS_PER_S:
                 return None
             self._open = heappop(self._slots)
+            if self._open == self.filling:
+                self.filling = -1
             self.due = due = self._waiting.pop(self._open)
             due.sort(key=_time)
             due.reverse()
