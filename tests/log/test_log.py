@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braidmq.log.errors import LogError
+from braidmq.log.index import ENTRY_BYTES, Entry, entry_bytes, read_entries
 from braidmq.log.log import Log
 from braidmq.log.offsets import RESERVE, read_offsets
 from braidmq.log.reader import LogReader
@@ -129,9 +130,27 @@ def test_batches_have_the_schema_and_are_put_together(tmp_path: Path) -> None:
     assert batch.schema.equals(SCHEMA)
     assert batch.num_rows == 300
     batch.validate(full=True)
+    for first in (300, 20_300):
+        write(log, *range(first, first + 20_000))
     small = list(LogReader(tmp_path).read(0, 0, EVER, batch_bytes=1))
-    assert len(small) == 300
-    assert pa.Table.from_batches(small).equals(pa.Table.from_batches([batch]))
+    assert [one.num_rows for one in small] == [20_300, 20_000]
+    large = list(LogReader(tmp_path).read(0, 0, EVER, batch_bytes=1 << 30))
+    assert len(large) == 1
+    assert pa.Table.from_batches(small).equals(pa.Table.from_batches(large))
+    log.close()
+
+
+@pytest.mark.parametrize("filters", [(), ("t/1", "t/3")])
+def test_only_the_columns_that_are_wanted(tmp_path: Path, filters: tuple[str, ...]) -> None:
+    log = Log(tmp_path, "b", partitions=1)
+    for number in range(10):
+        write(log, number)
+    whole = pa.Table.from_batches(LogReader(tmp_path).read(0, 0, EVER, filters))
+    some = pa.Table.from_batches(LogReader(tmp_path).read(0, 0, EVER, filters, columns=["payload", "client"]))
+    assert some.equals(whole.select(["payload", "client", "offset"]))
+    assert some.num_rows == (4 if filters else 10)
+    with pytest.raises(ValueError, match="there is no column 'colour'; there are topic, payload"):
+        list(LogReader(tmp_path).read(0, 0, EVER, columns=["colour"]))
     log.close()
 
 
@@ -294,6 +313,25 @@ def test_damage_in_the_middle_costs_one_batch(tmp_path: Path, place: int, caplog
     write(again, 7)
     assert numbers_in(reader)[-2:] == [6, 7]
     again.close()
+
+
+def test_a_batch_that_cannot_be_decoded_costs_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its bytes are as they were written, and yet no batch: as from another hand."""
+    log = Log(tmp_path, "b", partitions=1)
+    for number in range(4):
+        write(log, number)
+    log.close()
+    (data,), (index,) = tmp_path.glob("*/*.arrow"), tmp_path.glob("*/*.index")
+    entry = Entry._make(read_entries(index).tolist()[1])
+    content, entries = bytearray(data.read_bytes()), bytearray(index.read_bytes())
+    content[entry.position : entry.position + entry.length] = bytes(entry.length)
+    entries[ENTRY_BYTES : 2 * ENTRY_BYTES] = entry_bytes(1, 1, entry.position, entry.time, bytes(entry.length), 1)
+    data.write_bytes(content)
+    index.write_bytes(entries)
+    reader = LogReader(tmp_path)
+    assert numbers_in(reader) == [0, 2, 3]
+    assert (reader.damaged_batches, reader.damaged_rows) == (1, 1)
+    assert "offsets 1 to 1 (1 rows" in caplog.text
 
 
 def test_a_damaged_index_entry_costs_its_batch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -204,6 +204,8 @@ def test_over_the_admin_port(start_broker: StartBroker) -> None:
     assert read_all(remote, 20, 400, ("telemetry/3", "telemetry/+/x")) == [
         one for one in rows if 20 <= one["offset"] < 400 and one["topic"] == "telemetry/3"
     ]
+    (some,) = remote.read(0, 0, EVER, ["telemetry/#"], columns=["client"])
+    assert some.equals(next(local.read(0, 0, EVER)).select(["client", "offset"]))
     assert read_all(remote, 400, 400) == read_all(remote, 600) == []
     at = rows[123]["received_at"]
     assert remote.offset_at(at) == local.offset_at(at) <= 123
@@ -274,6 +276,7 @@ def test_questions_that_cannot_be_answered(start_broker: StartBroker) -> None:
         ("/log/offsets?at=noon", "at=noon: expected a time"),
         ("/log/0?from=-1", "from=-1: expected a number"),
         ("/log/4", "there is no partition 4"),
+        ("/log/0?column=topic&column=colour", "there is no column 'colour'"),
     ):
         status, answer = answer_of(broker, path)
         assert status == 400

@@ -7,6 +7,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -15,7 +16,7 @@ from braidmq.log.log import Log
 from braidmq.log.reader import LogReader
 from braidmq.log.retention import segment_bytes_max
 from braidmq.log.run import Run
-from tests.log.rows import START_US, numbers_in, read_all, write
+from tests.log.rows import EVER, START_US, numbers_in, read_all, write
 
 LATER_US = START_US + 10_000 * 1_000_000
 
@@ -95,6 +96,11 @@ def test_parquet_has_the_same_rows(tmp_path: Path) -> None:
     assert reader.offset_after(20, 30) == 50
     assert reader.offset_after(20, 10_000) == 201
     assert pq.read_table(parquet[0]).schema.names == list(before[0])
+    for partition in range(2):
+        whole, few = (
+            pa.Table.from_batches(reader.read(partition, 0, EVER, columns=columns)) for columns in (None, ["payload"])
+        )
+        assert few.equals(whole.select(["payload", "offset"]))
     sizes = log.bytes
     log.close()
     log = Log(tmp_path, "b", partitions=2)

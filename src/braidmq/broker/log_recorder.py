@@ -1,10 +1,10 @@
 """The recorder that keeps a log: rows are handed over on the fast path, and written by a process of their own.
 
-Rows are in the log, for readers to see, a moment after WRITE_EVERY_S. Those of QoS 1 and 2, whose publishers wait for
-it, are noted in the log's journal by the broker's own commit, and are not lost from then on. What waits has a bound:
-when it is reached, the broker waits for a portion to be written, so that publishers are held up and nothing is lost.
-Only while the log cannot be written at all are rows of QoS 0 dropped, and counted; QoS 1 and 2 are then refused (see
-`tick`).
+Rows are in the log, for readers to see, a moment after WRITE_EVERY_S; under heavy load up to WRITE_EVERY_S_MAX, as many
+rows together cost less. Those of QoS 1 and 2, whose publishers wait for it, are noted in the log's journal by the
+broker's own commit, and are not lost from then on. What waits has a bound: when it is reached, the broker waits for a
+portion to be written, so that publishers are held up and nothing is lost. Only while the log cannot be written at all
+are rows of QoS 0 dropped, and counted; QoS 1 and 2 are then refused (see `tick`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from braidmq.broker.config.settings import Config
@@ -33,11 +34,15 @@ if TYPE_CHECKING:
 WRITE_EVERY_S: Final = 0.01
 """How long a row waits for others before it is written."""
 
-WAITING_BYTES_MAX: Final = 16 * 1024 * 1024
+WRITE_EVERY_S_MAX: Final = 0.05
+RESTS: Final = 4
+"""After writing, as many times as long is waited as it took: between these bounds."""
+
+WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
 """Bytes of rows that wait to be written before publishers are held up."""
 
-PORTION_BYTES: Final = 1024 * 1024
-"""What is written at a time: as much as the processor has at hand, and no more than a publisher can be held up for."""
+PORTION_BYTES: Final = 8 * 1024 * 1024
+"""What is written at a time: no more than a publisher can be held up for."""
 
 RETRY_S: Final = 1.0
 """How often a log that could not be written is tried again."""
@@ -223,13 +228,16 @@ class LogRecorder:
         del self._waiting[:count]
 
     def _write_for_ever(self) -> None:
+        rest_s = WRITE_EVERY_S
         while not self._end.is_set():
             self._wake.wait()
             self._wake.clear()
-            self._end.wait(RETRY_S if self._is_failing else WRITE_EVERY_S)
+            self._end.wait(RETRY_S if self._is_failing else rest_s)
             self._is_awake = False
+            began_at = monotonic()
             try:
                 self._write()
+                rest_s = min(max(WRITE_EVERY_S, RESTS * (monotonic() - began_at)), WRITE_EVERY_S_MAX)
             except LogError:
                 self._is_awake = True  # it has been told
                 self._wake.set()

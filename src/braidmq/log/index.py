@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import zlib
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,20 @@ ENTRY: Final = np.dtype(
     ]
 )
 """`first` and `last` are offsets; `time` is the latest `received_at` in the batch, in microseconds of Unix time."""
+
+
+class Entry(NamedTuple):
+    """One entry, field by field."""
+
+    first: int
+    last: int
+    position: int
+    time: int
+    length: int
+    rows: int
+    checksum: int
+    seal: int
+
 
 ENTRY_BYTES: Final = ENTRY.itemsize
 _WORDS: Final = ENTRY_BYTES // 4

@@ -23,11 +23,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from braidmq.log.decoding import decoded, stretches
 from braidmq.log.errors import LogError
 from braidmq.log.filters import TopicFilters
-from braidmq.log.index import ENTRY, ENTRY_BYTES, Entries, read_entries, sound
+from braidmq.log.index import ENTRY, ENTRY_BYTES, Entries, Entry, read_entries, sound
 from braidmq.log.offsets import read_offsets
-from braidmq.log.schema import FORMAT, SCHEMA
+from braidmq.log.schema import COLUMNS, FORMAT, SCHEMA, in_order, schema_of
 from braidmq.log.segment import DATA, INDEX, PARQUET, partition_folder, segment_paths, with_end
 from braidmq.log.source import LogState, microseconds
 
@@ -75,15 +76,25 @@ class LogReader:
         return LogState(self.broker, self.id, self.partitions, offsets.first, offsets.next, FORMAT)
 
     def read(
-        self, partition: int, start: int, until: int, filters: Sequence[str] = (), batch_bytes: int = BATCH_BYTES
+        self,
+        partition: int,
+        start: int,
+        until: int,
+        filters: Sequence[str] = (),
+        *,
+        columns: Sequence[str] | None = None,
+        batch_bytes: int = BATCH_BYTES,
     ) -> Iterator[pa.RecordBatch]:
         if not 0 <= partition < self.partitions:
             raise ValueError(f"there is no partition {partition}: this log has 0 to {self.partitions - 1}")
         wanted = _wanted(tuple(filters))
+        given_out = COLUMNS if columns is None else in_order([*columns, "offset"])
+        looked_at = in_order([*given_out, "topic"]) if filters else given_out
         until = min(until, read_offsets(self.folder).next)
         if partition in wanted.partitions(self.partitions):
-            rows = together(self._rows(partition, start, until), batch_bytes)  # to look at many rows costs as one does
-            yield from together(map(wanted.of, rows), batch_bytes)
+            rows = together(self._rows(partition, start, until, looked_at), batch_bytes)
+            for batch in together(map(wanted.of, rows), batch_bytes):  # to look at many rows costs as one does
+                yield batch if looked_at == given_out else batch.select(list(given_out))
 
     def offset_at(self, at: datetime) -> int:
         time_us = microseconds(at)
@@ -125,12 +136,14 @@ class LogReader:
         ends = [*begins[1:], until]
         return [path for path, begin, end in zip(paths, begins, ends, strict=False) if begin < until and end > start]
 
-    def _rows(self, partition: int, start: int, until: int) -> Iterator[pa.RecordBatch]:
+    def _rows(
+        self, partition: int, start: int, until: int, columns: tuple[str, ...] = COLUMNS
+    ) -> Iterator[pa.RecordBatch]:
         """Batches cut to the range, unfiltered."""
         for path in self._overlapping(partition, start, until):
             for _ in range(LOOKS_MAX):
                 try:
-                    for batch in self._segment_rows(path, start, until):
+                    for batch in self._segment_rows(path, start, until, columns):
                         yield batch
                         start = batch.column("offset")[-1].as_py() + 1
                     break
@@ -138,37 +151,52 @@ class LogReader:
                     continue  # it has become Parquet just now, and is there; or retention took it, and it is not
 
     def segment_batches(self, path: Path) -> Iterator[pa.RecordBatch]:
-        """All rows of one segment, as they were written."""
-        return self._segment_rows(path, 0, 1 << 62)
+        """All rows of one segment."""
+        return self._segment_rows(path, 0, 1 << 62, COLUMNS)
 
-    def _segment_rows(self, path: Path, start: int, until: int) -> Iterator[pa.RecordBatch]:
+    def _segment_rows(self, path: Path, start: int, until: int, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         parquet = with_end(path, PARQUET)
-        batches = (
-            self._parquet_rows(parquet, start, until) if parquet.exists() else self._arrow_rows(path, start, until)
-        )
+        if parquet.exists():
+            batches = self._parquet_rows(parquet, start, until, columns)
+        else:
+            batches = self._arrow_rows(path, start, until, columns)
         for batch in batches:
             if batch.num_rows:
                 cut = between(batch, start, until)
                 if cut.num_rows:
                     yield cut
 
-    def _arrow_rows(self, path: Path, start: int, until: int) -> Iterator[pa.RecordBatch]:
+    def _arrow_rows(self, path: Path, start: int, until: int, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         entries = self._entries(path, (start, until))
         entries = entries[(entries["last"] >= start) & (entries["first"] < until)]
         if not len(entries):
             return
         data_path = with_end(path, DATA)
         data = pa.memory_map(str(data_path)).read_buffer()
-        for first, last, position, _, length, rows, checksum, _ in entries.tolist():
-            piece = data.slice(position, length) if position + length <= data.size else None
-            batch = None
-            if piece is not None and zlib.crc32(piece) == checksum:
-                batch = _decoded(piece)
-            if batch is None:
-                text = f"offsets {first} to {last} ({rows} rows at byte {position}) are damaged and are left out"
-                self._damaged(Damage(data_path, text, rows))
+        for stretch in stretches(self._whole(data_path, data, entries)):
+            batch = decoded(data, stretch, columns)
+            if batch is not None:
+                yield batch
                 continue
-            yield batch
+            for entry in stretch:
+                batch = decoded(data, [entry], columns)
+                if batch is not None:
+                    yield batch
+                else:
+                    self._batch_damaged(data_path, entry)
+
+    def _whole(self, data_path: Path, data: pa.Buffer, entries: Entries) -> Iterator[Entry]:
+        """The entries whose batches are as they were written; the others are told."""
+        for entry in map(Entry._make, entries.tolist()):
+            is_there = entry.position + entry.length <= data.size
+            if is_there and zlib.crc32(data.slice(entry.position, entry.length)) == entry.checksum:
+                yield entry
+            else:
+                self._batch_damaged(data_path, entry)
+
+    def _batch_damaged(self, data_path: Path, entry: Entry) -> None:
+        where = f"offsets {entry.first} to {entry.last} ({entry.rows} rows at byte {entry.position})"
+        self._damaged(Damage(data_path, f"{where} are damaged and are left out", entry.rows))
 
     def _entries(self, path: Path, span: tuple[int, int] | None = None) -> Entries:
         """The whole entries of a segment, or at least those of a span of offsets; there damage is told."""
@@ -180,19 +208,22 @@ class LogReader:
                 self._damaged(Damage(index_path, f"entry {place} is damaged; the rows of its batch are left out", 0))
         return entries[good]
 
-    def _parquet_rows(self, path: Path, start: int, until: int) -> Iterator[pa.RecordBatch]:
+    def _parquet_rows(self, path: Path, start: int, until: int, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         try:
             with pq.ParquetFile(path, memory_map=True) as file:
                 spans = _group_spans(file)
                 for group, (first, last, _) in enumerate(spans.tolist()):
                     if last >= start and first < until:
-                        yield from self._row_group(path, file, group, first, last)
+                        yield from self._row_group(path, file, group, first, last, columns)
         except pa.ArrowInvalid as error:
             self._damaged(Damage(path, f"it cannot be read and is left out: {error}", 0))
 
-    def _row_group(self, path: Path, file: Any, group: int, first: int, last: int) -> list[pa.RecordBatch]:
+    def _row_group(
+        self, path: Path, file: Any, group: int, first: int, last: int, columns: tuple[str, ...]
+    ) -> list[pa.RecordBatch]:
         try:
-            batches: list[pa.RecordBatch] = file.read_row_group(group).cast(SCHEMA).to_batches()
+            table = file.read_row_group(group, columns=list(columns))
+            batches: list[pa.RecordBatch] = table.cast(schema_of(columns)).to_batches()
         except (pa.ArrowException, OSError) as error:
             rows = file.metadata.row_group(group).num_rows
             text = f"offsets {first} to {last} ({rows} rows) are damaged and are left out: {error}"
@@ -324,13 +355,6 @@ def together(batches: Iterable[pa.RecordBatch], batch_bytes: int) -> Iterator[pa
             gathered, size, rows = [], 0, 0
     if gathered:
         yield pa.concat_batches(gathered) if len(gathered) > 1 else gathered[0]
-
-
-def _decoded(piece: pa.Buffer) -> pa.RecordBatch | None:
-    try:
-        return pa.ipc.read_record_batch(piece, SCHEMA)
-    except (pa.ArrowException, OSError):
-        return None
 
 
 def _group_spans(file: Any) -> npt.NDArray[np.int64]:

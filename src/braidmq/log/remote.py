@@ -23,6 +23,7 @@ import pyarrow as pa
 from braidmq.log.errors import LogError
 from braidmq.log.filters import TopicFilters
 from braidmq.log.reader import BATCH_BYTES, together
+from braidmq.log.schema import in_order
 from braidmq.log.source import LogState, microseconds
 from braidmq.log.stream import CutShortError, read_stream
 
@@ -76,18 +77,29 @@ class RemoteLog:
         return int(self._ask("/log/offsets", {"from": start, "rows": max(1, rows)})["offset"])
 
     def read(
-        self, partition: int, start: int, until: int, filters: Sequence[str] = (), batch_bytes: int = BATCH_BYTES
+        self,
+        partition: int,
+        start: int,
+        until: int,
+        filters: Sequence[str] = (),
+        *,
+        columns: Sequence[str] | None = None,
+        batch_bytes: int = BATCH_BYTES,
     ) -> Iterator[pa.RecordBatch]:
         wanted = TopicFilters(filters)
+        some = {} if columns is None else {"column": in_order([*columns, "offset"])}
         if partition < 0:
             raise ValueError(f"there is no partition {partition}")
         if start < until:
-            yield from together(self._rows(partition, max(0, start), until, wanted.filters), batch_bytes)
+            rows = self._rows(partition, max(0, start), until, {"filter": wanted.filters, **some})
+            yield from together(rows, batch_bytes)
 
-    def _rows(self, partition: int, start: int, until: int, filters: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _rows(
+        self, partition: int, start: int, until: int, wanted: dict[str, tuple[str, ...]]
+    ) -> Iterator[pa.RecordBatch]:
         tries = 0
         while True:
-            query = {"from": start, "until": min(until, 2**63 - 1), "filter": list(filters)}
+            query = {"from": start, "until": min(until, 2**63 - 1), **wanted}
             try:
                 with self._answer(f"/log/{partition}", query) as response:
                     for piece in read_stream(response):

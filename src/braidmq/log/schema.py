@@ -6,6 +6,7 @@ The same columns in the same order stand in every segment, go over the admin por
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from typing import Final
 
 import pyarrow as pa
@@ -34,8 +35,23 @@ SCHEMA: Final = pa.schema(
 )
 """`origin` is the broker where the client published, `client` its client id: null where nobody did (a processor)."""
 
+COLUMNS: Final[tuple[str, ...]] = tuple(SCHEMA.names)
+
 SCHEMA_BYTES: Final[bytes] = SCHEMA.serialize().to_pybytes()
 """How each segment begins."""
+
+
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Some columns, in the order in which rows have them; a ValueError names one that there is not."""
+    wanted = set(names)
+    for name in sorted(wanted.difference(COLUMNS)):
+        raise ValueError(f"there is no column {name!r}; there are {', '.join(COLUMNS)}")
+    return tuple([name for name in COLUMNS if name in wanted])
+
+
+def schema_of(columns: Iterable[str]) -> pa.Schema:
+    """The schema of rows that have these columns only."""
+    return pa.schema([SCHEMA.field(name) for name in columns])
 
 
 COMPRESS_ROWS_MIN: Final = 256

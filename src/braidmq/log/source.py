@@ -40,12 +40,20 @@ class LogSource(Protocol):
         ...
 
     def read(
-        self, partition: int, start: int, until: int, filters: Sequence[str] = (), batch_bytes: int = ...
+        self,
+        partition: int,
+        start: int,
+        until: int,
+        filters: Sequence[str] = (),
+        *,
+        columns: Sequence[str] | None = None,
+        batch_bytes: int = ...,
     ) -> Iterator[pa.RecordBatch]:
         """The rows of a partition with `start` <= offset < `until`, in the order of their offsets.
 
-        Only those whose topic matches one of the filters, if there are any. Batches of about `batch_bytes`. The same
-        call gives the same rows again, until retention takes them; what is damaged is left out, counted and told.
+        Only those whose topic matches one of the filters, if there are any; only some columns, if any are named: the
+        offset is always among them. Batches of about `batch_bytes`. The same call gives the same rows again, until
+        retention takes them; what is damaged is left out, counted and told.
         """
         ...
 

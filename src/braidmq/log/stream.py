@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from braidmq.log.schema import SCHEMA, SCHEMA_BYTES
+from braidmq.log.schema import schema_of
 
 NEXT: Final = b"next"
 
@@ -19,12 +19,30 @@ class CutShortError(OSError):
     """The stream ended before its end."""
 
 
-def end_bytes(following: int) -> bytes:
+def rows_stream(
+    batches: Iterator[pa.RecordBatch], until: int, bytes_max: int, columns: tuple[str, ...]
+) -> Iterator[bytes]:
+    """The schema with the first batch, the other batches, and the end that says where to go on."""
+    schema = schema_of(columns)
+    head: bytes = schema.serialize().to_pybytes()
+    size = 0
+    for batch in batches:
+        piece = head + batch.serialize().to_pybytes()
+        head = b""
+        size += len(piece)
+        yield piece
+        if size >= bytes_max:
+            until = batch.column("offset")[-1].as_py() + 1
+            break
+    yield head + _end_bytes(until, schema)
+
+
+def _end_bytes(following: int, schema: pa.Schema) -> bytes:
     """The empty batch, and the mark of Arrow behind a stream's last one."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, SCHEMA) as writer:
-        writer.write_batch(pa.RecordBatch.from_pylist([], SCHEMA), custom_metadata={NEXT: str(following)})
-    return bytes(sink.getvalue().to_pybytes()[len(SCHEMA_BYTES) :])
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_pylist([], schema), custom_metadata={NEXT: str(following)})
+    return bytes(sink.getvalue().to_pybytes()[schema.serialize().size :])
 
 
 def read_stream(file: object) -> Iterator[pa.RecordBatch | int]:

@@ -22,21 +22,26 @@ def rows(task: Task, options: ReadOptions, topics: Sequence[str], columns: Seque
     """The rows of a task, with the columns of a table in their order."""
     names = list(columns)
     for piece in task.pieces:
-        for batch in piece_rows(piece, options, topics):
+        for batch in piece_rows(piece, options, topics, columns):
             yield batch if batch.schema.names == names else batch.select(names)
         if options.fail_on_data_loss:
             check(piece)
     settle()
 
 
-def piece_rows(piece: Piece, options: ReadOptions, topics: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of a piece; goes on behind the last one if the broker was away for a moment. `check` comes behind it."""
+def piece_rows(
+    piece: Piece, options: ReadOptions, topics: Sequence[str], columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a piece, with some columns and the offset, or with all; `check` comes behind it.
+
+    Goes on behind the last row if the broker was away for a moment.
+    """
     start = piece.start
     patience = Patience(piece.place)
     while True:
         try:
             log = piece.place.open(_refuse if options.fail_on_data_loss else None)
-            for batch in log.read(piece.partition, start, piece.until, topics):
+            for batch in log.read(piece.partition, start, piece.until, topics, columns=columns):
                 yield batch
                 start = batch.column("offset")[-1].as_py() + 1
                 patience = Patience(piece.place)

@@ -3,7 +3,8 @@
     GET /log                                 the broker, the log's id, its partitions, first and next offset
     GET /log/offsets?at=TIME                 the offset of the first row received then (ISO 8601) or later
     GET /log/offsets?from=N&rows=M           where to stop so that at most M rows are read from N
-    GET /log/P?from=N&until=M&filter=F       the rows of a partition, with any number of filters, up to max_bytes
+    GET /log/P?from=N&until=M&filter=F       the rows of a partition, with any number of filters, up to max_bytes; and
+                                             column=C for some columns only, any number of times
 
 The stream ends with an empty batch whose metadata say at which offset to go on (`next`): without it, it was cut short.
 Files are read by threads, so that the broker's loop goes on meanwhile.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,8 +23,6 @@ from aiohttp import web
 from braidmq.broker.observing.exchange import refusal
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from braidmq.broker.log_recorder import LogRecorder
 
 READS_MAX: Final = 8
@@ -90,8 +89,13 @@ class LogRoutes:
         partition = int(request.match_info["partition"])
         start = _number(request, "from", 0)
         until = min(_number(request, "until", OFFSET_MAX), recorder.log.next_offset)
-        rows = recorder.reader.read(partition, start, until, request.query.getall("filter", []))
-        pieces = rows_stream(rows, until, _number(request, "max_bytes", OFFSET_MAX))
+        from braidmq.log.schema import COLUMNS, in_order
+        from braidmq.log.stream import rows_stream
+
+        columns = in_order([*request.query.getall("column", COLUMNS), "offset"])
+        filters = request.query.getall("filter", [])
+        rows = recorder.reader.read(partition, start, until, filters, columns=columns)
+        pieces = rows_stream(rows, until, _number(request, "max_bytes", OFFSET_MAX), columns)
         first = await asyncio.to_thread(next, pieces)  # what is wrong with the question shows here
         response = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE})
         with contextlib.suppress(ConnectionError):  # a reader may hang up when it has enough
@@ -102,24 +106,6 @@ class LogRoutes:
                 piece = await asyncio.to_thread(next, pieces, None)
             await response.write_eof()
         return response
-
-
-def rows_stream(batches: Iterator[pa.RecordBatch], until: int, bytes_max: int) -> Iterator[bytes]:
-    """The schema with the first batch, the other batches, and the end that says where to go on."""
-    from braidmq.log.schema import SCHEMA_BYTES
-    from braidmq.log.stream import end_bytes
-
-    head = SCHEMA_BYTES
-    size = 0
-    for batch in batches:
-        piece = head + batch.serialize().to_pybytes()
-        head = b""
-        size += len(piece)
-        yield piece
-        if size >= bytes_max:
-            until = batch.column("offset")[-1].as_py() + 1
-            break
-    yield head + end_bytes(until)
 
 
 def _number(request: web.Request, name: str, default: int) -> int:
