@@ -21,10 +21,14 @@ from urllib.request import urlopen
 import pytest
 
 from braidmq.log.errors import LogError
+from braidmq.log.orders import Settings
 from braidmq.log.reader import LogReader, open_log
 from braidmq.log.remote import RemoteLog
+from braidmq.log.run import Run
+from braidmq.log.shared_memory import KEPT_BYTES, PIECES_MAX
+from braidmq.log.writer_process import LONG_BYTES, WriterProcess
 from tests.conformance.wire import V3, V5, Will, props
-from tests.log.rows import EVER, read_all
+from tests.log.rows import EVER, START_US, read_all
 from tests.raw import Client, crash, metrics, opened, wait_until
 
 if TYPE_CHECKING:
@@ -418,3 +422,22 @@ def test_a_log_that_cannot_be_written(start_broker: StartBroker) -> None:
         again.publish("telemetry/1", b"after", 1)
     payloads = [one["payload"] for one in rows_of(broker, 4)]
     assert payloads == [b"noted", b"unacknowledged", b"kept for later", b"after"]
+
+
+def test_long_runs_and_short_ones_come_in_their_order(tmp_path: Path) -> None:
+    """Long ones go through shared memory, which is used again for the next portion; short ones beside it."""
+    writer = WriterProcess(Settings(str(tmp_path / "log"), "b", 1, 1 << 20, 0, 0.0, "normal"))
+    payloads: list[bytes] = []
+    for portion in range(3):
+        runs = []
+        for number in range(2 * PIECES_MAX):
+            size = 3 * LONG_BYTES if number % 3 else portion
+            payloads.append(b"%d " % number + bytes([portion]) * size)
+            runs.append(Run.of("t", payloads[-1], START_US))
+        writer.append(runs)
+    payloads.append(b"L" * (KEPT_BYTES + 1))  # more than is kept: it is given back
+    writer.append([Run.of("t", payloads[-1], START_US)])
+    payloads.append(b"after it" * LONG_BYTES)
+    writer.append([Run.of("t", payloads[-1], START_US)])
+    writer.close()
+    assert [one["payload"] for one in read_all(LogReader(tmp_path / "log"))] == payloads

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 WRITE_EVERY_S: Final = 0.01
 """How long a row waits for others before it is written."""
 
-WRITE_EVERY_S_MAX: Final = 0.05
+WRITE_EVERY_S_MAX: Final = 0.1
 RESTS: Final = 4
 """After writing, as many times as long is waited as it took: between these bounds."""
 
@@ -64,13 +64,15 @@ class LogRecorder:
         """The offset of what was handed over last, of a run that of the first; LOST if it was dropped."""
         self.at = 0.0
         """When that was received, as its row says it."""
-        self._next = log.next_offset
+        self._next = self._floor = log.next_offset
+        """What the next row gets, if the writer has not gone on at a higher one."""
         self._unnoted: list[Run] = []
         """Those of QoS 1 and 2 that the next commit notes; only the loop knows them."""
         self._waiting: list[Run] = []
         """Only the loop adds to its end, only `_write` takes from its beginning."""
         self._in_hand: list[Run] = []
         """What `_write` has taken and not written yet."""
+        self._in_hand_bytes = 0
         self._taken_bytes = 0
         self._written_bytes = 0
         self._is_failing = False
@@ -120,12 +122,12 @@ class LogRecorder:
     # The loop hands over
 
     def take_run(self, topic: bytes, client: str, at: float, run: bytes, count: int, head: int, size: int) -> None:
-        first = self.next_offset
-        self._hand_over(Run(topic, client.encode(), int(at * 1e6), 0, False, count, run, head, size, (), None, first))
+        name, first = client.encode(), self._next if self._next > self._floor else self._floor
+        self._hand_over(Run._make((topic, name, int(at * 1e6), 0, False, count, run, head, size, (), None, first)))
 
     def take_plain(self, topic: bytes, client: str, at: float, payload: bytes, qos: int) -> None:
-        at_us, size, first = int(at * 1e6), len(payload), self.next_offset
-        self._hand_over(Run(topic, client.encode(), at_us, qos, False, 1, payload, 0, size, (), None, first))
+        name, first, size = client.encode(), self.next_offset, len(payload)
+        self._hand_over(Run._make((topic, name, int(at * 1e6), qos, False, 1, payload, 0, size, (), None, first)))
 
     def take(self, message: Message, at: float) -> None:
         pairs = pairs_of(message.forward)
@@ -162,7 +164,7 @@ class LogRecorder:
     def next_offset(self) -> int:
         """What the next row gets that is handed over. It keeps it, however often it must be tried to write it; only a
         writer that died goes on at a higher one."""
-        return max(self._next, self.log.next_offset)
+        return max(self._next, self._floor)
 
     def _make_room(self, run: Run) -> bool:
         """Writes a portion in the loop's own time; False if that is in vain and the rows are dropped."""
@@ -211,7 +213,9 @@ class LogRecorder:
                     self._is_failing = True
                     _log.critical("%s; rows are lost when %d bytes of them wait", error, WAITING_BYTES_MAX)
                 raise
-            self._written_bytes += sum([run.cost for run in self._in_hand])
+            finally:
+                self._floor = self.log.next_offset
+            self._written_bytes += self._in_hand_bytes
             self._in_hand.clear()
             if self._is_failing:
                 self._is_failing = False
@@ -224,7 +228,7 @@ class LogRecorder:
             size += run.cost
             if size >= PORTION_BYTES:
                 break
-        self._in_hand = self._waiting[:count]
+        self._in_hand, self._in_hand_bytes = self._waiting[:count], size
         del self._waiting[:count]
 
     def _write_for_ever(self) -> None:

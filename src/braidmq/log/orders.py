@@ -20,7 +20,7 @@ _READ_BYTES: Final = 1 << 20
 
 
 class Settings(msgspec.Struct):
-    """How the log is to be opened."""
+    """How the log is to be opened. `memory` is the file of the memory that both see."""
 
     folder: str
     broker: str
@@ -29,12 +29,18 @@ class Settings(msgspec.Struct):
     retain_bytes: int
     retain_age_s: float
     sync: str
+    memory: int = -1
 
 
 class Order(msgspec.Struct):
-    """Rows to write, and the bounds that hold from now on."""
+    """Rows to write, and the bounds that hold from now on.
+
+    The data of a long run stand in the shared memory, one behind the other in the order of the runs: `sizes` has how
+    many bytes, and 0 for a run that has them itself.
+    """
 
     runs: list[Run]
+    sizes: list[int]
     retain_bytes: int
     retain_age_s: float
 

@@ -19,7 +19,7 @@ class Run(NamedTuple):
     retain: bool
     rows: int
     data: bytes
-    """The packets as they came; or the payload alone, of a single publication."""
+    """The packets as they came; or the payload alone, of a single publication. In the writer, a view of them."""
     head: int
     """What stands before the payload in the first packet; 0 if there is none."""
     size: int
@@ -47,6 +47,9 @@ class Run(NamedTuple):
         name = None if client is None else client.encode()
         size = len(payload)
         return cls(topic.encode(), name, at_us, qos, retain, 1, payload, 0, size, tuple(properties), published_us)
+
+    def without_data(self) -> Run:
+        return Run._make((*self[:6], b"", *self[7:]))
 
     @property
     def cost(self) -> int:

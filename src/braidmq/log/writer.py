@@ -12,7 +12,7 @@ import logging
 import signal
 import threading
 import time
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -20,6 +20,8 @@ from braidmq.log.compaction import Compaction
 from braidmq.log.errors import LogError, LogInUseError
 from braidmq.log.log import Log
 from braidmq.log.orders import Order, Report, Sender, Settings, receive
+from braidmq.log.run import Run
+from braidmq.log.shared_memory import SharedMemory
 
 HOUSEKEEPING_S: Final = 10.0
 """How often segments are looked at: those to give up, and those to make Parquet of."""
@@ -51,8 +53,9 @@ class Notes(logging.Handler):
 
 
 class Writer:
-    def __init__(self, log: Log, notes: Notes) -> None:
+    def __init__(self, log: Log, memory: SharedMemory, notes: Notes) -> None:
         self._log = log
+        self._memory = memory
         self._notes = notes
         self._sender = Sender()
         self._end = threading.Event()
@@ -66,13 +69,24 @@ class Writer:
             order = self._decode(body)
             self._log.retain_bytes, self._log.retain_age_s = order.retain_bytes, order.retain_age_s
             try:
-                self._log.append(order.runs)
+                self._log.append(self._whole(order))
                 self._report(None)
             except LogError as error:
                 self._report(str(error))
         self._end.set()
         housekeeping.join()
         self._log.close()
+
+    def _whole(self, order: Order) -> list[Run]:
+        """The runs, those in the shared memory as they stand there."""
+        data = self._memory.read(sum(order.sizes))
+        runs = order.runs
+        place = 0
+        for number, size in enumerate(order.sizes):
+            if size:
+                runs[number] = runs[number]._replace(data=cast(bytes, data[place : place + size]))
+                place += size
+        return runs
 
     def _report(self, error: str | None) -> None:
         log = self._log
@@ -95,9 +109,10 @@ def open_log(settings: Settings) -> Log:
     """The log; while another process has it, that is waited for, since it may be about to end."""
     ends_at = time.monotonic() + LOCK_WAIT_S
     options: dict[str, Any] = msgspec.structs.asdict(settings)
+    folder, _ = options.pop("folder"), options.pop("memory")
     while True:
         try:
-            return Log(options["folder"], **{name: value for name, value in options.items() if name != "folder"})
+            return Log(folder, **options)
         except LogError as error:
             if not isinstance(error, LogInUseError) or time.monotonic() > ends_at:
                 raise
@@ -115,12 +130,13 @@ def main() -> None:
     body = receive(_INPUT)
     if body is None:
         return
+    settings = msgspec.msgpack.decode(body, type=Settings)
     try:
-        log = open_log(msgspec.msgpack.decode(body, type=Settings))
+        log = open_log(settings)
     except OSError as error:
         Sender().send(_OUTPUT, Report(str(error)))
         return
-    Writer(log, notes).run()
+    Writer(log, SharedMemory(settings.memory), notes).run()
 
 
 if __name__ == "__main__":

@@ -22,9 +22,13 @@ from braidmq.log.errors import LogError
 from braidmq.log.journal import Journal
 from braidmq.log.orders import Order, Report, Sender, Settings, receive
 from braidmq.log.run import Run
+from braidmq.log.shared_memory import SharedMemory
 
 END_S: Final = 20.0
 """How long the writer has to write the rest when the broker ends."""
+
+LONG_BYTES: Final = 1024
+"""Runs of at least so many bytes go through the shared memory."""
 
 PIPE_BYTES: Final = 1 << 20
 """What may be under way to the writer, if the system grants it."""
@@ -44,7 +48,8 @@ class WriterProcess:
         self.broker = settings.broker
         self.retain_bytes = settings.retain_bytes
         self.retain_age_s = settings.retain_age_s
-        self._settings = settings
+        self._memory = SharedMemory()
+        self._settings = msgspec.structs.replace(settings, memory=self._memory.file)
         self._rows_before = self._written_before = 0
         self._report = Report()
         self._sender = Sender()
@@ -67,6 +72,7 @@ class WriterProcess:
             stdout=subprocess.PIPE,
             env=os.environ | KEEP_MEMORY,
             start_new_session=True,
+            pass_fds=[self._memory.file],
         )
         with contextlib.suppress(OSError):
             fcntl.fcntl(_pipe(self._process.stdin), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
@@ -122,7 +128,11 @@ class WriterProcess:
         if self._process is None:
             self._restart()
         self._journal.turn_over()
-        self._exchange(Order(runs, self.retain_bytes, self.retain_age_s))
+        sizes = [len(run.data) if len(run.data) >= LONG_BYTES else 0 for run in runs]
+        self._memory.write([run.data for run, size in zip(runs, sizes, strict=True) if size])
+        heads = [run.without_data() if size else run for run, size in zip(runs, sizes, strict=True)]
+        self._exchange(Order(heads, sizes, self.retain_bytes, self.retain_age_s))
+        self._memory.trim()
         self._journal.settle(self.next_offset)
 
     def note(self, runs: list[Run]) -> None:
@@ -166,6 +176,7 @@ class WriterProcess:
     def close(self) -> None:
         self._stop()
         self._journal.close()
+        self._memory.close()
 
 
 def _pipe(file: IO[bytes] | None) -> int:
