@@ -19,7 +19,7 @@ from braidmq.broker.server import Server
 from braidmq.host import Message
 from braidmq.mqtt.packets import V3, V5
 from braidmq.net.frames import Codec, Tell
-from braidmq.overlay.ranges import Deliver, Plan
+from braidmq.overlay.range_messages import Deliver, Plan
 
 WAIT_S = 20.0
 TOPIC = b"lane/1"

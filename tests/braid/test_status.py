@@ -13,7 +13,7 @@ from braidmq.broker.braid.reconcile import Missed
 from braidmq.broker.braid.status import AskStatus, Status, Unanswerable
 from braidmq.broker.braid.traffic import weigh
 from braidmq.keys import Role, segment
-from braidmq.overlay.ranges import Deliver, Plan
+from braidmq.overlay.range_messages import Deliver, Plan
 from braidmq.pubsub.relay_free import MESSAGE, QUESTION, RESUME
 
 from .sites import Sites, payloads

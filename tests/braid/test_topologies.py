@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from braidmq.broker.braid import braid as braid_module
+from braidmq.broker.braid import comparing
 from braidmq.broker.config.settings import BraidConfig, Config, Listener
 from braidmq.broker.server import Server
 from braidmq.mqtt import packets as p
@@ -188,7 +189,7 @@ async def town_of(topology: str, method: str, folder: Path) -> AsyncIterator[Tow
     try:
         with pytest.MonkeyPatch.context() as patch:  # it need not look for long: nobody else is there
             patch.setattr(braid_module, "FOUND_AFTER_S", 0.0)
-            patch.setattr(braid_module, "CALL_TIMEOUT_S", 0.1)
+            patch.setattr(comparing, "CALL_TIMEOUT_S", 0.1)
             await town.start(0)
         if topology == "line":
             for number in range(1, COUNT):

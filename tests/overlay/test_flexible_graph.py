@@ -13,7 +13,6 @@ from braidmq.host import Address, Message
 from braidmq.keys import Key, Role, key_of, segment
 from braidmq.overlay.flexible_graph import (
     CHECK_S,
-    EXPLORE_MAX_S,
     LEARNERS_MAX,
     OTHERS_MIN,
     ROUND_S,
@@ -21,6 +20,7 @@ from braidmq.overlay.flexible_graph import (
     FlexibleGraph,
 )
 from braidmq.overlay.flexible_messages import SIZE_MAX, Exchange, Gone, Greet
+from braidmq.overlay.flexible_node import EXPLORE_MAX_S
 from braidmq.overlay.flexible_table import Contact, is_better, subscribers_of
 from braidmq.overlay.membership import DIGITS_MAX
 from braidmq.overlay.peers import SUSPICION_S, Peer

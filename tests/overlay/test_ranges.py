@@ -16,17 +16,8 @@ from braidmq.keys import Key
 from braidmq.overlay.aggregates import Aggregate
 from braidmq.overlay.conditions import Condition
 from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.ranges import (
-    PROVEN,
-    Answering,
-    Covered,
-    Deliver,
-    Delivery,
-    Outcome,
-    Plan,
-    RangeDelivery,
-    Retrying,
-)
+from braidmq.overlay.range_messages import PROVEN, Answering, Covered, Deliver, Plan, Retrying
+from braidmq.overlay.ranges import Delivery, Outcome, RangeDelivery
 from braidmq.overlay.segments import KeyRange, without
 from braidmq.overlay.skip_graph import SkipGraph
 from braidmq.overlay.splitting import Cut

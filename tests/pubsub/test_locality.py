@@ -14,7 +14,8 @@ import pytest
 from braidmq.host import Address, Message
 from braidmq.keys import Key, Role, key_of, segment
 from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.ranges import Deliver, Outcome
+from braidmq.overlay.range_messages import Deliver
+from braidmq.overlay.ranges import Outcome
 from braidmq.overlay.segments import without
 from braidmq.overlay.splitting import Cut
 from braidmq.overlay.suzaku import Suzaku

@@ -11,7 +11,8 @@ from braidmq.host import Address, Message
 from braidmq.keys import Role, key_of
 from braidmq.overlay.membership import DIGITS_MAX
 from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.ranges import Deliver, Outcome
+from braidmq.overlay.range_messages import Deliver
+from braidmq.overlay.ranges import Outcome
 from braidmq.overlay.skip_graph import SkipGraph
 from braidmq.overlay.splitting import Cut
 from braidmq.overlay.suzaku import Suzaku

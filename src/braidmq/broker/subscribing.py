@@ -54,7 +54,7 @@ def on_subscribe(connection: Connection, packet: p.Subscribe) -> None:
         new.answer.reasons.append(reason)
     awaited = [one.topic_filter for one in packet.subscriptions if _is_awaited(broker, one.topic_filter)]
     if awaited and broker.braid is not None:
-        broker.braid.when_effective(awaited, partial(_answer, connection, session, new))
+        broker.braid.standing.when_effective(awaited, partial(_answer, connection, session, new))
     else:
         _answer(connection, session, new)
 
@@ -115,7 +115,7 @@ def _answer(connection: Connection, session: Session, new: New) -> None:
 
 
 def _is_awaited(broker: Broker, full_filter: str) -> bool:
-    return broker.braid is not None and broker.braid.is_awaited(split_share(full_filter)[1])
+    return broker.braid is not None and broker.braid.standing.is_awaited(split_share(full_filter)[1])
 
 
 def _check(connection: Connection, one: p.Subscription) -> None:

@@ -32,17 +32,18 @@ share a pace of learning: the more of them have something to learn, the longer e
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from operator import itemgetter
 from typing import Final
 
 from braidmq.host import Address, CallError, Host, Message, Reply, Service, handles
-from braidmq.keys import SEPARATOR, Key
+from braidmq.keys import Key
 from braidmq.overlay.finding import Finding
 from braidmq.overlay.flexible_heard import LIVES_BITS, LONG_AGO, Heard
 from braidmq.overlay.flexible_messages import CANDIDATES_MAX, Candidates, Exchange, Gone, Greet, Greeting
-from braidmq.overlay.flexible_table import Contact, FlexibleTable, key_of_contact
+from braidmq.overlay.flexible_node import EXPLORE_MAX_S, EXPLORE_S, FlexibleNode
+from braidmq.overlay.flexible_table import Contact, FlexibleTable
 from braidmq.overlay.flexible_view import FlexibleView
 from braidmq.overlay.membership import Vector, common_digits
 from braidmq.overlay.overlay import Found, Introduce
@@ -58,12 +59,6 @@ KEYS_FULL = 5
 
 OTHERS_MIN = 8
 """Entries that are no subscribers of the own topic, of which each table may have so many, however many keys share."""
-
-KNOWING_MAX = 256
-"""Brokers that a node has met, and that may so have it in their tables; they are told when it leaves."""
-
-TOP_TURNS_MAX = 4
-"""Entries of the highest level that are asked in turn: they know best if there is a higher one."""
 
 ROUND_S = 0.5
 """The pause between two rounds while tables become better, at most."""
@@ -82,9 +77,6 @@ SIBLINGS_ASKED = 4
 
 FRESH_S = 30.0
 """Who was heard from within this time by any node of the broker need not be greeted by another one."""
-
-EXPLORE_S, EXPLORE_MAX_S = 1.0, 15.0
-"""The shortest pause before a publisher explores again, and how long pauses become while it finds nothing."""
 
 EXPLORE_STEPS = 3
 """How many nodes a publisher asks when it explores."""
@@ -119,110 +111,6 @@ FIND_TRIES = 3
 
 class Abandoned(Exception):
     """A join that has lost its purpose."""
-
-
-class FlexibleNode:
-    """One key of a broker: its place in the ring, its table, and who may have it in theirs."""
-
-    __slots__ = (
-        "_asking",
-        "_knowing",
-        "base",
-        "contact",
-        "explore_at",
-        "explore_pause_s",
-        "key",
-        "leaving",
-        "losses",
-        "table",
-        "turn",
-    )
-
-    def __init__(self, base: RingNode, vector: Vector, size: int, others_max: int) -> None:
-        self.key = base.me.key
-        self.base = base
-        self.contact = Contact(base.me, vector)
-        self.table = FlexibleTable(self.key, vector, size, others_max)
-        self.leaving = False
-        self.turn = 0
-        self.losses = 0
-        """Entries that turned out to be gone."""
-        self.explore_at = 0.0
-        self.explore_pause_s = EXPLORE_S
-        self._knowing: dict[Address, None] | None = None
-        self._asking: set[Key] | None = None
-
-    def take(self, contacts: Iterable[Contact]) -> bool:
-        """Learns what has proven to be there; True if the table has changed."""
-        self.table.sticky = (self.base.left.key, self.base.right.key)
-        return self.table.learn(contacts)
-
-    def lose(self, key: Key) -> bool:
-        """Drops a node that is gone; False if it was no entry."""
-        if not self.table.drop(key):
-            return False
-        self.losses += 1
-        return True
-
-    def known_to(self, broker: Address) -> None:
-        """That broker may have this node in its tables."""
-        knowing = self._knowing = self._knowing or {}
-        knowing.pop(broker, None)
-        knowing[broker] = None
-        if len(knowing) > KNOWING_MAX:
-            del knowing[next(iter(knowing))]
-
-    @property
-    def knowing(self) -> list[Address]:
-        return list(self._knowing or ())
-
-    def begins_to_ask(self, key: Key) -> bool:
-        """False if it asks for that node already."""
-        asking = self._asking = self._asking or set()
-        if key in asking:
-            return False
-        asking.add(key)
-        return True
-
-    def ends_to_ask(self, key: Key) -> None:
-        if self._asking:
-            self._asking.discard(key)
-
-    def wants_greeting(self, key: Key) -> bool:
-        """Whether a node is of the same topic, and may so want this one in its table."""
-        return key.partition(SEPARATOR)[0] == self.key.partition(SEPARATOR)[0]
-
-    @property
-    def state(self) -> tuple[Peer, Peer, int]:
-        """What calls for quick learning when it changes: the links, and how many entries are gone."""
-        return self.base.left, self.base.right, self.losses
-
-    def turns(self) -> list[Peer | None]:
-        """Whom to ask in turn; None for some other broker."""
-        peers: list[Peer | None] = [self.base.right, self.base.left]
-        levels = list(self.table.levels().values())
-        around = self.turn // (len(levels) + 3)
-        peers += [_by_distance(self.key, level, around) for level in levels]
-        if levels:
-            top = levels[-1]
-            peers += [_by_distance(self.key, top, around + more) for more in range(1, min(len(top), TOP_TURNS_MAX))]
-        subscribers = self.table.own_subscribers()
-        if subscribers:
-            peers.append(_by_distance(self.key, subscribers, around))
-        if len(self.table) < self.table.size:
-            peers.append(None)
-        return peers
-
-    def next_to_explore(self, asked: Container[Key]) -> Peer | None:
-        """The right neighbour, and then the nearest subscribers; without those that were asked."""
-        peers = (self.base.right, *(contact.peer for contact in self.table.own_subscribers()))
-        return next((peer for peer in peers if peer.key not in asked), None)
-
-
-def _by_distance(key: Key, contacts: Sequence[Contact], number: int) -> Peer:
-    """One of some contacts in the order of keys: number 0 is the nearest on the right of a key, 1 the next, …"""
-    first = bisect_left(contacts, key, key=key_of_contact)
-    return contacts[(first + number) % len(contacts)].peer
 
 
 class FlexibleGraph(Service):

@@ -18,7 +18,8 @@ import msgspec
 
 from braidmq.host import Address, Host, Message, Reply, Service, handles
 from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.ranges import OPEN_MAX, PROVEN, REISSUE_S, SWEEP_S, Outcome, RangeDelivery
+from braidmq.overlay.range_messages import PROVEN
+from braidmq.overlay.ranges import OPEN_MAX, REISSUE_S, SWEEP_S, Outcome, RangeDelivery
 from braidmq.overlay.segments import KeyRange, without
 from braidmq.pubsub.delegates import Area, Directories, Directory
 

@@ -21,7 +21,8 @@ import msgspec
 from braidmq.host import Host
 from braidmq.overlay.overlay import Overlay
 from braidmq.overlay.peers import Peer
-from braidmq.overlay.ranges import PROVEN, OnOutcome, Outcome, RangeDelivery
+from braidmq.overlay.range_messages import PROVEN
+from braidmq.overlay.ranges import OnOutcome, Outcome, RangeDelivery
 from braidmq.overlay.segments import KeyRange
 from braidmq.overlay.splitting import Cut
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
-from braidmq.overlay.flexible_graph import FlexibleGraph, FlexibleNode
+from braidmq.overlay.flexible_graph import FlexibleGraph
+from braidmq.overlay.flexible_node import FlexibleNode
 from braidmq.overlay.flexible_table import Contact
 from braidmq.overlay.membership import common_digits
 from braidmq.sim.checkers import ring_is_closed_and_sorted

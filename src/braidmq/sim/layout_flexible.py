@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from braidmq.host import Address
 from braidmq.keys import Key
-from braidmq.overlay.flexible_graph import SIZE, FlexibleGraph, FlexibleNode
+from braidmq.overlay.flexible_graph import SIZE, FlexibleGraph
+from braidmq.overlay.flexible_node import FlexibleNode
 from braidmq.overlay.flexible_table import Contact
 from braidmq.overlay.membership import DIGITS_MAX, list_of
 from braidmq.overlay.ring import Status

@@ -8,8 +8,7 @@ empty topic, which no client can name, has every broker as its subscriber: what 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Iterable
-from functools import partial
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,7 +16,8 @@ import msgspec
 from braidmq.broker.braid.asking import Asking
 from braidmq.broker.braid.batch import Batch, Letter, letter_of, message_of, pack, unpack
 from braidmq.broker.braid.clusters import ROW as CLUSTERS
-from braidmq.broker.braid.clusters import Clusters, Seen
+from braidmq.broker.braid.clusters import Clusters
+from braidmq.broker.braid.comparing import HOME, Comparing
 from braidmq.broker.braid.crew import Crew
 from braidmq.broker.braid.cursors import SEEN_MANY, Cursors
 from braidmq.broker.braid.demand import Demand
@@ -31,10 +31,11 @@ from braidmq.broker.braid.moves import MOVED, Moves
 from braidmq.broker.braid.outlets import Outlet, Outlets
 from braidmq.broker.braid.reconcile import Reconciler
 from braidmq.broker.braid.scope import Scopes, may_see, scope_of
-from braidmq.broker.braid.shapes import Shape, Shapes, shape_of
+from braidmq.broker.braid.shapes import Shapes, shape_of
+from braidmq.broker.braid.standing import Standing
 from braidmq.broker.local_topics import LOCAL_PREFIXES
 from braidmq.broker.message import Message as Publication
-from braidmq.host import Address, CallError, Message, Reply, Service, handles
+from braidmq.host import Address
 from braidmq.keys import Role, key_of
 from braidmq.overlay.overlay import Overlay
 from braidmq.overlay.ranges import Outcome
@@ -45,15 +46,8 @@ if TYPE_CHECKING:
     from braidmq.broker.braid.lanes import Lanes
     from braidmq.broker.broker import Broker
 
-HOME = ""
-"""The topic of all brokers."""
-
-CALL_TIMEOUT_S = 2.0
 FOUND_AFTER_S = 5.0
 """How long a broker looks for the others before it begins a braid of its own; two braids that meet become one."""
-
-SUBSCRIBE_WAIT_S = 3.0
-"""How long a SUBACK waits until the subscription has taken effect in the whole braid."""
 
 PROOF_S = 30.0
 """How long a publication of QoS 1 or 2 is repeated to those who have not answered for it."""
@@ -79,33 +73,6 @@ SEEDS_ASKED_MAX = 16
 """Configured brokers that are asked at a time when this one enters."""
 
 
-Head = tuple[str, Address, int]
-"""An origin, its address, and the last offset of its history."""
-
-
-class Compare(Message, frozen=True, array_like=True, gc=False):
-    """What I know; what do you know? Of clusters I tell my own, and a digest of all."""
-
-    shapes: tuple[Shape, ...]
-    heads: tuple[Head, ...]
-    clusters: tuple[Seen, ...] = ()
-    digest: bytes = b""
-
-
-class Compared(Message, frozen=True, array_like=True, gc=False):
-    is_in: bool
-    shapes: tuple[Shape, ...]
-    heads: tuple[Head, ...]
-    clusters: tuple[Seen, ...] = ()
-
-
-class Announcement(msgspec.Struct, frozen=True, array_like=True):
-    """Said to all brokers."""
-
-    shapes: tuple[Shape, ...]
-    clusters: tuple[Seen, ...] = ()
-
-
 class Own(msgspec.Struct, frozen=True, array_like=True):
     """What a broker knows of itself from before."""
 
@@ -114,30 +81,9 @@ class Own(msgspec.Struct, frozen=True, array_like=True):
 
 
 _log = logging.getLogger("braidmq.braid")
-_encode = msgspec.msgpack.Encoder().encode
-_decode_announcement = msgspec.msgpack.Decoder(Announcement).decode
 
 
-class Waiting:
-    """A SUBACK that waits until its subscriptions have taken effect."""
-
-    def __init__(self, braid: Braid, filters: list[str], done: Callable[[], None]) -> None:
-        self._braid = braid
-        self._filters = filters
-        self._done: Callable[[], None] | None = done
-
-    def look(self) -> None:
-        if not any(self._braid.is_awaited(one) for one in self._filters):
-            self.end()
-
-    def end(self) -> None:
-        done, self._done = self._done, None
-        self._braid.forget_waiting(self)
-        if done is not None:
-            done()
-
-
-class Braid(Service):
+class Braid:
     """Made for a broker; `enter` joins it to the others."""
 
     def __init__(
@@ -175,7 +121,7 @@ class Braid(Service):
         if not own:  # at once: what is kept under a name must not come back under another
             broker.store.save_cursor(OWN, msgspec.msgpack.encode(before))
             broker.ring()
-        self._since = before.alive_at - AWAY_SLACK_S if own else now
+        self.since = before.alive_at - AWAY_SLACK_S if own else now
         """What was published before is not missed by anybody here."""
         saved = [msgspec.msgpack.decode(row, type=Sent) for row in broker.saved_history]
         self.history = History(broker.store, saved)
@@ -219,17 +165,12 @@ class Braid(Service):
         """Whether this broker is about to end: what it stands for then is left in good order by `leave`."""
         self.unproven = 0
         """Publications of QoS 1 or 2 of which no proof came in time."""
-        self._standing: dict[str, None] = {}
-        """The filters that this broker stands for, or is about to."""
-        self._ending: dict[str, None] = {}
-        """Those that it is about to stand for no longer."""
-        self._waiting: dict[Waiting, None] = {}
-        self._settling: dict[str, None] = {}
+        self.comparing = Comparing(self)
+        self.standing = Standing(self, self._crew)
         method.on_message = self._on_message
         method.on_demand = self.outlets.set_demand
         if isinstance(method, ProvenMethod):
             method.on_question = self.keepers.on_question
-        host.serve(self)
         self.directory = Directory(overlay, name, broker.now)
         self.moves = Moves(self, self.directory)
         broker.router.on_filter = self._on_filter
@@ -260,14 +201,14 @@ class Braid(Service):
         await self.method.advertise(HOME)
         self.is_in = True
         self.introducers.may_be_used = True
-        await self._compare()
+        await self.comparing.compare()
         await self.directory.enter()
         await self.moves.strays.enter()
-        self._announce(
+        self.comparing.announce(
             [shape for one in self.interest.filters if (shape := shape_of(one))],
             clusters=self.clusters.own_seen(self.broker.now()),
         )
-        self._stand()
+        self.standing.update()
         self.keepers.enter()
         self.reconciler.ask_everybody()
         self.host.spawn(self._keep_comparing())
@@ -284,7 +225,7 @@ class Braid(Service):
         found: list[Address] = []
 
         async def ask(seed: Address) -> None:
-            if await self._compare_with(seed):
+            if await self.comparing.compare_with(seed):
                 found.append(seed)
 
         seeds = [seed for seed in self.introducers.seeds if seed != self.host.address]
@@ -302,7 +243,7 @@ class Braid(Service):
         self.is_in = False
         self.is_leaving = True
         published = dict.fromkeys((*self.outlets.filters, HOME))
-        wanted = dict.fromkeys((*self._standing, *self._ending, *self.keepers.leave(), HOME))
+        wanted = dict.fromkeys((*self.standing.filters, *self.keepers.leave(), HOME))
         topics = sorted({**published, **wanted})
 
         async def end(topic: str) -> None:
@@ -332,82 +273,12 @@ class Braid(Service):
         while under_way and not is_enough():
             await self.host.sleep(POLL_S)
 
-    # Shapes
-
-    async def _compare_with(self, address: Address) -> bool:
-        """Exchanges what is known with another broker; whether it answered and is in the braid."""
-        try:
-            told = await self.host.call(address, self._comparison(), CALL_TIMEOUT_S)
-        except CallError:
-            self.introducers.miss(address)
-            return False
-        if not isinstance(told, Compared):
-            return False
-        if told.is_in:
-            self.introducers.meet(address)
-        self._learn(told.shapes)
-        self._learn_heads(told.heads)
-        self._learn_clusters(told.clusters)
-        return told.is_in
-
-    def _comparison(self) -> Compare:
-        now = self.broker.now()
-        return Compare(tuple(self.shapes), self._heads(), self.clusters.own_seen(now), self.clusters.digest(now))
-
-    @handles(Compare)
-    def on_compare(self, origin: Address, asked: Compare) -> Reply:
-        if self.is_in:
-            self.introducers.meet(origin)
-        clusters = self.clusters.told(self.broker.now(), asked.digest)
-        answer = Compared(self.is_in, tuple(self.shapes), self._heads(), clusters)
-        self._learn(asked.shapes)
-        self._learn_heads(asked.heads)
-        self._learn_clusters(asked.clusters)
-        return answer
-
-    def _heads(self) -> tuple[Head, ...]:
-        own: tuple[Head, ...] = ((self.origin, self.host.address, self.history.head),) if self.history.head else ()
-        return own + tuple([(origin, cursor.address, cursor.head) for origin, cursor in self.cursors])
-
-    def _learn_heads(self, heads: Iterable[Head]) -> None:
-        for origin, address, head in heads:
-            if origin != self.origin:
-                cursor = self.cursors.of(origin, address, self._since)
-                cursor.head = max(cursor.head, head)
-
-    def _learn(self, shapes: Iterable[Shape]) -> None:
-        for shape in self.shapes.learn(shapes, self.host.now()):
-            self.outlets.learn_shape(shape)
-
-    def _learn_clusters(self, told: tuple[Seen, ...]) -> None:
-        self.clusters.learn(told, self.broker.now())
-        if self.broker.store.dirty:
-            self.broker.ring()
-
-    def _announce(
-        self, shapes: list[Shape], done: Callable[[], None] = lambda: None, clusters: tuple[Seen, ...] = ()
-    ) -> None:
-        """Tells all brokers of shapes that are used here, and of a cluster."""
-        shapes = list(dict.fromkeys(shapes))
-        self._learn(shapes)
-        body = _encode(Announcement(tuple(shapes), clusters))
-        if not (shapes or clusters) or not self.is_in:
-            done()
-        elif self.proven is not None:
-            self.proven.publish_surely(HOME, body, PROOF_S, lambda _outcome: done())
-        else:
-            self.method.publish(HOME, body)
-            done()
-
-    async def _compare(self) -> None:
-        for other in dict.fromkeys((self.introducers(), self.introducers.stranger)):
-            if other is not None:
-                await self._compare_with(other)
+    # From time to time
 
     async def _keep_comparing(self) -> None:
         while self.is_in:
             await self.host.sleep(self.host.chance.uniform(0.5, 1.0) * COMPARE_S)
-            await self._compare()
+            await self.comparing.compare()
             self.reconciler.ask_regularly()
             self.history.trim(self.broker.now())
             self._own = Own(self._own.history, self.broker.now())
@@ -417,7 +288,7 @@ class Braid(Service):
     async def _keep_refreshing(self) -> None:
         while self.is_in:
             await self.host.sleep(self.host.chance.uniform(0.8, 1.0) * REFRESH_S)
-            self._announce([shape for one in self.interest.filters if (shape := shape_of(one))])
+            self.comparing.announce([shape for one in self.interest.filters if (shape := shape_of(one))])
             self.shapes.expire(self.host.now())
             self.outlets.sweep()
 
@@ -435,59 +306,7 @@ class Braid(Service):
         else:
             self.interest.discard(topic_filter)
         if self.is_in:
-            self._stand()
-
-    def _stand(self) -> None:
-        """Makes the broker stand for what it should: new filters first, so that nothing is missed in between."""
-        should = dict.fromkeys(self.interest.standing)
-        for topic_filter in should:
-            if topic_filter not in self._standing:
-                self._standing[topic_filter] = self._settling[topic_filter] = None
-                self._crew.do(partial(self._begin, topic_filter))
-        for topic_filter in [one for one in self._standing if one not in should]:
-            del self._standing[topic_filter]
-            self._ending[topic_filter] = None
-            self._crew.do(partial(self._end, topic_filter))
-
-    async def _begin(self, topic_filter: str) -> None:
-        shape = shape_of(topic_filter)
-        if shape is not None and shape not in self.shapes:
-            await self._announce_and_wait(shape)
-        if topic_filter in self._standing:  # it may have lost its last subscription meanwhile
-            await self.method.subscribe(topic_filter)
-        self._settling.pop(topic_filter, None)
-        for waiting in list(self._waiting):
-            waiting.look()
-
-    async def _announce_and_wait(self, shape: Shape) -> None:
-        announced: list[None] = []
-        self._announce([shape], lambda: announced.append(None))
-        ends_at = self.host.now() + CALL_TIMEOUT_S
-        while not announced and self.host.now() < ends_at:
-            await self.host.sleep(POLL_S)
-
-    async def _end(self, topic_filter: str) -> None:
-        if topic_filter not in self._standing:
-            await self.method.unsubscribe(topic_filter)
-        self._ending.pop(topic_filter, None)
-
-    def is_awaited(self, topic_filter: str) -> bool:
-        """Whether a filter of a subscription here has not taken effect in the braid yet."""
-        standing = self.interest.stands_for(topic_filter)
-        return self.is_in and standing is not None and standing in self._settling
-
-    def when_effective(self, filters: list[str], done: Callable[[], None]) -> None:
-        """Calls when subscriptions have taken effect, or when that takes too long."""
-        waiting = Waiting(self, filters, done)
-        self._waiting[waiting] = None
-        self.host.spawn(self._give_up(waiting))
-
-    async def _give_up(self, waiting: Waiting) -> None:
-        await self.host.sleep(SUBSCRIBE_WAIT_S)
-        waiting.end()
-
-    def forget_waiting(self, waiting: Waiting) -> None:
-        self._waiting.pop(waiting, None)
+            self.standing.update()
 
     # Publications
 
@@ -576,7 +395,7 @@ class Braid(Service):
         if arrival.topic == HOME:
             if arrival.origin != self.host.address:
                 self.introducers.meet(arrival.origin)
-            self._on_announcement(arrival)
+            self.comparing.on_announcement(arrival)
             return
         try:
             batch = unpack(arrival.body)
@@ -587,22 +406,13 @@ class Braid(Service):
         self.last_batch = batch
         if batch.origin != self.origin:  # clients here have had it from the broker itself
             if batch.letters and batch.letters[0].offset:
-                self.cursors.of(batch.origin, arrival.origin, self._since)
+                self.cursors.of(batch.origin, arrival.origin, self.since)
             self.inlets.take(batch)
 
     def _on_gap(self, origin: str) -> None:
         cursor = self.cursors.get(origin)
         if cursor is not None:
             self.reconciler.ask_soon(origin, cursor)
-
-    def _on_announcement(self, arrival: Arrival) -> None:
-        try:
-            told = _decode_announcement(arrival.body)
-        except msgspec.MsgspecError as error:
-            _log.warning("%s announced something that cannot be read: %s", arrival.origin, error)
-            return
-        self._learn(told.shapes)
-        self._learn_clusters(told.clusters)
 
     def _deliver(self, batch: Batch) -> None:
         """Gives publications of another broker to the clients here."""

@@ -23,7 +23,8 @@ from braidmq.host import Address, Message
 from braidmq.mqtt.packets import V5
 from braidmq.net.frames import LENGTH_BYTES, Envelope, Tell
 from braidmq.net.mould import Mould
-from braidmq.overlay.ranges import SPLITS_KEPT_S, Deliver
+from braidmq.overlay.range_messages import Deliver
+from braidmq.overlay.ranges import SPLITS_KEPT_S
 from braidmq.pubsub.relay_free import RelayFree
 
 if TYPE_CHECKING:

@@ -330,7 +330,7 @@ class Moves:
     async def _until_effective(self, arrival: Arrival, subscriptions: dict[str, Subscribed]) -> None:
         filters = [split_share(one)[1] for one in subscriptions]
         ends_at = self._host.now() + EFFECTIVE_WAIT_S
-        while any(self._braid.is_awaited(one) for one in filters) and self._host.now() < ends_at:
+        while any(self._braid.standing.is_awaited(one) for one in filters) and self._host.now() < ends_at:
             await self._host.sleep(POLL_S)
         self._extend(arrival, MOVE_WAIT_S)
 

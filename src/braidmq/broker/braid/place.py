@@ -26,7 +26,7 @@ from braidmq.overlay import (
     flexible_messages,
     overlay,
     peers,
-    ranges,
+    range_messages,
     ring,
     skip_dht,
     skip_graph,
@@ -63,12 +63,12 @@ LIVES_A_SECOND = 10
 
 _log = logging.getLogger("braidmq.braid")
 
-_ALWAYS = (peers, ring, overlay, ranges)
+_ALWAYS = (peers, ring, overlay, range_messages)
 _SKIP = (finding, skip_graph, skip_messages)
 _DHT = (*_SKIP, skip_dht, introducer)
 _TREES = (*_DHT, rendezvous_tree)
 MODULES: dict[str, tuple[ModuleType, ...]] = {
-    "adaptive": (finding, skip_messages, flexible_graph, flexible_messages, relay_free),
+    "adaptive": (finding, skip_messages, flexible_messages, relay_free),
     "relayfree": (*_SKIP, relay_free),
     "suzaku": (suzaku_messages, relay_free),
     "locality": (suzaku_messages, locality, delegates, proofs),

@@ -13,7 +13,8 @@ import msgspec
 
 from braidmq.host import Address, Host, Message, Reply, Service, handles
 from braidmq.net.host import NetHost
-from braidmq.overlay.ranges import Deliver, RangeDelivery
+from braidmq.overlay.range_messages import Deliver
+from braidmq.overlay.ranges import RangeDelivery
 from braidmq.pubsub.can_messages import CanFlood
 from braidmq.pubsub.locality import HandOver
 from braidmq.pubsub.method import Method, ProvenMethod, Publication, ignore

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from braidmq.broker.braid.braid import HOME, Braid
+from braidmq.broker.braid.braid import Braid
+from braidmq.broker.braid.comparing import HOME
 from braidmq.broker.braid.probes import TRACE_S_MAX, Probes
 from braidmq.broker.braid.traffic import HopCounts
 from braidmq.broker.local_topics import LOCAL_PREFIXES
@@ -223,7 +224,7 @@ class Status(Service):
             ],
             "published_in_all": len(outlets),
             "interest": [
-                {"filter": one, "stands": one in standing, "is_effective": not braid.is_awaited(one)}
+                {"filter": one, "stands": one in standing, "is_effective": not braid.standing.is_awaited(one)}
                 for one in filters[:count_max]
             ],
             "interest_in_all": len(filters),

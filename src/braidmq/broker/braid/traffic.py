@@ -5,7 +5,7 @@ from __future__ import annotations
 from braidmq.broker.braid.reconcile import Missed
 from braidmq.host import Message
 from braidmq.keys import SEPARATOR
-from braidmq.overlay.ranges import Deliver
+from braidmq.overlay.range_messages import Deliver
 from braidmq.pubsub.can_messages import CanFlood
 from braidmq.pubsub.locality import HandOver
 from braidmq.pubsub.relay_free import QUESTION, RESUME, SUSPEND
