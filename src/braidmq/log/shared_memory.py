@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import Final
 
-KEPT_BYTES: Final = 64 * 1024 * 1024
+KEPT_BYTES: Final = 16 * 1024 * 1024
 """What stays reserved between two turns; more is given back."""
 
 PIECES_MAX: Final = 1024
