@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from bisect import bisect_left
 from collections.abc import Iterable
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Final
@@ -70,6 +72,8 @@ class LogRecorder:
         """Those of QoS 1 and 2 that the next commit notes; only the loop knows them."""
         self._waiting: list[Run] = []
         """Only the loop adds to its end, only `_write` takes from its beginning."""
+        self._costs: list[int] = []
+        """What each of them costs; added behind it, so that all that is here is there."""
         self._in_hand: list[Run] = []
         """What `_write` has taken and not written yet."""
         self._in_hand_bytes = 0
@@ -123,28 +127,30 @@ class LogRecorder:
 
     def take_run(self, topic: bytes, client: str, at: float, run: bytes, count: int, head: int, size: int) -> None:
         name, first = client.encode(), self._next if self._next > self._floor else self._floor
-        self._hand_over(Run._make((topic, name, int(at * 1e6), 0, False, count, run, head, size, (), None, first)))
+        taken = Run._make((topic, name, int(at * 1e6), 0, False, count, run, head, size, (), None, first))
+        self._hand_over(taken, len(run) + count * (len(topic) + len(name)))
 
     def take_plain(self, topic: bytes, client: str, at: float, payload: bytes, qos: int) -> None:
-        name, first, size = client.encode(), self.next_offset, len(payload)
-        self._hand_over(Run._make((topic, name, int(at * 1e6), qos, False, 1, payload, 0, size, (), None, first)))
+        name, size, first = client.encode(), len(payload), self._next if self._next > self._floor else self._floor
+        taken = Run._make((topic, name, int(at * 1e6), qos, False, 1, payload, 0, size, (), None, first))
+        self._hand_over(taken, size + len(topic) + len(name))
 
     def take(self, message: Message, at: float) -> None:
         pairs = pairs_of(message.forward)
-        self._hand_over(
-            Run.of(
-                message.topic,
-                message.payload,
-                int(at * 1e6),
-                client=message.sender or None,
-                qos=message.qos,
-                retain=message.retain,
-                properties=pairs,
-                published_us=published_us_of(pairs),
-            )._replace(first=self.next_offset)
-        )
+        taken = Run.of(
+            message.topic,
+            message.payload,
+            int(at * 1e6),
+            client=message.sender or None,
+            qos=message.qos,
+            retain=message.retain,
+            properties=pairs,
+            published_us=published_us_of(pairs),
+        )._replace(first=self.next_offset)
+        self._hand_over(taken, taken.size + len(taken.topic) + len(taken.client or b""))
 
-    def _hand_over(self, run: Run) -> None:
+    def _hand_over(self, run: Run, cost: int) -> None:
+        """`cost` is what its rows have in bytes, about: each has its own topic and client."""
         if self._taken_bytes - self._written_bytes > WAITING_BYTES_MAX and not self._make_room(run):
             self.last = LOST
             return
@@ -152,7 +158,8 @@ class LogRecorder:
         self.last, self.at = run.first, run.at_us / 1e6
         self._next = run.first + run.rows
         self._waiting.append(run)
-        self._taken_bytes += run.cost
+        self._costs.append(cost)
+        self._taken_bytes += cost
         if run.qos:
             self._unnoted.append(run)
             self.dirty = True
@@ -222,14 +229,11 @@ class LogRecorder:
                 _log.warning("the log can be written again; %d rows were lost", self.dropped)
 
     def _take_in_hand(self) -> None:
-        size = count = 0
-        for run in self._waiting:
-            count += 1
-            size += run.cost
-            if size >= PORTION_BYTES:
-                break
-        self._in_hand, self._in_hand_bytes = self._waiting[:count], size
+        sums = list(accumulate(self._costs))
+        count = min(bisect_left(sums, PORTION_BYTES) + 1, len(sums))
+        self._in_hand, self._in_hand_bytes = self._waiting[:count], sums[count - 1] if count else 0
         del self._waiting[:count]
+        del self._costs[:count]
 
     def _write_for_ever(self) -> None:
         rest_s = WRITE_EVERY_S

@@ -50,8 +50,3 @@ class Run(NamedTuple):
 
     def without_data(self) -> Run:
         return Run._make((*self[:6], b"", *self[7:]))
-
-    @property
-    def cost(self) -> int:
-        """The bytes that its rows have, about: each has its own topic and client."""
-        return len(self.data) + self.rows * (len(self.topic) + len(self.client or b""))

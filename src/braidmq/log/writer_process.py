@@ -128,9 +128,11 @@ class WriterProcess:
         if self._process is None:
             self._restart()
         self._journal.turn_over()
-        sizes = [len(run.data) if len(run.data) >= LONG_BYTES else 0 for run in runs]
-        self._memory.write([run.data for run, size in zip(runs, sizes, strict=True) if size])
-        heads = [run.without_data() if size else run for run, size in zip(runs, sizes, strict=True)]
+        sizes = [size if (size := len(run.data)) >= LONG_BYTES else 0 for run in runs]
+        heads = runs
+        if any(sizes):
+            self._memory.write([run.data for run, size in zip(runs, sizes, strict=True) if size])
+            heads = [run.without_data() if size else run for run, size in zip(runs, sizes, strict=True)]
         self._exchange(Order(heads, sizes, self.retain_bytes, self.retain_age_s))
         self._memory.trim()
         self._journal.settle(self.next_offset)
