@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.pipeline.options import COLUMNS, OptionError, ReadOptions
+from braidmq.log.schema import COLUMNS
+from braidmq.pipeline.options import OptionError, ReadOptions
 
 
 def test_what_is_not_said_has_a_default() -> None:

@@ -1,7 +1,7 @@
 """Batches of a segment, decoded many at a time and only the columns that are wanted.
 
 A broker with a few messages in each commit writes small batches. They stand one behind the other, and so a stretch of
-them behind the schema is an Arrow IPC stream, which Arrow reads as a whole: less than half the work of one by one.
+them behind the schema is an Arrow IPC stream, which Arrow reads as a whole, and without the other columns.
 """
 
 from __future__ import annotations

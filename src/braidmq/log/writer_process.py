@@ -55,11 +55,16 @@ class WriterProcess:
         self._sender = Sender()
         self._decode = msgspec.msgpack.Decoder(Report).decode
         self._process: subprocess.Popen[bytes] | None = None
-        self._start()
+        try:
+            self._start()
+        except LogError:
+            self._memory.close()
+            raise
         try:
             self._journal = Journal(self.folder, settings.sync == "full")
         except OSError as error:
             self._stop()
+            self._memory.close()
             raise LogError(f"the journal of {self.folder} cannot be opened: {error.strerror}") from error
 
     # The process

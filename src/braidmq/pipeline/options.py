@@ -15,7 +15,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from braidmq.log.filters import TopicFilters
-from braidmq.log.schema import SCHEMA
+from braidmq.log.schema import COLUMNS
 from braidmq.pipeline.errors import PipelineError
 
 EARLIEST: Final = "earliest"
@@ -24,7 +24,6 @@ RETRY_S: Final = 30.0
 """How long a broker that does not answer is asked again."""
 RETRY_S_MAX: Final = 3600.0
 TOKEN_VARIABLE: Final = "BRAIDMQ_TOKEN"  # noqa: S105 - a name
-COLUMNS: Final = tuple(SCHEMA.names)
 NAMES: Final = (
     *(
         "path",

@@ -27,9 +27,10 @@ try:
 except ImportError as error:
     raise MissingExtra("pyspark") from error
 
+from braidmq.log.schema import COLUMNS
 from braidmq.pipeline import plan, reading
 from braidmq.pipeline.logs import Logs
-from braidmq.pipeline.options import COLUMNS, EARLIEST, LATEST, OptionError, ReadOptions
+from braidmq.pipeline.options import EARLIEST, LATEST, OptionError, ReadOptions
 
 TYPES: Final = {
     "topic": "string",

@@ -20,13 +20,13 @@ import msgspec
 import pyarrow as pa
 
 from braidmq.log.filters import TopicFilters
-from braidmq.log.schema import partition_of
+from braidmq.log.schema import COLUMNS, partition_of
 from braidmq.log.source import LogState
 from braidmq.pipeline.answers import Publisher
 from braidmq.pipeline.delegation import BrokerClient, Delegated
 from braidmq.pipeline.errors import MissingExtra, PipelineError
 from braidmq.pipeline.logs import Logs, Place
-from braidmq.pipeline.options import COLUMNS, OptionError, ReadOptions
+from braidmq.pipeline.options import OptionError, ReadOptions
 from braidmq.pipeline.plan import Piece
 from braidmq.pipeline.running import Part, Run
 from braidmq.pipeline.shipped import Shipped

@@ -44,13 +44,14 @@ def look_up(
     before = sim.messages
     right_of = dict(zip(members, (*members[1:], members[0]), strict=True))
 
+    def owns(owner: Key, key: Key) -> bool:
+        return owner in right_of and in_arc(owner, key, right_of[owner])
+
     async def one(overlay: Overlay, key: Key) -> None:
         found = await overlay.lookup(key)
-        owner = None if found is None else found.owner.key
-        right = None if owner is None else right_of.get(owner)
-        if found is None or owner is None or right is None or not in_arc(owner, key, right):
+        if found is None or not owns(found.owner.key, key):
             tally.missed += 1
-            ended = "nowhere" if owner is None else f"at {owner!r}"
+            ended = "nowhere" if found is None else f"at {found.owner.key!r}"
             complaints.add([f"{overlay.host.address} looked for {key!r} and ended {ended}, which does not own it"])
             return
         tally.deliveries += 1
