@@ -174,8 +174,9 @@ def test_a_writer_without_the_token_or_without_a_broker_is_told_so(start_broker:
 
 
 def test_a_batch_outlives_a_restart_of_its_broker(start_broker: StartBroker) -> None:
-    """The writer waits while the broker is away."""
-    broker = start_broker("[admin]\nport = 0\n")
+    """The writer waits while the broker is away; the reader's session is there before the broker is."""
+    broker = start_broker(ADMIN)
+    subscriber(broker, "reader", "out").drop()
     url = broker.address("http")
     port = int(url.rpartition(":")[2])
     data = broker.data
