@@ -47,7 +47,10 @@ class Figure(msgspec.Struct, frozen=True):
 def laid_out(sim: Simulator, count: int) -> list[Suzaku]:
     """Brokers with a key each, numbered otherwise than their keys are ordered."""
     keys: dict[Address, list[Key]] = {number: [b"%08d" % (number * 7919 % 100_000_007)] for number in range(count)}
-    return list(lay_out_suzaku(sim, keys).values())
+    overlays = list(lay_out_suzaku(sim, keys).values())
+    for overlay in overlays:
+        overlay.make_ways()
+    return overlays
 
 
 def look_up(sim: Simulator, goals_by_broker: Iterable[tuple[Suzaku, Iterable[Key]]]) -> list[int]:

@@ -152,15 +152,17 @@ class FlexibleGraph(Service):
         is_due = self._is_stale and (len(self.nodes) <= KEYS_FEW or self.host.now() - self._viewed_at >= VIEW_AGE_S)
         if view is None or is_due:
             self._is_stale, self._viewed_at = False, self.host.now()
-            # Each contact once: it is on the same level for all nodes of the broker, which have one vector.
-            found = {contact.peer.key: contact for node in self.nodes.values() for contact in node.table.contacts}
-            known, vector = self.known, self.vector
-            entries = [Entry(one.peer, common_digits(vector, one.vector), known) for one in found.values()]
-            view = self._view = FlexibleView(self.host.address, self._linked(), entries)
+            view = self._view = FlexibleView(self.host.address, self._linked(), self._entries)
         elif self._has_new_links:
             view.follow(self._linked())
         self._has_new_links = False
         return view
+
+    def _entries(self) -> list[Entry]:
+        """Each contact once: it is on the same level for all nodes of the broker, which have one vector."""
+        found = {contact.peer.key: contact for node in self.nodes.values() for contact in node.table.contacts}
+        known, vector = self.known, self.vector
+        return [Entry(one.peer, common_digits(vector, one.vector), known) for one in found.values()]
 
     def _linked(self) -> list[RingNode]:
         return [node.base for node in self.nodes.values() if node.base.is_linked]

@@ -94,17 +94,18 @@ class SkipGraph(Service):
     @property
     def view(self) -> View:
         if self._view is None:
-            nodes = self.nodes.values()
-            linked = [node.levels[0] for node in nodes if node.is_linked(0)]
-            entries = [
-                Entry(peer, level, at.known)
-                for node in nodes
-                for level, at in enumerate(node.levels)
-                if node.is_linked(level)
-                for peer in (at.left, at.right)
-            ]
-            self._view = View(self.host.address, linked, entries)
+            linked = [node.levels[0] for node in self.nodes.values() if node.is_linked(0)]
+            self._view = View(self.host.address, linked, self._entries)
         return self._view
+
+    def _entries(self) -> list[Entry]:
+        return [
+            Entry(peer, level, at.known)
+            for node in self.nodes.values()
+            for level, at in enumerate(node.levels)
+            if node.is_linked(level)
+            for peer in (at.left, at.right)
+        ]
 
     # Keys that come and go
 

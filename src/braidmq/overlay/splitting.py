@@ -63,6 +63,10 @@ def split(view: View, low: Key, high: Key, cut: Cut, now: float, avoid: tuple[Ke
 
 
 def _to_the_right(parts: Split, view: View, low: Key, high: Key, now: float, avoid: tuple[Key, ...]) -> None:
+    before = view.own_up_to(low)
+    if before is not None and owns(before, low) and not low < before.right.key < high:
+        parts.covered.append((low, high))  # what tables still know in it is gone: right links decide
+        return
     inside = {entry.peer.key: entry.peer for entry in view.inside(low, high, now, avoid)}
     places = sorted({*inside, *parts.keys})
     for place, key in enumerate(places):

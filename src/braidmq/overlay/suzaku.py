@@ -16,7 +16,7 @@ labels that a node wants of a range are told to it (`labels`): of most ranges no
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain
 
 from braidmq.host import Address, CallError, Forward, Host, Reply, Service, handles
@@ -27,7 +27,7 @@ from braidmq.overlay.peers import Peer
 from braidmq.overlay.ring import CALL_TIMEOUT_S, Gap, Ring, nothing, owns
 from braidmq.overlay.suzaku_messages import Ask, Find, Leaving, Lost, Sum, Told, Update
 from braidmq.overlay.suzaku_node import SuzakuNode
-from braidmq.overlay.view import View
+from braidmq.overlay.view import Entry, View
 
 PERIOD_S = 60.0
 """How long until the next level of the forward table is asked."""
@@ -95,10 +95,12 @@ class Suzaku(Service):
     @property
     def view(self) -> View:
         if self._view is None:
-            inside = [node for node in self.nodes.values() if node.link.is_linked]
-            entries = chain.from_iterable([node.entries() for node in inside])
-            self._view = View(self.host.address, [node.link for node in inside], entries)
+            linked = [node.link for node in self.nodes.values() if node.link.is_linked]
+            self._view = View(self.host.address, linked, self._entries)
         return self._view
+
+    def _entries(self) -> Iterator[Entry]:
+        return chain.from_iterable([node.entries() for node in self.nodes.values() if node.link.is_linked])
 
     def changed(self) -> None:
         self._view = None

@@ -7,7 +7,7 @@ overlay offers this one view, whatever its tables look like: lookups and range d
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -37,32 +37,51 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class View:
-    """Made from the tables as they are; made anew when one has changed."""
+    """Made from the tables as they are; made anew when one has changed.
 
-    __slots__ = ("_keys", "entries", "own", "own_keys")
+    The own nodes are there at once, the others when somebody asks for them: who only takes a message for itself does
+    not.
+    """
 
-    def __init__(self, address: Address, own: Iterable[RingNode], entries: Iterable[Entry]) -> None:
-        self.own: dict[Key, RingNode] = {node.me.key: node for node in own}
+    __slots__ = ("_address", "_entries", "_find_entries", "_keys", "own", "own_keys")
+
+    def __init__(self, address: Address, own: Iterable[RingNode], find_entries: Callable[[], Iterable[Entry]]) -> None:
+        self._address = address
+        self._find_entries = find_entries
+        self._keys: list[Key] = []
+        self._entries: list[Entry] | None = None
+        self.set_own(own)
+
+    def set_own(self, nodes: Iterable[RingNode]) -> None:
+        self.own: dict[Key, RingNode] = {node.me.key: node for node in nodes}
         """The level-0 nodes that are linked."""
-        found: dict[Key, Entry] = {}
-        for entry in entries:
-            peer = entry.peer
-            known = found.get(peer.key)
-            if (known is None or known.level < entry.level) and peer.address != address:
-                found[peer.key] = entry
         self.own_keys = sorted(self.own)
-        self._keys = sorted(found)
-        self.entries = [found[key] for key in self._keys]
+
+    @property
+    def entries(self) -> list[Entry]:
         """In the order of keys, each node once."""
+        if self._entries is None:
+            address = self._address
+            found: dict[Key, Entry] = {}
+            for entry in self._find_entries():
+                peer = entry.peer
+                known = found.get(peer.key)
+                if (known is None or known.level < entry.level) and peer.address != address:
+                    found[peer.key] = entry
+            self._keys = sorted(found)
+            self._entries = [found[key] for key in self._keys]
+        return self._entries
 
     def inside(self, low: Key, high: Key, now: float, avoid: tuple[Key, ...] = ()) -> list[Entry]:
         """The entries in [low, high), in order."""
-        some = self.entries[bisect_left(self._keys, low) : bisect_left(self._keys, high)]
+        entries = self.entries
+        some = entries[bisect_left(self._keys, low) : bisect_left(self._keys, high)]
         return [entry for entry in some if not entry.is_suspected(now) and entry.peer.key not in avoid]
 
     def at(self, key: Key) -> Entry | None:
+        entries = self.entries
         place = bisect_left(self._keys, key)
-        return self.entries[place] if place < len(self._keys) and self._keys[place] == key else None
+        return entries[place] if place < len(self._keys) and self._keys[place] == key else None
 
     def own_inside(self, low: Key, high: Key) -> list[Key]:
         return self.own_keys[bisect_left(self.own_keys, low) : bisect_left(self.own_keys, high)]
@@ -83,10 +102,11 @@ class View:
 
     def up_to(self, key: Key, now: float, before: bool = False, avoid: tuple[Key, ...] = ()) -> Entry | None:
         """The entry nearest to the left of a key, or at it if not `before`; the circle is closed."""
+        entries = self.entries
         bisect = bisect_left if before else bisect_right
         place = bisect(self._keys, key) - 1
-        for back in range(len(self._keys)):
-            entry = self.entries[place - back]
+        for back in range(len(entries)):
+            entry = entries[place - back]
             if not entry.is_suspected(now) and entry.peer.key not in avoid:
                 return entry
         return None
@@ -101,8 +121,9 @@ class View:
 
     def aggregate_over(self, low: Key, high: Key) -> Entry | None:
         """An entry with the aggregate of a range that holds all of [low, high); None if there is none."""
+        entries = self.entries
         for place in range(bisect_right(self._keys, low) - 1, -1, -1):
-            entry = self.entries[place]
+            entry = entries[place]
             if entry.until is None or entry.aggregate is None:
                 continue
             if entry.until <= entry.peer.key or entry.until >= high:

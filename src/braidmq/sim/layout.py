@@ -34,6 +34,4 @@ def lay_out_suzaku(sim: Simulator, keys_by_broker: Mapping[Address, Sequence[Key
         link.neighbours = neighbours[place]
         node.forward = [fingers[(place + (1 << level)) % count] for level in levels]
         node.backward = [fingers[place - (1 << level)] for level in levels]
-    for overlay in overlays.values():
-        overlay.make_ways()
     return overlays

@@ -24,6 +24,7 @@ from braidmq.keys import Key
 from braidmq.overlay.flexible_graph import SIZE
 from braidmq.overlay.flexible_messages import SIZE_MAX
 from braidmq.overlay.splitting import Cut
+from braidmq.overlay.suzaku import Suzaku
 from braidmq.sim import lookups, rough
 from braidmq.sim.engine import GC_THRESHOLD, Simulator
 from braidmq.sim.large_pages import use_large_pages
@@ -325,6 +326,9 @@ def _look_up(it: Play, nodes: int) -> None:
     placed: dict[Address, tuple[Key, ...]] = {broker: (key,) for broker, key in enumerate(keys)}
     with no_garbage_collection():
         overlays = list(it.kind.lay_out_overlay(it.sim, placed, it.options, lambda _key: True).values())
+        for overlay in overlays:
+            if isinstance(overlay, Suzaku):
+                overlay.make_ways()
     if nodes >= LARGE_NODES_MIN:
         use_large_pages()
     it.build_s = time.process_time() - began_at
