@@ -24,6 +24,7 @@ from braidmq.broker.config.settings import Log as LogSettings
 from braidmq.broker.message import Message
 from braidmq.broker.recorder import LOST
 from braidmq.log.errors import LogError
+from braidmq.log.kept_memory import keep_memory
 from braidmq.log.orders import Settings
 from braidmq.log.properties import pairs_of, published_us_of
 from braidmq.log.run import Run
@@ -45,6 +46,10 @@ WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
 
 PORTION_BYTES: Final = 8 * 1024 * 1024
 """What is written at a time: no more than a publisher can be held up for."""
+
+KEPT_BYTES: Final = 2 * WAITING_BYTES_MAX
+KEPT_SINGLE_BYTES: Final = 4 * 1024 * 1024
+"""Free memory that stays with the broker, and the largest piece of it: rows come and go by megabytes."""
 
 RETRY_S: Final = 1.0
 """How often a log that could not be written is tried again."""
@@ -275,6 +280,7 @@ def open_recorder(config: Config) -> LogRecorder:
         retain_age_s=settings.retain_age_s,
         sync=config.store.sync,
     )
+    keep_memory(KEPT_BYTES, KEPT_SINGLE_BYTES)
     return LogRecorder(WriterProcess(how), settings.topics)
 
 

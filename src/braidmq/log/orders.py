@@ -7,11 +7,12 @@ the log is open, or why it cannot be.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
-from braidmq.log.run import Run
+from braidmq.log.run import Property
 
 HEAD_BYTES: Final = 4
 """Before each message: its length."""
@@ -32,15 +33,32 @@ class Settings(msgspec.Struct):
     memory: int = -1
 
 
+class Runs(msgspec.Struct, array_like=True):
+    """Some runs, field by field as a `Run` has them: nothing is done for each run to send them or to take them in."""
+
+    topic: Sequence[bytes]
+    client: Sequence[bytes | None]
+    at_us: Sequence[int]
+    qos: Sequence[int]
+    retain: Sequence[bool]
+    rows: Sequence[int]
+    data: Sequence[bytes]
+    head: Sequence[int]
+    size: Sequence[int]
+    properties: Sequence[tuple[Property, ...]]
+    published_us: Sequence[int | None]
+    first: Sequence[int | None]
+
+
 class Order(msgspec.Struct):
     """Rows to write, and the bounds that hold from now on.
 
-    The data of a long run stand in the shared memory, one behind the other in the order of the runs: `sizes` has how
+    The data of a long run stand in the shared memory, one behind the other in the order of the runs: `long` has how
     many bytes, and 0 for a run that has them itself.
     """
 
-    runs: list[Run]
-    sizes: list[int]
+    runs: Runs
+    long: list[int]
     retain_bytes: int
     retain_age_s: float
 

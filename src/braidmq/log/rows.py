@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from operator import mul
 from typing import Final
 
 import numpy as np
@@ -81,22 +82,19 @@ def _columns_of_singles(runs: Sequence[Run], firsts: Sequence[int], rows: int) -
 
 
 def _columns(runs: Sequence[Run], firsts: Sequence[int], rows: int) -> Columns:
-    counts = np.array([run.rows for run in runs], np.int64)
-    times = np.array([run.at_us for run in runs], np.int64).repeat(counts)
-    qos = np.array([run.qos for run in runs], np.int32)
-    retain = np.array([run.retain for run in runs], np.bool_)
-    began = np.cumsum(counts) - counts
-    offsets = (np.array(firsts, np.int64) - began).repeat(counts)
+    topics, clients, received, qos, retain, counts, data, heads, sizes, *_ = zip(*runs, strict=True)
+    repeats = np.array(counts, np.int64)
+    began = np.cumsum(repeats) - repeats
+    offsets = (np.array(firsts, np.int64) - began).repeat(repeats)
     offsets += np.arange(rows, dtype=np.int64)
-    published = np.array(_published(runs), np.int64).repeat(counts) if _has_published(runs) else None
     return (
-        _repeated(pa.string(), [run.topic for run in runs], counts, rows),
-        _payloads(runs, rows),
-        _plain(pa.int32(), qos.repeat(counts)) if qos.any() else None,
-        _flags(retain.repeat(counts)) if retain.any() else None,
-        None if published is None else _plain(TIME, published),
-        _plain(TIME, times),
-        _repeated(pa.string(), [run.client for run in runs], counts, rows),
+        _repeated(pa.string(), topics, counts, repeats, rows),
+        _equal_payloads(data, heads, sizes, rows) or _payloads(runs, rows),
+        _plain(pa.int32(), np.array(qos, np.int32).repeat(repeats)) if any(qos) else None,
+        _flags(np.array(retain, np.bool_).repeat(repeats)) if any(retain) else None,
+        _plain(TIME, np.array(_published(runs), np.int64).repeat(repeats)) if _has_published(runs) else None,
+        _plain(TIME, np.array(received, np.int64).repeat(repeats)),
+        _repeated(pa.string(), clients, counts, repeats, rows),
         _properties(runs),
         _plain(pa.int64(), offsets),
     )
@@ -148,27 +146,35 @@ def _equal_texts(kind: pa.DataType, length: int, rows: int, data: object) -> pa.
     return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(ends), pa.py_buffer(data)], 0)
 
 
-def _repeated(kind: pa.DataType, values: Sequence[bytes | None], counts: Numbers, rows: int) -> pa.Array:
-    """Each text so many times; None is null."""
-    known = [value or b"" for value in values]
-    sizes = [len(value) for value in known]
-    data = b"".join([value * count for value, count in zip(known, counts.tolist(), strict=True)])
+def _repeated(
+    kind: pa.DataType, values: Sequence[bytes | None], counts: Sequence[int], repeats: Numbers, rows: int
+) -> pa.Array:
+    """Each text so many times, in both forms; None is null."""
     missing = None in values
+    known = [value or b"" for value in values]
+    sizes = list(map(len, known))
+    data = b"".join(map(mul, known, counts))
     if not missing and min(sizes) == max(sizes):
         return _equal_texts(kind, sizes[0], rows, data)
-    lengths = np.array(sizes, np.int64).repeat(counts)
+    lengths = np.array(sizes, np.int64).repeat(repeats)
     if not missing:
         return _texts(kind, lengths, data)
-    present = np.array([value is not None for value in values], np.bool_).repeat(counts)
+    present = np.array([value is not None for value in values], np.bool_).repeat(repeats)
     return _texts(kind, lengths, data, _bits(present), rows - int(present.sum()))
 
 
+def _equal_payloads(data: Sequence[bytes], heads: Sequence[int], sizes: Sequence[int], rows: int) -> pa.Array | None:
+    """The payloads of runs that are all alike; None if they are not."""
+    size, head = sizes[0], heads[0]
+    if sizes.count(size) < len(sizes) or heads.count(head) < len(heads):
+        return None
+    packets = _equal_packets(b"".join(data), rows, size)
+    if packets is None:
+        return None
+    return _equal_texts(pa.binary(), size - head, rows, np.ascontiguousarray(packets[:, head:]))
+
+
 def _payloads(runs: Sequence[Run], rows: int) -> pa.Array:
-    size, head = runs[0].size, runs[0].head
-    if all(run.size == size and run.head == head for run in runs):
-        packets = _equal_packets(b"".join([run.data for run in runs]), rows, size)
-        if packets is not None:
-            return _equal_texts(pa.binary(), size - head, rows, np.ascontiguousarray(packets[:, head:]))
     lengths = np.empty(rows, np.int64)
     pieces: list[bytes] = []
     row = 0

@@ -47,6 +47,3 @@ class Run(NamedTuple):
         name = None if client is None else client.encode()
         size = len(payload)
         return cls(topic.encode(), name, at_us, qos, retain, 1, payload, 0, size, tuple(properties), published_us)
-
-    def without_data(self) -> Run:
-        return Run._make((*self[:6], b"", *self[7:]))

@@ -18,6 +18,7 @@ import msgspec
 
 from braidmq.log.compaction import Compaction
 from braidmq.log.errors import LogError, LogInUseError
+from braidmq.log.kept_memory import keep_memory
 from braidmq.log.log import Log
 from braidmq.log.orders import Order, Report, Sender, Settings, receive
 from braidmq.log.run import Run
@@ -32,6 +33,9 @@ LOCK_WAIT_S: Final = 15.0
 LOCK_POLL_S: Final = 0.05
 NOTES_MAX: Final = 100
 """Notes that wait for the next report; more are left out."""
+
+KEPT_BYTES: Final = 256 * 1024 * 1024
+"""Batch after batch takes and frees some megabytes: they stay here."""
 
 _INPUT, _OUTPUT = 0, 1
 
@@ -79,14 +83,16 @@ class Writer:
 
     def _whole(self, order: Order) -> list[Run]:
         """The runs, those in the shared memory as they stand there."""
-        data = self._memory.read(sum(order.sizes))
-        runs = order.runs
+        fields = order.runs
+        whole: list[bytes] = list(fields.data)
+        shared = self._memory.read(sum(order.long))
         place = 0
-        for number, size in enumerate(order.sizes):
+        for number, size in enumerate(order.long):
             if size:
-                runs[number] = runs[number]._replace(data=cast(bytes, data[place : place + size]))
+                whole[number] = cast(bytes, shared[place : place + size])
                 place += size
-        return runs
+        fields.data = whole
+        return list(map(Run._make, zip(*msgspec.structs.astuple(fields), strict=True)))
 
     def _report(self, error: str | None) -> None:
         log = self._log
@@ -122,6 +128,7 @@ def open_log(settings: Settings) -> Log:
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # it ends with the broker, and not before it
+    keep_memory(KEPT_BYTES, KEPT_BYTES)
     notes = Notes()
     logger = logging.getLogger("braidmq")
     logger.addHandler(notes)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import logging
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +19,7 @@ import msgspec
 
 from braidmq.log.errors import LogError
 from braidmq.log.journal import Journal
-from braidmq.log.orders import Order, Report, Sender, Settings, receive
+from braidmq.log.orders import Order, Report, Runs, Sender, Settings, receive
 from braidmq.log.run import Run
 from braidmq.log.shared_memory import SharedMemory
 
@@ -32,10 +31,6 @@ LONG_BYTES: Final = 1024
 
 PIPE_BYTES: Final = 1 << 20
 """What may be under way to the writer, if the system grants it."""
-
-KEEP_MEMORY: Final = {"MALLOC_MMAP_THRESHOLD_": "268435456", "MALLOC_TRIM_THRESHOLD_": "268435456"}
-"""For the GNU C library: memory that was used once stays with the process. Batch after batch takes and frees some
-megabytes, and to get them from the system each time would cost more than all the rest."""
 
 _log = logging.getLogger("braidmq.log")
 
@@ -75,7 +70,6 @@ class WriterProcess:
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=os.environ | KEEP_MEMORY,
             start_new_session=True,
             pass_fds=[self._memory.file],
         )
@@ -133,12 +127,13 @@ class WriterProcess:
         if self._process is None:
             self._restart()
         self._journal.turn_over()
-        sizes = [size if (size := len(run.data)) >= LONG_BYTES else 0 for run in runs]
-        heads = runs
-        if any(sizes):
-            self._memory.write([run.data for run, size in zip(runs, sizes, strict=True) if size])
-            heads = [run.without_data() if size else run for run, size in zip(runs, sizes, strict=True)]
-        self._exchange(Order(heads, sizes, self.retain_bytes, self.retain_age_s))
+        fields = Runs(*zip(*runs, strict=True))
+        data = fields.data
+        long = [size if (size := len(one)) >= LONG_BYTES else 0 for one in data]
+        if any(long):
+            self._memory.write([one for one, size in zip(data, long, strict=True) if size])
+            fields.data = [b"" if size else one for one, size in zip(data, long, strict=True)]
+        self._exchange(Order(fields, long, self.retain_bytes, self.retain_age_s))
         self._memory.trim()
         self._journal.settle(self.next_offset)
 
