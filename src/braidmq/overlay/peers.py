@@ -25,11 +25,12 @@ class Peer(Message, frozen=True, array_like=True, gc=False):
 class Acquaintances:
     """Peers that were met, newest last, and those among them that are suspected to be gone; empty, it weighs little."""
 
-    __slots__ = ("_known", "_suspected_at")
+    __slots__ = ("_known", "_suspected")
 
     def __init__(self) -> None:
         self._known: dict[Key, Peer] | None = None
-        self._suspected_at: dict[Key, float] | None = None
+        self._suspected: dict[Key, tuple[Peer, float]] | None = None
+        """With when that began."""
 
     def meet(self, peers: Iterable[Peer]) -> None:
         known = self._known = self._known or {}
@@ -40,20 +41,25 @@ class Acquaintances:
             known.pop(next(iter(known)))
 
     def suspect(self, peer: Peer, now: float) -> None:
-        suspected_at = self._suspected_at = self._suspected_at or {}
-        suspected_at.pop(peer.key, None)
-        suspected_at[peer.key] = now
-        while len(suspected_at) > KNOWN_MAX:
-            suspected_at.pop(next(iter(suspected_at)))
+        suspected = self._suspected = self._suspected or {}
+        suspected.pop(peer.key, None)
+        suspected[peer.key] = peer, now
+        while len(suspected) > KNOWN_MAX:
+            suspected.pop(next(iter(suspected)))
 
     def trust(self, peer: Peer) -> None:
         """It has answered."""
-        if self._suspected_at:
-            self._suspected_at.pop(peer.key, None)
+        if self._suspected:
+            self._suspected.pop(peer.key, None)
 
     def is_suspected(self, key: Key, now: float) -> bool:
-        since = self._suspected_at.get(key) if self._suspected_at else None
-        return since is not None and now - since < SUSPICION_S
+        found = self._suspected.get(key) if self._suspected else None
+        return found is not None and now - found[1] < SUSPICION_S
+
+    def suspects(self, now: float) -> list[Peer]:
+        return (
+            [peer for peer, since in self._suspected.values() if now - since < SUSPICION_S] if self._suspected else []
+        )
 
     def __iter__(self) -> Iterator[Peer]:
         return iter(self._known.values() if self._known else ())

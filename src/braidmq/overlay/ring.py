@@ -40,6 +40,9 @@ CALL_TRIES = 3
 CHECK_INTERVAL_S = 10.0
 """How often a node makes sure of its left link."""
 
+SUSPECTS_ASKED_MAX = 2
+"""Of those who would be nearer to the left had they not been silent, so many are asked again at each check."""
+
 LOOK_AROUND_CHECKS = 6
 """Every so many checks a node also looks for another ring beside its own, which a partition can leave behind."""
 
@@ -354,6 +357,22 @@ class RingNode:
                 await self._look_around()
             if self.is_in:
                 await self.check_left()
+            if self.is_in and await self._ask_suspects():
+                await self.check_left()
+
+    async def _ask_suspects(self) -> bool:
+        """Whether somebody is back who would be nearer to the left: a link may only have been down for a moment."""
+        now, mine = self.host.now(), self.me.key
+        nearer = [peer for peer in self.known.suspects(now) if strictly_between(self.left.key, peer.key, mine)]
+        nearer.sort(key=lambda peer: (peer.key < mine, peer.key), reverse=True)
+        back = False
+        for peer in nearer[:SUSPECTS_ASKED_MAX]:
+            told = await self._ask_left(peer, tries=1)
+            if told is not None and told.is_in:
+                self.known.trust(peer)
+                self.known.meet((peer,))
+                back = True
+        return back
 
     async def _look_around(self) -> None:
         """Asks for its own place as a stranger would: the answer differs if there are two rings instead of one."""
@@ -388,8 +407,8 @@ class RingNode:
             if await self._claim(found, told.right, told.seq):
                 return
 
-    async def _ask_left(self, peer: Peer) -> TellLeft | None:
-        for _ in range(CALL_TRIES):
+    async def _ask_left(self, peer: Peer, tries: int = CALL_TRIES) -> TellLeft | None:
+        for _ in range(tries):
             try:
                 answer = await self.host.call(peer.address, AskLeft(self.ring, peer.key, self.me), CALL_TIMEOUT_S)
             except CallError:
