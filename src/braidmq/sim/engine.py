@@ -135,6 +135,8 @@ class Simulator:
         self._deadlines: Deadlines[Call] = Deadlines()
         self._tables: dict[tuple[type, ...], Table] = {}
         self._running = False
+        self._keeps_frozen: bool | None = None
+        """Whether somebody else had kept objects from garbage collection when time first passed: to count is slow."""
 
     def host(self, address: Address) -> SimHost:
         """A new host at this address, where none is or the last one is dead."""
@@ -154,8 +156,10 @@ class Simulator:
         if self._running:
             raise RuntimeError("time passes already: an action of a run cannot call run")
         self._running = True
+        if self._keeps_frozen is None:
+            self._keeps_frozen = gc.get_freeze_count() > 0
         try:
-            with _rare_garbage_collection():
+            with _rare_garbage_collection(self._keeps_frozen):
                 self._pass_time(until, inf if messages_max is None else self.messages + messages_max)
         finally:
             self._running = False
@@ -365,15 +369,14 @@ def _describe(event: Event | None) -> str:
 
 
 @contextmanager
-def _rare_garbage_collection() -> Iterator[None]:
+def _rare_garbage_collection(keep_frozen: bool) -> Iterator[None]:
     """Looks for garbage seldom, and not among what is there already: 100,000 hosts are no garbage."""
     thresholds = gc.get_threshold()
-    frozen = gc.get_freeze_count()
     gc.set_threshold(max(thresholds[0], GC_THRESHOLD) if thresholds[0] else 0, *thresholds[1:])
     gc.freeze()
     try:
         yield
     finally:
         gc.set_threshold(*thresholds)
-        if not frozen:
+        if not keep_frozen:
             gc.unfreeze()
