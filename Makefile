@@ -27,7 +27,7 @@ run: $(READY)
 	$(BIN)/braidmq $(if $(DEMO),demo,up) --brokers $(BROKERS) --port $(PORT) --data $(DATA)
 
 test: $(READY)
-	$(BIN)/python -m pytest -n $(JOBS) -q
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
 
 check: $(READY)
 	$(BIN)/ruff format --check .

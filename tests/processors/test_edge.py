@@ -399,6 +399,22 @@ def test_spools_and_what_waits_survive_a_clean_end(start_broker: StartBroker, tm
         assert said(listener, 1) == [["c", "d", "e"]]
 
 
+def test_after_a_crash_spools_are_as_the_log_has_them(start_broker: StartBroker, tmp_path: Path) -> None:
+    site = Site(start_broker, tmp_path, more='[log]\ntopics = ["in/1"]\n')
+    with opened(site.broker, "device") as device:
+        for payload in (b"a", b"b", b"c", b"d"):
+            device.publish("in/1", payload, 1)
+        device.publish("in/2", b"not logged", 1)
+    site.wait_for(processed=5)
+    for _ in range(2):  # once without anything new since the last crash
+        site.broker.kill9()
+        site.broker.start()
+    with opened(site.broker, "device") as device, site.listener("out") as listener:
+        device.publish("in/1", b"e", 1)
+        device.publish("in/2", b"first", 1)
+        assert said(listener, 2) == [["c", "d", "e"], ["first"]]
+
+
 def test_after_a_crash_offsets_go_on(start_broker: StartBroker, tmp_path: Path) -> None:
     text = (
         HEAD

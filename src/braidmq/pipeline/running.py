@@ -24,10 +24,11 @@ from braidmq.pipeline import reading
 from braidmq.pipeline.options import ReadOptions
 from braidmq.pipeline.plan import Piece
 from braidmq.pipeline.snapshots import Snapshots
-from braidmq.pipeline.spools import Kind, Spools, messages_of
+from braidmq.pipeline.spools import Kind, Spools
 from braidmq.pipeline.time_limit import TimeLimit, TookTooLong
 from braidmq.processors.hops import HOPS, HOPS_MAX, hops_of, loop_words
 from braidmq.processors.processor import Failure, Message, Output, Processor, SpoolState, spool_step
+from braidmq.processors.rows import messages_of
 
 CACHED_MESSAGES_MAX: Final = 2_000_000
 """Messages in the spools that a worker keeps in its memory between two batches."""

@@ -7,17 +7,15 @@ of Spark begin with what the edge handed over, at the offset where Spark's turn 
 
 from __future__ import annotations
 
-import sys
 import zlib
-from collections.abc import Iterator, Mapping
-from itertools import repeat
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 
-from braidmq.processors.processor import Message, Properties, Spool, SpoolState
+from braidmq.processors.processor import Message, Spool, SpoolState
+from braidmq.processors.rows import latest_of, messages_of
 
 FORMAT: Final = 1
 """Of a snapshot."""
@@ -70,7 +68,7 @@ class Spools:
         """Rows that were processed before: only the last ones of each topic have to be looked at."""
         self.rows_since += batch.num_rows
         known = self.by_topic
-        for message in messages_of(_latest(batch, self.kind.spool)):
+        for message in messages_of(latest_of(batch, self.kind.spool)):
             spool = known.get(message.topic) if firsts is None else None
             if spool is None:
                 spool = self.spool_of(message, firsts)
@@ -135,56 +133,3 @@ class Spools:
 def _words(kind: Kind) -> str:
     turn = ", as far as it was delegated" if kind.is_delegated else ""
     return f"{kind.topic} with a spool of {kind.spool}, partition {kind.partition} of log {kind.log}{turn}"
-
-
-def messages_of(batch: pa.RecordBatch) -> Iterator[Message]:
-    """The rows of a log as processors get them, the same as at the edge."""
-    columns = {name: batch.column(name) for name in batch.schema.names}
-    received = _seconds(columns["received_at"])
-    is_same = columns["published_at"].equals(columns["received_at"])
-    return map(
-        Message,
-        _texts(columns["topic"]),
-        columns["payload"].to_pylist(),
-        columns["qos"].to_pylist(),
-        columns["retain"].to_pylist(),
-        received if is_same else _seconds(columns["published_at"]),
-        received,
-        _texts(columns["origin"]),
-        _texts(columns["client"]),
-        _pairs(columns["properties"]),
-        columns["offset"].to_pylist(),
-    )
-
-
-def _texts(column: pa.Array) -> Iterator[Any]:
-    """Texts that come again and again: one object each, however many spools they stand in."""
-    coded = column.dictionary_encode()
-    known = [None if text is None else sys.intern(text) for text in coded.dictionary.to_pylist()]
-    if len(known) == 1 and not coded.null_count:
-        return repeat(known[0], len(column))
-    if coded.null_count:
-        return (None if code is None else known[code] for code in coded.indices.to_pylist())
-    return map(known.__getitem__, coded.indices.to_pylist())
-
-
-def _seconds(column: pa.Array) -> list[float]:
-    found: list[float] = (np.asarray(column.cast(pa.int64())) / 1e6).tolist()
-    return found
-
-
-def _pairs(column: pa.Array) -> list[Properties]:
-    if column.null_count == len(column):
-        return [()] * len(column)
-    return [tuple([(one["name"], one["value"]) for one in row or ()]) for row in column.to_pylist()]
-
-
-def _latest(batch: pa.RecordBatch, count: int) -> pa.RecordBatch:
-    """The last `count` rows of each topic, in their order."""
-    codes = np.asarray(batch.column("topic").dictionary_encode().indices)
-    order = np.argsort(codes, kind="stable")
-    # A row is kept if the one `count` places behind it, among the rows of its topic, is another topic's or none.
-    behind = np.full(len(order), -1)
-    behind[: max(0, len(order) - count)] = codes[order][count:]
-    kept = np.sort(order[behind != codes[order]])
-    return batch if len(kept) == batch.num_rows else batch.take(pa.array(kept))

@@ -25,6 +25,7 @@ from braidmq.broker.processing.line import Item
 from braidmq.broker.processing.placements import Left, Placements, SavedSpool
 from braidmq.broker.processing.places import Places, Spot
 from braidmq.broker.processing.reports import Reports
+from braidmq.broker.processing.restoring import restored
 from braidmq.broker.processing.station import Station
 from braidmq.broker.processing.tap import Tap
 from braidmq.broker.recorder import LOST, NOT_LOGGED
@@ -75,6 +76,8 @@ class Processing:
         left = self.places.placements.take_left()
         self._saved = {(name, spool.topic): spool for name, one in left.items() for spool in one.spools}
         """Spools of before the start, until their topic comes again."""
+        self._had_left = frozenset(left)
+        """The processors that a clean end has left something of."""
         self._waited = {name: one.queue for name, one in left.items() if one.queue}
         """What waited for a worker before the start, until its processor is there."""
         self._digests: dict[Station, bytes] = {}
@@ -99,7 +102,21 @@ class Processing:
                 one.cancel()
             if late:
                 _log.warning("%d processors are not loaded after %g s; the broker starts", len(late), SETTLE_S)
+            if log is not None:
+                await self._restore(log)
         self._sweeper = asyncio.get_running_loop().create_task(self.changes.keep_sweeping())
+
+    async def _restore(self, log: LogRecorder) -> None:
+        """Gets the spools of processors that no clean end has left, as far as their topics are in the log."""
+        unsaved = [
+            one.ready
+            for one in self.stations
+            if one.ready is not None and one.config.where == "publishers" and one.name not in self._had_left
+        ]
+        since = self.broker.now() - self.settings.idle_s
+        for ready, spools in await restored(log, unsaved, self.settings.storage_bytes_max, since):
+            for one in spools:
+                self._saved[ready.name, one.topic] = SavedSpool(one.topic, True, one.last, one.messages, one.used_at)
 
     async def stop(self) -> None:
         if self._sweeper is not None:
