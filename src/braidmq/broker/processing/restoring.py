@@ -61,5 +61,6 @@ async def _ask(order: Order) -> list[list[Found]]:
             process.kill()
             await process.wait()
     if process.returncode:
-        raise RestoreError(complaint.decode(errors="replace").strip() or f"exit code {process.returncode}")
+        lines = complaint.decode(errors="replace").split("\n")
+        raise RestoreError(next((line for line in reversed(lines) if line), f"exit code {process.returncode}"))
     return msgspec.msgpack.decode(said, type=list[list[Found]])
