@@ -58,6 +58,7 @@ END_S: Final = 10.0
 """How long the thread has to end."""
 
 _log = logging.getLogger("braidmq.log")
+_new = tuple.__new__
 
 
 class LogRecorder:
@@ -69,8 +70,7 @@ class LogRecorder:
         self.failures = 0
         self.last = LOST
         """The offset of what was handed over last, of a run that of the first; LOST if it was dropped."""
-        self.at = 0.0
-        """When that was received, as its row says it."""
+        self._at_us = 0
         self._next = self._floor = log.next_offset
         """What the next row gets, if the writer has not gone on at a higher one."""
         self._unnoted: list[Run] = []
@@ -131,17 +131,22 @@ class LogRecorder:
     # The loop hands over
 
     def take_run(self, topic: bytes, client: str, at: float, run: bytes, count: int, head: int, size: int) -> None:
-        name, first = client.encode(), self._next if self._next > self._floor else self._floor
-        taken = Run._make((topic, name, int(at * 1e6), 0, False, count, run, head, size, (), None, first))
-        self._hand_over(taken, len(run) + count * (len(topic) + len(name)))
+        name, at_us = client.encode(), int(at * 1e6)
+        first = self._next if self._next > self._floor else self._floor
+        taken = _new(Run, (topic, name, at_us, 0, False, count, run, head, size, (), None, first))
+        self._hand_over(taken, first, count, at_us, len(run) + count * (len(topic) + len(name)))
 
     def take_plain(self, topic: bytes, client: str, at: float, payload: bytes, qos: int) -> None:
-        name, size, first = client.encode(), len(payload), self._next if self._next > self._floor else self._floor
-        taken = Run._make((topic, name, int(at * 1e6), qos, False, 1, payload, 0, size, (), None, first))
-        self._hand_over(taken, size + len(topic) + len(name))
+        name, at_us, size = client.encode(), int(at * 1e6), len(payload)
+        first = self._next if self._next > self._floor else self._floor
+        taken = _new(Run, (topic, name, at_us, qos, False, 1, payload, 0, size, (), None, first))
+        if self._hand_over(taken, first, 1, at_us, size + len(topic) + len(name)):
+            self._unnoted.append(taken)
+            self.dirty = True
 
     def take(self, message: Message, at: float) -> None:
         pairs = pairs_of(message.forward)
+        first = self.next_offset
         taken = Run.of(
             message.topic,
             message.payload,
@@ -151,26 +156,31 @@ class LogRecorder:
             retain=message.retain,
             properties=pairs,
             published_us=published_us_of(pairs),
-        )._replace(first=self.next_offset)
-        self._hand_over(taken, taken.size + len(taken.topic) + len(taken.client or b""))
+        )._replace(first=first)
+        cost = taken.size + len(taken.topic) + len(taken.client or b"")
+        if self._hand_over(taken, first, 1, taken.at_us, cost) and taken.qos:
+            self._unnoted.append(taken)
+            self.dirty = True
 
-    def _hand_over(self, run: Run, cost: int) -> None:
-        """`cost` is what its rows have in bytes, about: each has its own topic and client."""
+    def _hand_over(self, run: Run, first: int, rows: int, at_us: int, cost: int) -> bool:
+        """Whether there is room for it. `cost` is what its rows have in bytes, about: each has its topic and client."""
         if self._taken_bytes - self._written_bytes > WAITING_BYTES_MAX and not self._make_room(run):
             self.last = LOST
-            return
-        assert run.first is not None
-        self.last, self.at = run.first, run.at_us / 1e6
-        self._next = run.first + run.rows
+            return False
+        self.last, self._at_us = first, at_us
+        self._next = first + rows
         self._waiting.append(run)
         self._costs.append(cost)
         self._taken_bytes += cost
-        if run.qos:
-            self._unnoted.append(run)
-            self.dirty = True
         if not self._is_awake:
             self._is_awake = True
             self._wake.set()
+        return True
+
+    @property
+    def at(self) -> float:
+        """When what was handed over last was received, as its row says it."""
+        return self._at_us / 1e6
 
     @property
     def next_offset(self) -> int:

@@ -45,7 +45,9 @@ class Journal:
         return sorted(found, key=lambda run: run.first or 0)
 
     def note(self, runs: Sequence[Run]) -> None:
-        """Rows with their offsets; when this returns, a crash does not take them."""
+        """Rows with their offsets, in their order; when this returns, a crash does not take them."""
+        if not runs:
+            return
         body = self._encode(runs)
         data = len(body).to_bytes(4, "little") + zlib.crc32(body).to_bytes(4, "little") + body
         with self._turn:
@@ -56,7 +58,7 @@ class Journal:
             if self._sync:
                 os.fdatasync(file)
             self._sizes[self._active] = place + written
-            self._ends[self._active] = max([self._ends[self._active], *((run.first or 0) + run.rows for run in runs)])
+            self._ends[self._active] = max(self._ends[self._active], (runs[-1].first or 0) + runs[-1].rows)
 
     def turn_over(self) -> None:
         """Lets the other file take what is noted from now on, if it is free."""
