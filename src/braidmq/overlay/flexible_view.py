@@ -6,9 +6,8 @@ What tables have learnt may wait for the next time; a new link may not, nor what
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from braidmq.host import Address
 from braidmq.keys import Key
 from braidmq.overlay.ring import RingNode
 from braidmq.overlay.view import Entry, View
@@ -19,8 +18,8 @@ class FlexibleView(View):
 
     __slots__ = ()
 
-    def __init__(self, address: Address, own: Iterable[RingNode], find_entries: Callable[[], Iterable[Entry]]) -> None:
-        super().__init__(address, own, lambda: [*links_of(self.own.values()), *find_entries()])
+    def _all_entries(self) -> Iterable[Entry]:
+        return [*links_of(self.own.values()), *super()._all_entries()]
 
     def follow(self, own: Iterable[RingNode]) -> None:
         """These are the own nodes now: takes their neighbours in; who is no neighbour any more stays for now."""

@@ -63,7 +63,7 @@ class View:
         if self._entries is None:
             address = self._address
             found: dict[Key, Entry] = {}
-            for entry in self._find_entries():
+            for entry in self._all_entries():
                 peer = entry.peer
                 known = found.get(peer.key)
                 if (known is None or known.level < entry.level) and peer.address != address:
@@ -71,6 +71,10 @@ class View:
             self._keys = sorted(found)
             self._entries = [found[key] for key in self._keys]
         return self._entries
+
+    def _all_entries(self) -> Iterable[Entry]:
+        """In any order, a node perhaps more than once."""
+        return self._find_entries()
 
     def inside(self, low: Key, high: Key, now: float, avoid: tuple[Key, ...] = ()) -> list[Entry]:
         """The entries in [low, high), in order."""
