@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
@@ -55,9 +54,6 @@ def schema_of(columns: Iterable[str]) -> pa.Schema:
     return pa.schema([SCHEMA.field(name) for name in columns])
 
 
-TOPICS_KEPT: Final = 1 << 14
-"""Topics whose partition is remembered."""
-
 COMPRESS_ROWS_MIN: Final = 256
 """Rows from which a batch is compressed: in smaller ones there is little to gain."""
 
@@ -74,7 +70,6 @@ def batch_bytes(record: pa.RecordBatch) -> memoryview:
     return memoryview(sink.getvalue())[len(SCHEMA_BYTES) :]
 
 
-@lru_cache(TOPICS_KEPT)
 def partition_of(topic: str | bytes, partitions: int) -> int:
     """The partition of a topic: always the same, in every process and on every machine."""
     return zlib.crc32(topic if isinstance(topic, bytes) else topic.encode()) % partitions
