@@ -163,8 +163,10 @@ class Suzaku(Service):
 
     async def lookup(self, key: Key) -> Found | None:
         """The node that owns the key, from here: quickly, and if that gets no answer carefully."""
-        start = next((node for node in self.nodes.values() if node.link.is_in), None)
-        if start is None:  # a broker that has no key in the ring asks one that has
+        for start in self.nodes.values():
+            if start.link.is_in:
+                break
+        else:  # a broker that has no key in the ring asks one that has
             introducer = self.introduce()
             return None if introducer is None else await self._careful_lookup(key, None, introducer)
         try:
@@ -218,18 +220,19 @@ class Suzaku(Service):
     def on_find(self, origin: Address, find: Find) -> Reply:
         """Passes it on to the nearest node before the key that this host knows, or answers if that is its own."""
         key = find.key
+        hops = find.hops
         keys = self._way_keys or self.make_ways()
-        if not keys or find.hops > LOOKUP_HOPS_MAX:
+        if not keys or hops > LOOKUP_HOPS_MAX:
             return Lost()
         place = bisect_right(keys, key) - 1
         best, address = keys[place], self._way_addresses[place]
         if address is None:
             link = self.nodes[best].link
-            return Found(link.me, link.right, find.hops) if link.is_in and owns(link, key) else Lost()
+            return Found(link.me, link.right, hops) if link.is_in and owns(link, key) else Lost()
         to = find.to
         if to <= key < best or (to >= best and (to <= key or key < best)):  # in_arc(to, key, best), at no call's cost
             return Lost()  # it was for a node that is gone, and from here it would go back
-        return Forward(address, Find(best, key, find.hops + 1))
+        return Forward(address, Find(best, key, hops + 1))
 
     def make_ways(self) -> tuple[Key, ...]:
         """Puts together all that lookups need, once after each change: two rows that are quick to read.

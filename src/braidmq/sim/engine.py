@@ -54,7 +54,7 @@ class Refused(Message):
 class SimHost:
     """One host. It dies with all that it did: `life` counts how often."""
 
-    __slots__ = ("address", "alive", "chance", "life", "services", "sim", "table", "tasks")
+    __slots__ = ("address", "alive", "chance", "first", "life", "services", "sim", "table", "tasks")
 
     def __init__(self, sim: Simulator, address: Address) -> None:
         self.sim = sim
@@ -63,6 +63,8 @@ class SimHost:
         self.life = 0
         self.chance = sim.chance
         self.services: tuple[object, ...] = ()
+        self.first: object = None
+        """The first of them, for most hosts have one: it is at hand without a look into the tuple."""
         self.table: Table = sim.table_of(())
         self.tasks: SimTask | None = None
 
@@ -74,6 +76,7 @@ class SimHost:
 
     def serve(self, service: object) -> None:
         self.services = (*self.services, service)
+        self.first = self.services[0]
         self.table = self.sim.table_of(tuple(map(type, self.services)))
 
     def send(self, to: Address, message: Message) -> None:
@@ -102,7 +105,7 @@ class SimHost:
         """Ends this life without a word: procedures, calls and state are gone; services must be made anew."""
         self.alive = False
         self.life += 1
-        self.services = ()
+        self.services, self.first = (), None
         self.table = self.sim.table_of(())
         for task in list(tasks_of(self)):
             if task.wait is not None:  # the one that is running, and so brought this about, ends when it waits
@@ -244,12 +247,11 @@ class Simulator:
                 if self.messages >= messages_end:
                     return
                 due_at = deadlines.due_at
-                limit = until if until < due_at else due_at
                 due = events.due
-                if due and not events.late and due[-1][0] <= limit:  # as `pop` does it, at no call's cost
+                if due and not events.late and due[-1][0] <= due_at and due[-1][0] <= until:  # `pop`, at no call's cost
                     event = due.pop()
                 else:
-                    event = events.pop(limit)
+                    event = events.pop(until if until < due_at else due_at)
                     if event is None:
                         if due_at > until or due_at == inf:
                             break
@@ -280,21 +282,30 @@ class Simulator:
         self.messages += 1
         if self.on_message is not None:
             self.on_message(sender, to, message, hops)
-        origin = sender if call is None else call.host.address
+        origin = sender if call is None else call.origin
         within = 0
         while True:
             handler = host.table.get(type(message))
             if handler is None:
                 reply: Reply = Refused(f"{to} has no handler for {type(message).__name__}")
             else:
-                reply = handler[1](host.services[handler[0]], origin, message)
+                index, handle = handler
+                reply = handle(host.services[index] if index else host.first, origin, message)
             if type(reply) is not Forward:
                 if call is not None and reply is not None:
                     self._answer(host, call, reply)
                 return
             message = reply.message or message
-            if reply.to != to:
-                self.transmit(host, reply.to, message, call, hops + 1)
+            onward = reply.to
+            if onward != to:
+                steady = self.network.steady
+                if steady and self.on_send is None and host.alive:  # as `transmit` does it, at no call's cost
+                    at = self.now + steady[0]
+                    events = self._events
+                    if int(at * SLOTS_PER_S) == events.filling:
+                        events.filled.append((at, DELIVER, onward, to, message, call, hops + 1))
+                        return
+                self.transmit(host, onward, message, call, hops + 1)
                 return
             within += 1
             if within >= FORWARDS_WITHIN_MAX:

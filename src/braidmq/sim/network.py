@@ -33,7 +33,7 @@ class Network:
     """When a message arrives: a delay for each copy that does, none if it is lost."""
 
     steady: tuple[float, ...] = ()
-    """What `delays` always answers, if it always answers the same: then it need not be asked."""
+    """The one delay that `delays` always answers, if it is always the same: then it need not be asked."""
 
     def delays(self, chance: Random, source: Address, to: Address, now: float) -> tuple[float, ...]:
         raise NotImplementedError

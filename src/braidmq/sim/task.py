@@ -27,10 +27,11 @@ class Cancelled(BaseException):
 class Call:
     """A request that waits for its reply."""
 
-    __slots__ = ("deadline", "host", "request", "task", "timeout_s", "to")
+    __slots__ = ("deadline", "host", "origin", "request", "task", "timeout_s", "to")
 
     def __init__(self, host: SimHost, to: Address, request: Message, timeout_s: float) -> None:
         self.host = host
+        self.origin = host.address
         self.to = to
         self.request = request
         self.timeout_s = timeout_s
