@@ -71,6 +71,7 @@ class Suzaku(Service):
         both_ways: bool = True,
     ) -> None:
         self.host = host
+        host.serve(self)
         self._way_keys: tuple[Key, ...] = ()
         """The nodes of this host and those that a lookup may go on to, in order; none if they must be made anew."""
         self._way_addresses: tuple[Address | None, ...] = ()
@@ -90,7 +91,6 @@ class Suzaku(Service):
         self._view: View | None = None
         self._on_link = self.changed
         """One for all links: there are many of them in a large simulation."""
-        host.serve(self)
 
     @property
     def view(self) -> View:
