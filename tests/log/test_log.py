@@ -122,6 +122,19 @@ def test_equal_sums_of_sizes_are_not_taken_for_equal_sizes(tmp_path: Path) -> No
     log.close()
 
 
+@pytest.mark.parametrize("edge", [1 << 7, 1 << 14, 1 << 21])
+def test_lengths_of_one_to_four_bytes(tmp_path: Path, edge: int) -> None:
+    sizes = [edge + more for more in range(-6, 4)]
+    payloads = [bytes([size & 255]) * size for size in sizes]
+    log = Log(tmp_path, "b", partitions=1)
+    log.append(
+        [packets("t", payloads), *[packets("tt", [payload] * 2) for payload in payloads], packets("t", [b""] * 3)]
+    )
+    expected = [*payloads, *[payload for payload in payloads for _ in range(2)], b"", b"", b""]
+    assert [one["payload"] for one in read_all(LogReader(tmp_path))] == expected
+    log.close()
+
+
 def test_batches_have_the_schema_and_are_put_together(tmp_path: Path) -> None:
     log = Log(tmp_path, "b", partitions=1)
     for number in range(300):

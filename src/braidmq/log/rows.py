@@ -1,8 +1,7 @@
 """Rows of the log: the Arrow batch that is made of many publications at once.
 
 A run of plain QoS 0 publications to one topic is kept as it stood on the wire, with what is the same for all. Its
-columns are made later and in bulk: if all packets of a run have the same size, numpy cuts their payloads out in one
-step, and nothing is done a message.
+columns are made later and in bulk, of many runs together: hardly anything is done a message.
 """
 
 from __future__ import annotations
@@ -17,13 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from braidmq.log.payloads import Numbers, cut_payloads
 from braidmq.log.run import Run
 from braidmq.log.schema import PROPERTIES, SCHEMA, TIME
 
 STOCK_ROWS_MIN: Final = 4096
 """Rows of the columns that are kept."""
-
-Numbers = npt.NDArray[np.int64]
 
 
 class BatchMaker:
@@ -89,7 +87,7 @@ def _columns(runs: Sequence[Run], firsts: Sequence[int], rows: int) -> Columns:
     offsets += np.arange(rows, dtype=np.int64)
     return (
         _repeated(pa.string(), topics, counts, repeats, rows),
-        _equal_payloads(data, heads, sizes, rows) or _payloads(runs, rows),
+        cut_payloads(data, heads, sizes, repeats),
         _plain(pa.int32(), np.array(qos, np.int32).repeat(repeats)) if any(qos) else None,
         _flags(np.array(retain, np.bool_).repeat(repeats)) if any(retain) else None,
         _plain(TIME, np.array(_published(runs), np.int64).repeat(repeats)) if _has_published(runs) else None,
@@ -161,81 +159,6 @@ def _repeated(
         return _texts(kind, lengths, data)
     present = np.array([value is not None for value in values], np.bool_).repeat(repeats)
     return _texts(kind, lengths, data, _bits(present), rows - int(present.sum()))
-
-
-def _equal_payloads(data: Sequence[bytes], heads: Sequence[int], sizes: Sequence[int], rows: int) -> pa.Array | None:
-    """The payloads of runs that are all alike; None if they are not."""
-    size, head = sizes[0], heads[0]
-    if sizes.count(size) < len(sizes) or heads.count(head) < len(heads):
-        return None
-    packets = _equal_packets(b"".join(data), rows, size)
-    if packets is None:
-        return None
-    return _equal_texts(pa.binary(), size - head, rows, np.ascontiguousarray(packets[:, head:]))
-
-
-def _payloads(runs: Sequence[Run], rows: int) -> pa.Array:
-    lengths = np.empty(rows, np.int64)
-    pieces: list[bytes] = []
-    row = 0
-    for run in runs:
-        end = row + run.rows
-        same_size = _equal_packets(run.data, run.rows, run.size)
-        if same_size is not None:
-            lengths[row:end] = run.size - run.head
-            pieces.append(same_size[:, run.head :].tobytes())
-        else:
-            some = _cut_out(run)
-            lengths[row:end] = [len(piece) for piece in some]
-            pieces.extend(some)
-        row = end
-    return _texts(pa.binary(), lengths, b"".join(pieces))
-
-
-def _equal_packets(data: bytes, rows: int, size: int) -> npt.NDArray[np.uint8] | None:
-    """Packets that stand one behind the other, one a row, if all have the size of the first; else None.
-
-    They do if the first bytes of the first, its length among them, stand again where each next one would begin. Where
-    several runs are looked at together, each is known to begin with a packet of this size.
-    """
-    if rows * size != len(data):
-        return None
-    packets = np.frombuffer(data, np.uint8).reshape(rows, size)
-    if rows == 1:
-        return packets
-    heads = packets[:, 1 : _length_end(data, 0)]
-    return packets if bool((heads == heads[0]).all()) else None
-
-
-def _length_end(data: bytes, at: int) -> int:
-    """Where the remaining length of the packet at `at` ends."""
-    end = at + 1
-    while data[end] > 127:
-        end += 1
-    return end + 1
-
-
-def _cut_out(run: Run) -> list[bytes]:
-    """The payloads of packets of several sizes, one by one. All have the same topic, and the same bytes behind it."""
-    data = run.data
-    behind = run.head - _length_end(data, 0)
-    pieces = []
-    at = 0
-    while at < len(data):
-        length, body = data[at + 1], at + 2
-        if length > 127:
-            length &= 127
-            shift = 7
-            while True:
-                byte = data[body]
-                body += 1
-                length |= (byte & 127) << shift
-                shift += 7
-                if byte < 128:
-                    break
-        at = body + length
-        pieces.append(data[body + behind : at])
-    return pieces
 
 
 def _nulls(rows: int) -> pa.Array:

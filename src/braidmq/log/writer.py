@@ -12,6 +12,7 @@ import logging
 import signal
 import threading
 import time
+from itertools import repeat
 from typing import Any, Final, cast
 
 import msgspec
@@ -92,7 +93,8 @@ class Writer:
                 whole[number] = cast(bytes, shared[place : place + size])
                 place += size
         fields.data = whole
-        return list(map(Run._make, zip(*msgspec.structs.astuple(fields), strict=True)))
+        rows = zip(*msgspec.structs.astuple(fields), strict=True)
+        return list(map(tuple.__new__, repeat(Run), rows))  # as `Run._make` makes them, without a call of Python's
 
     def _report(self, error: str | None) -> None:
         log = self._log

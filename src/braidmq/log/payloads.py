@@ -1,0 +1,110 @@
+"""The payloads of many runs at once, cut out of the packets as they stood on the wire.
+
+All packets are laid one behind the other. It is enough to know where each begins and where its payload does: then they
+are a column of heads and payloads by turns, and Arrow takes each second one of it. In most runs all packets have the
+size of the first, and numpy finds their places; only packets of several sizes are walked through, one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+LENGTH_BYTES_MAX: Final = 4
+"""A remaining length has at most so many (MQTT 5, section 1.5.5); a packet with a topic has more behind its first."""
+
+Numbers = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+
+def cut_payloads(data: Sequence[bytes], heads: Sequence[int], sizes: Sequence[int], repeats: Numbers) -> pa.Array:
+    """The payloads of some runs, one a row: of their packets, what stands before the payload in the first of them, its
+    size, and how many there are."""
+    whole = b"".join(data)
+    packets = np.frombuffer(whole, np.uint8)
+    first_rows = np.cumsum(repeats) - repeats
+    rows = int(first_rows[-1] + repeats[-1])
+    if heads[0] and sizes.count(sizes[0]) == len(sizes) and heads.count(heads[0]) == len(heads):
+        alike = _cut_alike(packets, heads[0], sizes[0], rows)
+        if alike is not None:
+            return alike
+    lengths = np.fromiter(map(len, data), np.int64, len(data))
+    begins = np.cumsum(lengths) - lengths
+    size = np.array(sizes, np.int64)
+    starts = (begins - first_rows * size).repeat(repeats) + np.arange(rows) * size.repeat(repeats)
+    head = np.array(heads, np.int64).repeat(repeats)
+    if rows > len(data):
+        even = (lengths == repeats * size) & _begin_alike(packets, starts, begins, first_rows, repeats)
+        if not even.all():
+            for run in np.flatnonzero(~even).tolist():
+                row = first_rows[run]
+                starts[row : row + repeats[run]] = begins[run] + np.array(_starts(bytes(data[run])))
+            head += _length_bytes(packets, starts) - _length_bytes(packets, begins).repeat(repeats)
+    bounds = np.empty(2 * rows + 1, np.int32)
+    bounds[:-1:2] = starts
+    bounds[1::2] = starts + head
+    bounds[-1] = len(whole)
+    pieces = pa.Array.from_buffers(pa.binary(), 2 * rows, [None, pa.py_buffer(bounds), pa.py_buffer(whole)], 0)
+    seconds = np.arange(1, 2 * rows, 2, dtype=np.int32)
+    return pieces.take(pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(seconds)], 0))
+
+
+def _cut_alike(packets: Bytes, head: int, size: int, rows: int) -> pa.Array | None:
+    """The payloads of packets that all have one size, as those of one kind of sensor have; None if they have not.
+
+    Each run is known to begin with a packet of this size. Another one has it too, if its length is the same.
+    """
+    if rows * size != len(packets):
+        return None
+    table = packets.reshape(rows, size)
+    lengths = table[:, 1 : 2 + _length_bytes(packets, np.zeros(1, np.int64))[0]]
+    if not (lengths == lengths[0]).all():
+        return None
+    ends = np.arange(rows + 1, dtype=np.int32)
+    ends *= size - head
+    payloads = pa.py_buffer(np.ascontiguousarray(table[:, head:]))
+    return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(ends), payloads], 0)
+
+
+def _begin_alike(
+    packets: Bytes, starts: Numbers, begins: Numbers, first_rows: Numbers, repeats: Numbers
+) -> npt.NDArray[np.bool_]:
+    """Which runs have packets of one size only: those where the first bytes of the first, its length among them, stand
+    again where each next one would begin. (One topic a run: what is behind a short length is the same too.)"""
+    alike = np.ones(len(starts), np.bool_)
+    for place in range(1, 1 + LENGTH_BYTES_MAX):
+        expected = packets.take(begins + place, mode="clip").repeat(repeats)
+        alike &= packets.take(starts + place, mode="clip") == expected
+    return np.logical_and.reduceat(alike, first_rows)
+
+
+def _length_bytes(packets: Bytes, starts: Numbers) -> Numbers:
+    """How many bytes of the remaining length of each packet say that another one follows."""
+    goes_on = np.ones(len(starts), np.bool_)
+    count = np.zeros(len(starts), np.int64)
+    for place in range(1, LENGTH_BYTES_MAX):
+        goes_on &= packets.take(starts + place, mode="clip") > 127
+        count += goes_on
+    return count
+
+
+def _starts(packets: bytes) -> list[int]:
+    """Where each packet begins."""
+    starts: list[int] = []
+    at, end = 0, len(packets)
+    while at < end:
+        starts.append(at)
+        length = packets[at + 1]
+        at += 2
+        if length > 127:
+            shift = 7
+            while length >> shift:  # another byte of it follows
+                length += (packets[at] - 1) << shift
+                at += 1
+                shift += 7
+        at += length
+    return starts
