@@ -120,7 +120,8 @@ def _end_of_run(
 ) -> tuple[int, int]:
     """(where the run of plain publications to one topic ends, how many they are); notes their places if asked to.
 
-    Most publishers send equal sizes: then the first bytes, length included, are equal. If not, the topic is compared.
+    Most publishers send equal sizes: then the first bytes, length included, are equal. If not, the topic is compared,
+    packet by packet, until one has the size of the first again.
     """
     end = len(data)
     stop = after
@@ -129,8 +130,10 @@ def _end_of_run(
         return stop, count
     size = after - at
     last = end - size
+    size_max = connection.packet_max
     first_bytes = data[at:payload_at]
     topic = data[body:payload_at]
+    least = len(topic)
     while True:
         begin = stop
         while stop <= last and data.startswith(first_bytes, stop):
@@ -139,31 +142,26 @@ def _end_of_run(
             count += (stop - begin) // size
             if places is not None:
                 places.extend(range(begin, stop, size))
-        following = _after_sibling(data, stop, topic, connection.packet_max)
-        if not following:
-            return stop, count
-        if places is not None:
-            places.append(stop)
-        stop = following
-        count += 1
-
-
-def _after_sibling(data: bytes, at: int, topic: bytes, size_max: int) -> int:
-    """Where a plain publication to the same topic, of whatever size, ends; 0 if there is none at `at`."""
-    end = len(data)
-    if at + 3 > end or data[at] != 0x30:
-        return 0
-    length = data[at + 1]
-    body = at + 2
-    if length > 127:
-        if not 0 < data[body] < 128:
-            return 0
-        length += (data[body] << 7) - 128
-        body += 1
-    after = body + length
-    if after > end or after - at > size_max or length < len(topic) or not data.startswith(topic, body):
-        return 0
-    return after
+        while True:
+            if stop + 3 > end or data[stop] != 0x30:
+                return stop, count
+            length = data[stop + 1]
+            place = stop + 2
+            if length > 127:
+                if not 0 < data[place] < 128:
+                    return stop, count
+                length += (data[place] << 7) - 128
+                place += 1
+            following = place + length
+            its_size = following - stop
+            if following > end or its_size > size_max or length < least or not data.startswith(topic, place):
+                return stop, count
+            if places is not None:
+                places.append(stop)
+            stop = following
+            count += 1
+            if its_size == size:
+                break
 
 
 def _payloads(data: bytes, places: list[int], stop: int, head: int) -> list[bytes]:
