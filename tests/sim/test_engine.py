@@ -325,6 +325,18 @@ def test_an_address_has_one_living_host() -> None:
     assert [text for *_, text in second.heard] == ["hello"]
 
 
+def test_addresses_may_be_numbers_in_any_order_and_names() -> None:
+    sim = Simulator(1)
+    addresses: list[Address] = [2, 0, "edge1", 1, -1, 2**40]
+    nodes = {address: Node(sim.host(address)) for address in addresses}
+    for address in [*addresses, 3, -2, "edge2"]:  # the last ones are nobody's
+        nodes[0].host.send(address, Note(f"to {address}"))
+    sim.run()
+    assert {address: [text for *_, text in node.heard] for address, node in nodes.items()} == {
+        address: [f"to {address}"] for address in addresses
+    }
+
+
 # Procedures
 
 

@@ -126,6 +126,8 @@ class Simulator:
         self.chance = Random(seed)  # noqa: S311 - reproducible on purpose
         self.now = 0.0
         self.hosts: dict[Address, SimHost] = {}
+        self._numbered: list[SimHost] = []
+        """Those of them that were made with the addresses 0, 1, 2 … in this order: a list is sooner looked up."""
         self.messages = 0
         """How many have arrived at a living host, replies too."""
         self.network = network or Constant(0.01)
@@ -146,6 +148,8 @@ class Simulator:
         if address in self.hosts and self.hosts[address].alive:
             raise ValueError(f"a host lives at the address {address!r}: crash it first")
         host = self.hosts[address] = SimHost(self, address)
+        if type(address) is int and 0 <= address <= len(self._numbered):
+            self._numbered[address : address + 1] = [host]
         return host
 
     def at(self, when: float, action: Callable[[], object]) -> None:
@@ -276,7 +280,8 @@ class Simulator:
 
     def _deliver(self, event: Event) -> None:
         _, _, to, sender, message, call, hops = event
-        host = self.hosts.get(to)
+        numbered = self._numbered
+        host = numbered[to] if type(to) is int and 0 <= to < len(numbered) else self.hosts.get(to)
         if host is None or not host.alive:
             return
         self.messages += 1
