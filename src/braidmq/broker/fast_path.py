@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from braidmq.broker.message import Message
 from braidmq.broker.session import SENT
 from braidmq.mqtt.packets import V5
-from braidmq.mqtt.wire import string, varint
+from braidmq.mqtt.wire import packet_places, string, varint
 
 if TYPE_CHECKING:
     from braidmq.broker.braid.outlets import Outlet
@@ -178,7 +178,7 @@ def _payloads(data: bytes, places: list[int], stop: int, head: int) -> list[byte
 def deliver_run(broker: Broker, route: Route, run: bytes, version: int) -> None:
     """Gives a run of QoS 0 publications to one topic, which came from another broker, to the receivers here."""
     is_v5 = version == V5
-    places = _places(run)
+    places = packet_places(run)
     count = len(places)
     broker.metrics.messages_received += count
     same, other = (route.plain5, route.plain3) if is_v5 else (route.plain3, route.plain5)
@@ -196,22 +196,6 @@ def deliver_run(broker: Broker, route: Route, run: bytes, version: int) -> None:
             broker.deliver(Message(route.topic, name, payload, 0), route.special, route.groups)
     if route.tap is not None:
         route.tap.take_foreign_run(payloads)
-
-
-def _places(run: bytes) -> list[int]:
-    """Where each publication of a run begins."""
-    places = []
-    at = 0
-    while at < len(run):
-        places.append(at)
-        length = shift = 0
-        at += 1
-        while run[at] > 127:
-            length |= (run[at] & 127) << shift
-            shift += 7
-            at += 1
-        at += 1 + (length | run[at] << shift)
-    return places
 
 
 def _append(connection: Connection | None, broker: Broker, receivers: list[Connection], run: bytes, count: int) -> None:

@@ -14,10 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from braidmq.log.arrays import Numbers, equal_texts, plain
+from braidmq.mqtt.wire import packet_places
+
 LENGTH_BYTES_MAX: Final = 4
 """A remaining length has at most so many (MQTT 5, section 1.5.5); a packet with a topic has more behind its first."""
 
-Numbers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -42,7 +44,7 @@ def cut_payloads(data: Sequence[bytes], heads: Sequence[int], sizes: Sequence[in
         if not even.all():
             for run in np.flatnonzero(~even).tolist():
                 row = first_rows[run]
-                starts[row : row + repeats[run]] = begins[run] + np.array(_starts(bytes(data[run])))
+                starts[row : row + repeats[run]] = begins[run] + np.array(packet_places(bytes(data[run])))
             head += _length_bytes(packets, starts) - _length_bytes(packets, begins).repeat(repeats)
     bounds = np.empty(2 * rows + 1, np.int32)
     bounds[:-1:2] = starts
@@ -50,7 +52,7 @@ def cut_payloads(data: Sequence[bytes], heads: Sequence[int], sizes: Sequence[in
     bounds[-1] = len(whole)
     pieces = pa.Array.from_buffers(pa.binary(), 2 * rows, [None, pa.py_buffer(bounds), pa.py_buffer(whole)], 0)
     seconds = np.arange(1, 2 * rows, 2, dtype=np.int32)
-    return pieces.take(pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(seconds)], 0))
+    return pieces.take(plain(pa.int32(), seconds))
 
 
 def _cut_alike(packets: Bytes, head: int, size: int, rows: int) -> pa.Array | None:
@@ -61,13 +63,11 @@ def _cut_alike(packets: Bytes, head: int, size: int, rows: int) -> pa.Array | No
     if rows * size != len(packets):
         return None
     table = packets.reshape(rows, size)
-    lengths = table[:, 1 : 2 + _length_bytes(packets, np.zeros(1, np.int64))[0]]
+    last = next(place for place in range(1, 1 + LENGTH_BYTES_MAX) if packets[place] < 128)
+    lengths = table[:, 1 : last + 1]
     if not (lengths == lengths[0]).all():
         return None
-    ends = np.arange(rows + 1, dtype=np.int32)
-    ends *= size - head
-    payloads = pa.py_buffer(np.ascontiguousarray(table[:, head:]))
-    return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(ends), payloads], 0)
+    return equal_texts(pa.binary(), size - head, rows, np.ascontiguousarray(table[:, head:]))
 
 
 def _begin_alike(
@@ -90,21 +90,3 @@ def _length_bytes(packets: Bytes, starts: Numbers) -> Numbers:
         goes_on &= packets.take(starts + place, mode="clip") > 127
         count += goes_on
     return count
-
-
-def _starts(packets: bytes) -> list[int]:
-    """Where each packet begins."""
-    starts: list[int] = []
-    at, end = 0, len(packets)
-    while at < end:
-        starts.append(at)
-        length = packets[at + 1]
-        at += 2
-        if length > 127:
-            shift = 7
-            while length >> shift:  # another byte of it follows
-                length += (packets[at] - 1) << shift
-                at += 1
-                shift += 7
-        at += length
-    return starts

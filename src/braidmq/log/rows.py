@@ -9,14 +9,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from operator import mul
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from braidmq.log.payloads import Numbers, cut_payloads
+from braidmq.log.arrays import bits, equal_texts, flags, plain, repeated, single_texts
+from braidmq.log.payloads import cut_payloads
 from braidmq.log.run import Run
 from braidmq.log.schema import PROPERTIES, SCHEMA, TIME
 
@@ -54,10 +53,10 @@ class BatchMaker:
 
     def _stock_up(self, rows: int) -> None:
         self._stock_rows = rows
-        self._plain_qos = _plain(pa.int32(), np.zeros(rows, np.int32))
-        self._no_flags = _flags(np.zeros(rows, np.bool_))
+        self._plain_qos = plain(pa.int32(), np.zeros(rows, np.int32))
+        self._no_flags = flags(np.zeros(rows, np.bool_))
         self._no_properties = _nulls(rows)
-        self._origins = _equal_texts(pa.string(), len(self._origin), rows, self._origin * rows)
+        self._origins = equal_texts(pa.string(), len(self._origin), rows, self._origin * rows)
 
 
 Columns = tuple[pa.Array | None, ...]
@@ -67,15 +66,15 @@ Columns = tuple[pa.Array | None, ...]
 def _columns_of_singles(runs: Sequence[Run], firsts: Sequence[int], rows: int) -> Columns:
     """Publications that came alone: with nothing to repeat, plain lists are faster than numpy."""
     return (
-        _single_texts(pa.string(), [run.topic for run in runs]),
-        _single_texts(pa.binary(), [run.data[run.head :] if run.head else run.data for run in runs]),
-        _plain(pa.int32(), array("i", [run.qos for run in runs])) if any(run.qos for run in runs) else None,
-        _flags([run.retain for run in runs]) if any(run.retain for run in runs) else None,
-        _plain(TIME, array("q", _published(runs))) if _has_published(runs) else None,
-        _plain(TIME, array("q", [run.at_us for run in runs])),
-        _single_texts(pa.string(), [run.client for run in runs]),
+        single_texts(pa.string(), [run.topic for run in runs]),
+        single_texts(pa.binary(), [run.data[run.head :] if run.head else run.data for run in runs]),
+        plain(pa.int32(), array("i", [run.qos for run in runs])) if any(run.qos for run in runs) else None,
+        flags([run.retain for run in runs]) if any(run.retain for run in runs) else None,
+        plain(TIME, array("q", _published(runs))) if _has_published(runs) else None,
+        plain(TIME, array("q", [run.at_us for run in runs])),
+        single_texts(pa.string(), [run.client for run in runs]),
         _properties(runs),
-        _plain(pa.int64(), array("q", firsts)),
+        plain(pa.int64(), array("q", firsts)),
     )
 
 
@@ -86,15 +85,15 @@ def _columns(runs: Sequence[Run], firsts: Sequence[int], rows: int) -> Columns:
     offsets = (np.array(firsts, np.int64) - began).repeat(repeats)
     offsets += np.arange(rows, dtype=np.int64)
     return (
-        _repeated(pa.string(), topics, counts, repeats, rows),
+        repeated(pa.string(), topics, counts, repeats, rows),
         cut_payloads(data, heads, sizes, repeats),
-        _plain(pa.int32(), np.array(qos, np.int32).repeat(repeats)) if any(qos) else None,
-        _flags(np.array(retain, np.bool_).repeat(repeats)) if any(retain) else None,
-        _plain(TIME, np.array(_published(runs), np.int64).repeat(repeats)) if _has_published(runs) else None,
-        _plain(TIME, np.array(received, np.int64).repeat(repeats)),
-        _repeated(pa.string(), clients, counts, repeats, rows),
+        plain(pa.int32(), np.array(qos, np.int32).repeat(repeats)) if any(qos) else None,
+        flags(np.array(retain, np.bool_).repeat(repeats)) if any(retain) else None,
+        plain(TIME, np.array(_published(runs), np.int64).repeat(repeats)) if _has_published(runs) else None,
+        plain(TIME, np.array(received, np.int64).repeat(repeats)),
+        repeated(pa.string(), clients, counts, repeats, rows),
         _properties(runs),
-        _plain(pa.int64(), offsets),
+        plain(pa.int64(), offsets),
     )
 
 
@@ -107,63 +106,9 @@ def _published(runs: Iterable[Run]) -> list[int]:
     return [run.at_us if run.published_us is None else run.published_us for run in runs]
 
 
-def _plain(kind: pa.DataType, values: npt.NDArray[np.generic] | array[int]) -> pa.Array:
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)], 0)
-
-
-def _flags(values: npt.ArrayLike) -> pa.Array:
-    flags = np.asarray(values, np.bool_)
-    return pa.Array.from_buffers(pa.bool_(), len(flags), [None, _bits(flags)], 0)
-
-
-def _bits(flags: npt.NDArray[np.bool_]) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(flags, bitorder="little"))
-
-
-def _single_texts(kind: pa.DataType, values: Sequence[bytes | None]) -> pa.Array:
-    known = [value or b"" for value in values]
-    ends = pa.py_buffer(array("i", accumulate([len(value) for value in known], initial=0)))
-    missing = values.count(None)
-    mask = _bits(np.array([value is not None for value in values])) if missing else None
-    return pa.Array.from_buffers(kind, len(known), [mask, ends, pa.py_buffer(b"".join(known))], missing)
-
-
-def _texts(
-    kind: pa.DataType, lengths: Numbers, data: object, mask: pa.Buffer | None = None, nulls: int = 0
-) -> pa.Array:
-    """Texts that stand one behind the other in `data`."""
-    ends = np.zeros(len(lengths) + 1, np.int32)
-    np.cumsum(lengths, out=ends[1:])
-    return pa.Array.from_buffers(kind, len(lengths), [mask, pa.py_buffer(ends), pa.py_buffer(data)], nulls)
-
-
-def _equal_texts(kind: pa.DataType, length: int, rows: int, data: object) -> pa.Array:
-    """The same, all of one length."""
-    ends = np.arange(rows + 1, dtype=np.int32)
-    ends *= length
-    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(ends), pa.py_buffer(data)], 0)
-
-
-def _repeated(
-    kind: pa.DataType, values: Sequence[bytes | None], counts: Sequence[int], repeats: Numbers, rows: int
-) -> pa.Array:
-    """Each text so many times, in both forms; None is null."""
-    missing = None in values
-    known = [value or b"" for value in values]
-    sizes = list(map(len, known))
-    data = b"".join(map(mul, known, counts))
-    if not missing and min(sizes) == max(sizes):
-        return _equal_texts(kind, sizes[0], rows, data)
-    lengths = np.array(sizes, np.int64).repeat(repeats)
-    if not missing:
-        return _texts(kind, lengths, data)
-    present = np.array([value is not None for value in values], np.bool_).repeat(repeats)
-    return _texts(kind, lengths, data, _bits(present), rows - int(present.sum()))
-
-
 def _nulls(rows: int) -> pa.Array:
     """Null properties with nothing below them, so that a part of them is as small as it should be."""
-    mask, ends = _bits(np.zeros(rows, np.bool_)), pa.py_buffer(np.zeros(rows + 1, np.int32))
+    mask, ends = bits(np.zeros(rows, np.bool_)), pa.py_buffer(np.zeros(rows + 1, np.int32))
     nothing = pa.nulls(0, PROPERTIES.value_type)
     return pa.Array.from_buffers(PROPERTIES, rows, [mask, ends], rows, children=[nothing])
 
@@ -174,8 +119,8 @@ def _properties(runs: Sequence[Run]) -> pa.Array | None:
         return None
     each = [run.properties for run in runs for _ in range(run.rows)]
     pairs = [pair for properties in each for pair in properties]
-    fields = [_single_texts(pa.string(), [pair[place].encode() for pair in pairs]) for place in (0, 1)]
+    fields = [single_texts(pa.string(), [pair[place].encode() for pair in pairs]) for place in (0, 1)]
     structs = pa.Array.from_buffers(PROPERTIES.value_type, len(pairs), [None], 0, children=fields)
     ends = pa.py_buffer(array("i", accumulate([len(properties) for properties in each], initial=0)))
-    mask = _bits(np.array([bool(properties) for properties in each]))
+    mask = bits(np.array([bool(properties) for properties in each]))
     return pa.Array.from_buffers(PROPERTIES, len(each), [mask, ends], each.count(()), children=[structs])

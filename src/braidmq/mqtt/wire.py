@@ -35,6 +35,24 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
+def packet_places(packets: bytes) -> list[int]:
+    """Where each packet begins: whole and well-formed ones, one behind the other."""
+    places: list[int] = []
+    at, end = 0, len(packets)
+    while at < end:
+        places.append(at)
+        length = packets[at + 1]
+        at += 2
+        if length > 127:
+            shift = 7
+            while length >> shift:  # another byte of it follows
+                length += (packets[at] - 1) << shift
+                at += 1
+                shift += 7
+        at += length
+    return places
+
+
 def binary(raw: bytes) -> bytes:
     """Binary data with its two-byte length."""
     if len(raw) > 65535:

@@ -64,7 +64,7 @@ class SimHost:
         self.chance = sim.chance
         self.services: tuple[object, ...] = ()
         self.first: object = None
-        """The first of them, for most hosts have one: it is at hand without a look into the tuple."""
+        """The first of them, at hand without a look into the tuple: let it be what is asked most."""
         self.table: Table = sim.table_of(())
         self.tasks: SimTask | None = None
 
