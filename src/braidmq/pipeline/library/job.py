@@ -25,6 +25,8 @@ except ImportError as error:
 
 PREFIX: Final = "pipeline"
 """What is published begins with it, and the pipeline's name: pipeline/alarms/plant1/line2/temperature."""
+CLOCK_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
+"""Whether there are micro-batches without rows, for the clock alone."""
 TRIGGER_S: Final = 1.0
 """How often a stream looks for new rows."""
 
@@ -92,8 +94,10 @@ class Job:
         writer = self._writer(self._made(reader.load()), to)
         if checkpoint is not None:
             writer = writer.option("checkpointLocation", checkpoint)
-        if is_once and self.pipeline.has_timers:  # all that is there in one batch: as many as it takes would never end
-            return writer.trigger(once=True).start()
+        if is_once and self.pipeline.has_timers:
+            if checkpoint is not None:
+                _read_all(spark, writer)
+            return writer.trigger(once=True).start()  # the clock has its say once: by itself it would never end
         if is_once:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{round(trigger_s * 1000)} milliseconds").start()
@@ -132,3 +136,15 @@ class Job:
             )
         take = to.take
         return found.writeStream.foreachBatch(lambda rows, _number: take(rows))
+
+
+def _read_all(spark: SparkSession, writer: DataStreamWriter) -> None:
+    """Reads what is there, and waits for it. A batch that an earlier query left unfinished is run first; a query of one
+    batch would be that one and no other."""
+    before = spark.conf.get(CLOCK_BATCHES)
+    spark.conf.set(CLOCK_BATCHES, "false")  # a query keeps the settings that it was started with
+    try:
+        query = writer.trigger(availableNow=True).start()
+    finally:
+        spark.conf.set(CLOCK_BATCHES, before or "true")
+    query.awaitTermination()
