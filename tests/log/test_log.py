@@ -15,6 +15,7 @@ from braidmq.log.errors import LogError
 from braidmq.log.index import ENTRY_BYTES, Entry, entry_bytes, read_entries
 from braidmq.log.log import Log
 from braidmq.log.offsets import RESERVE, read_offsets
+from braidmq.log.payloads import TOGETHER_MIN
 from braidmq.log.reader import LogReader
 from braidmq.log.run import Run
 from braidmq.log.schema import SCHEMA, partition_of
@@ -113,6 +114,23 @@ def test_runs_of_packets_are_cut_into_their_payloads(runs: list[tuple[str, list[
     expected = [(topic, payload) for topic, payloads, _ in runs for payload in payloads]
     assert [(one["topic"], one["payload"]) for one in rows] == expected
     assert [one["offset"] for one in rows] == list(range(len(expected)))
+
+
+@pytest.mark.parametrize("runs", [TOGETHER_MIN - 1, TOGETHER_MIN, 3 * TOGETHER_MIN])
+def test_many_runs_of_several_sizes_at_a_time(tmp_path: Path, runs: int) -> None:
+    """Some of them are much longer than the others, some even; lengths have one to three bytes."""
+    sizes = (0, 5, 130, 40, 20_000, 126)
+    counts = [1 + run * 7 % 23 + (300 if run % 50 == 7 else 0) for run in range(runs)]
+    written = [
+        [bytes([run & 255]) * (sizes[(run + row * (run % 4)) % 6] if row < 20 else row % 9) for row in range(count)]
+        for run, count in enumerate(counts)
+    ]
+    log = Log(tmp_path, "b", partitions=3)
+    log.append([packets(f"t/{run % 20}", payloads, run % 2 == 0) for run, payloads in enumerate(written)])
+    found = read_all(LogReader(tmp_path))
+    expected = [(f"t/{run % 20}", payload) for run, payloads in enumerate(written) for payload in payloads]
+    assert [(one["topic"], one["payload"]) for one in found] == expected
+    log.close()
 
 
 def test_equal_sums_of_sizes_are_not_taken_for_equal_sizes(tmp_path: Path) -> None:

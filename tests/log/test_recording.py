@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,9 @@ from urllib.request import urlopen
 
 import pytest
 
+from braidmq.broker import log_recorder
+from braidmq.broker.log_recorder import PORTION_BYTES, WAITING_BYTES_MAX, LogRecorder
+from braidmq.broker.recorder import LOST
 from braidmq.log.errors import LogError
 from braidmq.log.orders import Settings
 from braidmq.log.reader import LogReader, open_log
@@ -441,3 +444,45 @@ def test_long_runs_and_short_ones_come_in_their_order(tmp_path: Path) -> None:
     writer.append([Run.of("t", payloads[-1], START_US)])
     writer.close()
     assert [one["payload"] for one in read_all(LogReader(tmp_path / "log"))] == payloads
+
+
+MEGABYTE = b"m" * (1 << 20)
+
+
+@pytest.fixture
+def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LogRecorder]:
+    """One that rests for an hour before it writes, if nothing else makes it."""
+    monkeypatch.setattr(log_recorder, "WRITE_EVERY_S", 3600.0)
+    monkeypatch.setattr(log_recorder, "RETRY_S", 0.01)
+    settings = Settings(str(tmp_path / "log"), "b", 1, 1 << 26, 0, 0.0, "normal")
+    made = LogRecorder(WriterProcess(settings), ["#"])
+    yield made
+    made.close()
+
+
+def test_a_whole_portion_waits_for_no_more(recorder: LogRecorder) -> None:
+    portion = PORTION_BYTES // len(MEGABYTE)
+    for _ in range(portion + 1):  # the last one finds that a portion waits
+        recorder.take_plain(b"t", "c", 1.0, MEGABYTE, 0)
+    wait_until(lambda: recorder.is_written(portion), "a portion is written")
+    recorder.take_plain(b"t", "c", 1.0, b"after it", 0)
+    assert not recorder.is_written(recorder.next_offset)
+
+
+def test_what_waits_for_a_log_that_cannot_be_written_has_a_bound(recorder: LogRecorder) -> None:
+    blocker = recorder.log.folder / "partition-000"
+    blocker.write_text("")
+    most = WAITING_BYTES_MAX // len(MEGABYTE)
+    for _ in range(most + 5):
+        recorder.take_plain(b"t", "c", 1.0, MEGABYTE, 0)
+    wait_until(lambda: recorder.failures > 1, "it is tried again")
+    for _ in range(2):
+        recorder.take_plain(b"t", "c", 1.0, b"one too many", 0)
+    assert recorder.last == LOST
+    assert recorder.dropped >= 2
+    kept = most + 7 - recorder.dropped
+    assert most <= kept <= most + 1
+    blocker.unlink()
+    wait_until(lambda: recorder.is_written(kept), "it can be written again")
+    recorder.take_plain(b"t", "c", 1.0, b"there is room", 0)
+    assert recorder.last == kept

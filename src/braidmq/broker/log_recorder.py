@@ -45,7 +45,7 @@ WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
 """Bytes of rows that wait to be written before publishers are held up."""
 
 PORTION_BYTES: Final = 8 * 1024 * 1024
-"""What is written at a time: no more than a publisher can be held up for."""
+"""What is written at a time: no more than a publisher can be held up for. So much waits for no more."""
 
 KEPT_BYTES: Final = 2 * WAITING_BYTES_MAX
 KEPT_SINGLE_BYTES: Final = 4 * 1024 * 1024
@@ -84,11 +84,15 @@ class LogRecorder:
         self._in_hand_bytes = 0
         self._taken_bytes = 0
         self._written_bytes = 0
+        self._heed_at_bytes = PORTION_BYTES
+        """How many may have been taken before `_heed` has to look at it."""
         self._is_failing = False
         self._turn = threading.Lock()
         self._is_awake = False
         self._wake = threading.Event()
-        self._end = threading.Event()
+        self._hurry = threading.Event()
+        """Cuts the rest before writing short."""
+        self._is_ending = False
         self.set_topics(topics)
         self._thread = threading.Thread(target=self._write_for_ever, name="log", daemon=True)
         self._thread.start()
@@ -164,7 +168,7 @@ class LogRecorder:
 
     def _hand_over(self, run: Run, first: int, rows: int, at_us: int, cost: int) -> bool:
         """Whether there is room for it. `cost` is what its rows have in bytes, about: each has its topic and client."""
-        if self._taken_bytes - self._written_bytes > WAITING_BYTES_MAX and not self._make_room(run):
+        if self._taken_bytes > self._heed_at_bytes and not self._heed(run):
             self.last = LOST
             return False
         self.last, self._at_us = first, at_us
@@ -188,8 +192,14 @@ class LogRecorder:
         writer that died goes on at a higher one."""
         return max(self._next, self._floor)
 
-    def _make_room(self, run: Run) -> bool:
-        """Writes a portion in the loop's own time; False if that is in vain and the rows are dropped."""
+    def _heed(self, run: Run) -> bool:
+        """Much waits: it is written soon; if it is too much, a portion at once, in the loop's own time. False if that
+        is in vain and the rows are dropped."""
+        self._heed_at_bytes = self._written_bytes + WAITING_BYTES_MAX
+        if not self._is_failing:
+            self._hurry.set()
+        if self._taken_bytes <= self._heed_at_bytes:
+            return True
         if not self._is_failing:
             try:
                 self._write_portion()
@@ -249,13 +259,15 @@ class LogRecorder:
         self._in_hand, self._in_hand_bytes = self._waiting[:count], sums[count - 1] if count else 0
         del self._waiting[:count]
         del self._costs[:count]
+        self._heed_at_bytes = self._written_bytes + self._in_hand_bytes + PORTION_BYTES
 
     def _write_for_ever(self) -> None:
         rest_s = WRITE_EVERY_S
-        while not self._end.is_set():
+        while not self._is_ending:
             self._wake.wait()
             self._wake.clear()
-            self._end.wait(RETRY_S if self._is_failing else rest_s)
+            self._hurry.wait(RETRY_S if self._is_failing else rest_s)
+            self._hurry.clear()
             self._is_awake = False
             began_at = monotonic()
             try:
@@ -267,7 +279,8 @@ class LogRecorder:
 
     def close(self) -> None:
         """Writes the rest and closes the log."""
-        self._end.set()
+        self._is_ending = True
+        self._hurry.set()
         self._wake.set()
         self._thread.join(END_S)
         try:

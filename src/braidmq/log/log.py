@@ -23,14 +23,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
+from braidmq.log.commit import Commit, Share
 from braidmq.log.errors import LogError, LogInUseError
 from braidmq.log.journal import Journal
 from braidmq.log.offsets import RESERVE, Offsets, OffsetsFile
 from braidmq.log.reader import INFO_NAME, read_info
 from braidmq.log.retention import SEGMENTS_BELOW_BOUND, Closed, segment_bytes_max, surplus
 from braidmq.log.rows import BatchMaker
-from braidmq.log.run import Run
-from braidmq.log.schema import FORMAT, batch_bytes, partition_of
+from braidmq.log.run import Run, Runs
+from braidmq.log.schema import FORMAT, batch_bytes
 from braidmq.log.segment import Segment, partition_folder, segment_paths
 from braidmq.log.shelf import closed_segment, remove_segment, tidy
 
@@ -146,7 +147,7 @@ class Log:
         noted = [run for run in self._journal.read() if run.first is not None and run.first >= watermark]
         self._now = Offsets(first, watermark, watermark)
         if noted:
-            self._append(noted)
+            self._append(Runs.of(noted))
             _log.info("%s: %d rows came from the journal", self.folder, sum(run.rows for run in noted))
         return self._now.next
 
@@ -190,15 +191,19 @@ class Log:
         done; the rows may be tried again.
         """
         if runs:
-            with self._turn:
-                try:
-                    self._journal.turn_over()
-                    self._append(runs)
-                    self._journal.settle(self._now.next)
-                except LogError:
-                    raise
-                except OSError as error:
-                    raise self._unusable(error) from error
+            self.append_all(Runs.of(runs))
+
+    def append_all(self, runs: Runs) -> None:
+        """The same, of runs that are given field by field."""
+        with self._turn:
+            try:
+                self._journal.turn_over()
+                self._append(runs)
+                self._journal.settle(self._now.next)
+            except LogError:
+                raise
+            except OSError as error:
+                raise self._unusable(error) from error
 
     def note(self, runs: Sequence[Run]) -> None:
         """Makes rows durable that have their offsets, and that an `append` will bring soon. LogError as there."""
@@ -207,40 +212,29 @@ class Log:
         except OSError as error:
             raise self._unusable(error) from error
 
-    def _append(self, runs: Sequence[Run]) -> None:
-        shares: dict[int, list[tuple[Run, int]]] = {}
-        following = self._now.next
-        for run in runs:
-            first = following if run.first is None else max(run.first, following)
-            shares.setdefault(partition_of(run.topic, self.partitions), []).append((run, first))
-            following = first + run.rows
-        in_order = [one for share in shares.values() for one in share]
-        record = self._maker.make([run for run, _ in in_order], [first for _, first in in_order])
-        if following > self._safe:
-            self._set_offsets(self._now._replace(reserved=following + RESERVE), sync=True)
-        sync = self._sync and any(run.qos for run in runs)  # nobody waits for QoS 0
-        written: list[tuple[Segment, int, int, int, int]] = []
+    def _append(self, runs: Runs) -> None:
+        commit = Commit(runs, self._now.next, self.partitions)
+        record = self._maker.make(commit.runs, commit.firsts)
+        if commit.following > self._safe:
+            self._set_offsets(self._now._replace(reserved=commit.following + RESERVE), sync=True)
+        sync = self._sync and any(runs.qos)  # nobody waits for QoS 0
+        written: list[tuple[Segment, int, Share]] = []
         touched: list[Segment] = []
-        place = 0
         try:
-            for partition, share in shares.items():
-                rows = sum([run.rows for run, _ in share])
-                data = batch_bytes(record.slice(place, rows))
-                place += rows
-                first, last = share[0][1], share[-1][1] + share[-1][0].rows - 1
-                time_us = max([run.at_us for run, _ in share])
-                segment = self._writable(partition, first)
+            for share in commit.shares:
+                data = batch_bytes(record.slice(share.place, share.rows))
+                segment = self._writable(share.partition, share.first)
                 touched.append(segment)
-                segment.append(data, first, last, rows, time_us, sync)
-                written.append((segment, len(data), last, rows, time_us))
-            self._set_offsets(self._now._replace(next=following), sync)
+                segment.append(data, share.first, share.last, share.rows, share.time_us, sync)
+                written.append((segment, len(data), share))
+            self._set_offsets(self._now._replace(next=commit.following), sync)
         except BaseException:
             for segment in touched:  # nothing of this commit counts
                 segment.cut()
             raise
-        for segment, size, last, rows, time_us in written:
-            segment.keep(size, last, rows, time_us)
-            self.rows += rows
+        for segment, size, share in written:
+            segment.keep(size, share.last, share.rows, share.time_us)
+            self.rows += share.rows
             self.bytes_written += size
 
     def _writable(self, partition: int, first: int) -> Segment:

@@ -7,12 +7,11 @@ the log is open, or why it cannot be.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
-from braidmq.log.run import Property
+from braidmq.log.run import Runs
 
 HEAD_BYTES: Final = 4
 """Before each message: its length."""
@@ -31,23 +30,6 @@ class Settings(msgspec.Struct):
     retain_age_s: float
     sync: str
     memory: int = -1
-
-
-class Runs(msgspec.Struct, array_like=True):
-    """Some runs, field by field as a `Run` has them: nothing is done for each run to send them or to take them in."""
-
-    topic: Sequence[bytes]
-    client: Sequence[bytes | None]
-    at_us: Sequence[int]
-    qos: Sequence[int]
-    retain: Sequence[bool]
-    rows: Sequence[int]
-    data: Sequence[bytes]
-    head: Sequence[int]
-    size: Sequence[int]
-    properties: Sequence[tuple[Property, ...]]
-    published_us: Sequence[int | None]
-    first: Sequence[int | None]
 
 
 class Order(msgspec.Struct):

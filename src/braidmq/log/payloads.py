@@ -2,7 +2,7 @@
 
 All packets are laid one behind the other. It is enough to know where each begins and where its payload does: then they
 are a column of heads and payloads by turns, and Arrow takes each second one of it. In most runs all packets have the
-size of the first, and numpy finds their places; only packets of several sizes are walked through, one by one.
+size of the first, and numpy finds their places; only packets of several sizes are walked through.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from braidmq.mqtt.wire import packet_places
 
 LENGTH_BYTES_MAX: Final = 4
 """A remaining length has at most so many (MQTT 5, section 1.5.5); a packet with a topic has more behind its first."""
+
+TOGETHER_MIN: Final = 200
+"""With so many runs it is quicker to walk through all of them at a time than through one after the other."""
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -42,9 +45,7 @@ def cut_payloads(data: Sequence[bytes], heads: Sequence[int], sizes: Sequence[in
     if rows > len(data):
         even = (lengths == repeats * size) & _begin_alike(packets, starts, begins, first_rows, repeats)
         if not even.all():
-            for run in np.flatnonzero(~even).tolist():
-                row = first_rows[run]
-                starts[row : row + repeats[run]] = begins[run] + np.array(packet_places(bytes(data[run])))
+            _walk(packets, starts, np.flatnonzero(~even), begins, begins + lengths, first_rows, repeats)
             head += _length_bytes(packets, starts) - _length_bytes(packets, begins).repeat(repeats)
     bounds = np.empty(2 * rows + 1, np.int32)
     bounds[:-1:2] = starts
@@ -80,6 +81,47 @@ def _begin_alike(
         expected = packets.take(begins + place, mode="clip").repeat(repeats)
         alike &= packets.take(starts + place, mode="clip") == expected
     return np.logical_and.reduceat(alike, first_rows)
+
+
+def _walk(
+    packets: Bytes,
+    starts: Numbers,
+    runs: Numbers,
+    begins: Numbers,
+    ends: Numbers,
+    first_rows: Numbers,
+    repeats: Numbers,
+) -> None:
+    """Finds the starts of the packets of some runs, from each to the next: in many runs at a time, as long as there are
+    many with further packets, and then run by run."""
+    runs = runs[np.argsort(-repeats[runs], kind="stable")]
+    together = int(repeats[runs[TOGETHER_MIN - 1]]) if len(runs) >= TOGETHER_MIN else 0
+    at, rows = begins[runs], first_rows[runs]
+    going_on = np.searchsorted(-repeats[runs], -np.arange(together), side="left").tolist()
+    for step, count in enumerate(going_on):
+        at = at[:count]
+        starts[rows[:count] + step] = at
+        at = _behind(packets, at)
+    for number, run in enumerate(runs[repeats[runs] > together].tolist()):
+        begin, row = int(at[number]), int(rows[number]) + together
+        places = packet_places(packets[begin : ends[run]].tobytes())
+        starts[row : row + len(places)] = places
+        starts[row : row + len(places)] += begin
+
+
+def _behind(packets: Bytes, starts: Numbers) -> Numbers:
+    """Where the packet behind each of these begins."""
+    place = starts + 1
+    length = np.zeros(len(starts), np.int64)
+    goes_on = np.ones(len(starts), np.bool_)
+    for number in range(LENGTH_BYTES_MAX):
+        byte = packets.take(place, mode="clip").astype(np.int64)
+        length += np.where(goes_on, (byte & 127) << 7 * number, 0)
+        place += goes_on
+        goes_on &= byte > 127
+        if not goes_on.any():
+            break
+    return place + length
 
 
 def _length_bytes(packets: Bytes, starts: Numbers) -> Numbers:

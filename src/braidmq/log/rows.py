@@ -7,16 +7,15 @@ columns are made later and in bulk, of many runs together: hardly anything is do
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from braidmq.log.arrays import bits, equal_texts, flags, plain, repeated, single_texts
+from braidmq.log.arrays import Numbers, bits, equal_texts, flags, plain, repeated, single_texts
 from braidmq.log.payloads import cut_payloads
-from braidmq.log.run import Run
+from braidmq.log.run import Runs
 from braidmq.log.schema import PROPERTIES, SCHEMA, TIME
 
 STOCK_ROWS_MIN: Final = 4096
@@ -30,9 +29,9 @@ class BatchMaker:
         self._origin = origin.encode()
         self._stock_rows = 0
 
-    def make(self, runs: Sequence[Run], firsts: Sequence[int]) -> pa.RecordBatch:
+    def make(self, runs: Runs, firsts: Numbers) -> pa.RecordBatch:
         """The rows of some runs; the rows of a run have consecutive offsets from its first."""
-        rows = sum([run.rows for run in runs])
+        rows = sum(runs.rows)
         if rows > self._stock_rows:
             self._stock_up(max(rows, STOCK_ROWS_MIN))
         make = _columns_of_singles if rows == len(runs) else _columns
@@ -63,47 +62,48 @@ Columns = tuple[pa.Array | None, ...]
 """All but the origin; None where no row says anything."""
 
 
-def _columns_of_singles(runs: Sequence[Run], firsts: Sequence[int], rows: int) -> Columns:
+def _columns_of_singles(runs: Runs, firsts: Numbers, rows: int) -> Columns:
     """Publications that came alone: with nothing to repeat, plain lists are faster than numpy."""
+    payloads = [data[head:] if head else data for data, head in zip(runs.data, runs.head, strict=True)]
     return (
-        single_texts(pa.string(), [run.topic for run in runs]),
-        single_texts(pa.binary(), [run.data[run.head :] if run.head else run.data for run in runs]),
-        plain(pa.int32(), array("i", [run.qos for run in runs])) if any(run.qos for run in runs) else None,
-        flags([run.retain for run in runs]) if any(run.retain for run in runs) else None,
+        single_texts(pa.string(), runs.topic),
+        single_texts(pa.binary(), payloads),
+        plain(pa.int32(), array("i", runs.qos)) if any(runs.qos) else None,
+        flags(runs.retain) if any(runs.retain) else None,
         plain(TIME, array("q", _published(runs))) if _has_published(runs) else None,
-        plain(TIME, array("q", [run.at_us for run in runs])),
-        single_texts(pa.string(), [run.client for run in runs]),
+        plain(TIME, array("q", runs.at_us)),
+        single_texts(pa.string(), runs.client),
         _properties(runs),
-        plain(pa.int64(), array("q", firsts)),
+        plain(pa.int64(), firsts),
     )
 
 
-def _columns(runs: Sequence[Run], firsts: Sequence[int], rows: int) -> Columns:
-    topics, clients, received, qos, retain, counts, data, heads, sizes, *_ = zip(*runs, strict=True)
-    repeats = np.array(counts, np.int64)
+def _columns(runs: Runs, firsts: Numbers, rows: int) -> Columns:
+    repeats = np.array(runs.rows, np.int64)
     began = np.cumsum(repeats) - repeats
-    offsets = (np.array(firsts, np.int64) - began).repeat(repeats)
+    offsets = (firsts - began).repeat(repeats)
     offsets += np.arange(rows, dtype=np.int64)
     return (
-        repeated(pa.string(), topics, counts, repeats, rows),
-        cut_payloads(data, heads, sizes, repeats),
-        plain(pa.int32(), np.array(qos, np.int32).repeat(repeats)) if any(qos) else None,
-        flags(np.array(retain, np.bool_).repeat(repeats)) if any(retain) else None,
+        repeated(pa.string(), runs.topic, runs.rows, repeats, rows),
+        cut_payloads(runs.data, runs.head, runs.size, repeats),
+        plain(pa.int32(), np.array(runs.qos, np.int32).repeat(repeats)) if any(runs.qos) else None,
+        flags(np.array(runs.retain, np.bool_).repeat(repeats)) if any(runs.retain) else None,
         plain(TIME, np.array(_published(runs), np.int64).repeat(repeats)) if _has_published(runs) else None,
-        plain(TIME, np.array(received, np.int64).repeat(repeats)),
-        repeated(pa.string(), clients, counts, repeats, rows),
+        plain(TIME, np.array(runs.at_us, np.int64).repeat(repeats)),
+        repeated(pa.string(), runs.client, runs.rows, repeats, rows),
         _properties(runs),
         plain(pa.int64(), offsets),
     )
 
 
-def _has_published(runs: Iterable[Run]) -> bool:
-    return any(run.published_us is not None for run in runs)
+def _has_published(runs: Runs) -> bool:
+    return runs.published_us.count(None) < len(runs)
 
 
-def _published(runs: Iterable[Run]) -> list[int]:
+def _published(runs: Runs) -> list[int]:
     """What the device says, or when it arrived."""
-    return [run.at_us if run.published_us is None else run.published_us for run in runs]
+    pairs = zip(runs.at_us, runs.published_us, strict=True)
+    return [at_us if published_us is None else published_us for at_us, published_us in pairs]
 
 
 def _nulls(rows: int) -> pa.Array:
@@ -113,11 +113,11 @@ def _nulls(rows: int) -> pa.Array:
     return pa.Array.from_buffers(PROPERTIES, rows, [mask, ends], rows, children=[nothing])
 
 
-def _properties(runs: Sequence[Run]) -> pa.Array | None:
+def _properties(runs: Runs) -> pa.Array | None:
     """Made of buffers like the rest: `pa.array` would first import pandas, if that is there, for half a second."""
-    if not any(run.properties for run in runs):
+    if not any(runs.properties):
         return None
-    each = [run.properties for run in runs for _ in range(run.rows)]
+    each = [one for one, rows in zip(runs.properties, runs.rows, strict=True) for _ in range(rows)]
     pairs = [pair for properties in each for pair in properties]
     fields = [single_texts(pa.string(), [pair[place].encode() for pair in pairs]) for place in (0, 1)]
     structs = pa.Array.from_buffers(PROPERTIES.value_type, len(pairs), [None], 0, children=fields)

@@ -19,8 +19,8 @@ import msgspec
 
 from braidmq.log.errors import LogError
 from braidmq.log.journal import Journal
-from braidmq.log.orders import Order, Report, Runs, Sender, Settings, receive
-from braidmq.log.run import Run
+from braidmq.log.orders import Order, Report, Sender, Settings, receive
+from braidmq.log.run import Run, Runs
 from braidmq.log.shared_memory import SharedMemory
 
 END_S: Final = 20.0
@@ -127,7 +127,7 @@ class WriterProcess:
         if self._process is None:
             self._restart()
         self._journal.turn_over()
-        fields = Runs(*zip(*runs, strict=True))
+        fields = Runs.of(runs)
         data = fields.data
         long = [size if (size := len(one)) >= LONG_BYTES else 0 for one in data]
         if any(long):
