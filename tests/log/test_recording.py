@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +22,7 @@ from urllib.request import urlopen
 import pytest
 
 from braidmq.broker import log_recorder
-from braidmq.broker.log_recorder import PORTION_BYTES, WAITING_BYTES_MAX, LogRecorder
+from braidmq.broker.log_recorder import PORTION_BYTES_MAX, PORTION_S, WAITING_BYTES_MAX, LogRecorder
 from braidmq.broker.recorder import LOST
 from braidmq.log.errors import LogError
 from braidmq.log.orders import Settings
@@ -461,12 +462,28 @@ def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LogRec
 
 
 def test_a_whole_portion_waits_for_no_more(recorder: LogRecorder) -> None:
-    portion = PORTION_BYTES // len(MEGABYTE)
+    portion = PORTION_BYTES_MAX // len(MEGABYTE)
     for _ in range(portion + 1):  # the last one finds that a portion waits
         recorder.take_plain(b"t", "c", 1.0, MEGABYTE, 0)
     wait_until(lambda: recorder.is_written(portion), "a portion is written")
     recorder.take_plain(b"t", "c", 1.0, b"after it", 0)
     assert not recorder.is_written(recorder.next_offset)
+
+
+def test_portions_are_smaller_where_writing_takes_long(recorder: LogRecorder) -> None:
+    assert recorder.log.pid is not None
+    os.kill(recorder.log.pid, signal.SIGSTOP)
+    try:
+        portion = PORTION_BYTES_MAX // len(MEGABYTE)
+        for _ in range(portion + 1):
+            recorder.take_plain(b"t", "c", 1.0, MEGABYTE, 0)
+        time.sleep(5 * PORTION_S)
+    finally:
+        os.kill(recorder.log.pid, signal.SIGCONT)
+    wait_until(lambda: recorder.is_written(portion), "a large portion is written")
+    for _ in range(portion // 4):
+        recorder.take_plain(b"t", "c", 1.0, MEGABYTE, 0)
+    wait_until(lambda: recorder.is_written(portion + portion // 8), "less waits for no more")
 
 
 def test_what_waits_for_a_log_that_cannot_be_written_has_a_bound(recorder: LogRecorder) -> None:

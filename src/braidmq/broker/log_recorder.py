@@ -41,13 +41,16 @@ WRITE_EVERY_S_MAX: Final = 0.1
 RESTS: Final = 4
 """After writing, as many times as long is waited as it took: between these bounds."""
 
-WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
+WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of rows that wait to be written before publishers are held up."""
 
-PORTION_BYTES: Final = 8 * 1024 * 1024
-"""What is written at a time: no more than a publisher can be held up for. So much waits for no more."""
+PORTION_S: Final = 0.1
+PORTION_BYTES_MIN, PORTION_BYTES_MAX = 1024 * 1024, 32 * 1024 * 1024
+"""What is written at a time: as much as the disk took in PORTION_S the last time, within these bounds. It is what
+publishers may be held up for; and to write often disturbs the broker, where processors are few. A whole portion waits
+for no more."""
 
-KEPT_BYTES: Final = 2 * WAITING_BYTES_MAX
+KEPT_BYTES: Final = WAITING_BYTES_MAX
 KEPT_SINGLE_BYTES: Final = 4 * 1024 * 1024
 """Free memory that stays with the broker, and the largest piece of it: rows come and go by megabytes."""
 
@@ -84,7 +87,8 @@ class LogRecorder:
         self._in_hand_bytes = 0
         self._taken_bytes = 0
         self._written_bytes = 0
-        self._heed_at_bytes = PORTION_BYTES
+        self._portion_bytes = PORTION_BYTES_MAX
+        self._heed_at_bytes = self._portion_bytes
         """How many may have been taken before `_heed` has to look at it."""
         self._is_failing = False
         self._turn = threading.Lock()
@@ -237,6 +241,7 @@ class LogRecorder:
                 self._take_in_hand()
             if not self._in_hand:
                 return
+            began_at = monotonic()
             try:
                 self.log.append(self._in_hand)
             except LogError as error:
@@ -249,17 +254,20 @@ class LogRecorder:
                 self._floor = self.log.next_offset
             self._written_bytes += self._in_hand_bytes
             self._in_hand.clear()
+            if self._in_hand_bytes >= PORTION_BYTES_MIN:  # less says little about the disk
+                in_time = int(self._in_hand_bytes * PORTION_S / max(monotonic() - began_at, 1e-6))
+                self._portion_bytes = min(max(in_time, PORTION_BYTES_MIN), PORTION_BYTES_MAX)
             if self._is_failing:
                 self._is_failing = False
                 _log.warning("the log can be written again; %d rows were lost", self.dropped)
 
     def _take_in_hand(self) -> None:
         sums = list(accumulate(self._costs))
-        count = min(bisect_left(sums, PORTION_BYTES) + 1, len(sums))
+        count = min(bisect_left(sums, self._portion_bytes) + 1, len(sums))
         self._in_hand, self._in_hand_bytes = self._waiting[:count], sums[count - 1] if count else 0
         del self._waiting[:count]
         del self._costs[:count]
-        self._heed_at_bytes = self._written_bytes + self._in_hand_bytes + PORTION_BYTES
+        self._heed_at_bytes = self._written_bytes + self._in_hand_bytes + self._portion_bytes
 
     def _write_for_ever(self) -> None:
         rest_s = WRITE_EVERY_S

@@ -13,8 +13,9 @@ import tempfile
 from collections.abc import Sequence
 from typing import Final
 
-KEPT_BYTES: Final = 16 * 1024 * 1024
-"""What stays reserved between two turns; more is given back."""
+KEPT_BYTES: Final = 48 * 1024 * 1024
+KEPT_TIMES: Final = 8
+"""What stays reserved between two turns, and how many times what the last one needed; more is given back."""
 
 PIECES_MAX: Final = 1024
 """That the system takes in one call (IOV_MAX)."""
@@ -26,6 +27,7 @@ class SharedMemory:
     def __init__(self, file: int | None = None) -> None:
         self.file = _new_file() if file is None else file
         self._size = 0
+        self._used = 0
         self._map: mmap.mmap | None = None
 
     def write(self, pieces: Sequence[bytes]) -> None:
@@ -34,6 +36,7 @@ class SharedMemory:
         for first in range(0, len(pieces), PIECES_MAX):
             some = pieces[first : first + PIECES_MAX]
             place += self._write_all(some, place)
+        self._used = place
         self._size = max(self._size, place)
 
     def _write_all(self, pieces: Sequence[bytes], place: int) -> int:
@@ -47,7 +50,7 @@ class SharedMemory:
 
     def trim(self) -> None:
         """Nobody reads any more what was written: gives back what is seldom needed."""
-        if self._size > KEPT_BYTES:
+        if self._size > min(KEPT_BYTES, KEPT_TIMES * self._used):
             os.ftruncate(self.file, 0)
             self._size = 0
 

@@ -130,8 +130,8 @@ class WriterProcess:
         fields = Runs.of(runs)
         data = fields.data
         long = [size if (size := len(one)) >= LONG_BYTES else 0 for one in data]
+        self._memory.write([one for one, size in zip(data, long, strict=True) if size])
         if any(long):
-            self._memory.write([one for one, size in zip(data, long, strict=True) if size])
             fields.data = [b"" if size else one for one, size in zip(data, long, strict=True)]
         self._exchange(Order(fields, long, self.retain_bytes, self.retain_age_s))
         self._memory.trim()
