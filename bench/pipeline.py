@@ -35,7 +35,8 @@ COMMIT_ROWS = 1000
 """What a broker writes at once when 100,000 messages a second come in."""
 FILE_ROWS = (1000, 10_000)
 """Of the Parquet files of a stream: as fresh as the log, and ten times as old."""
-WARM_UP_ROUNDS = 2
+WARM_UP_ROUNDS = 5
+"""In which Java compiles, for both."""
 BATCHES_SKIPPED = 2
 """Of a stream, at its start."""
 BATCH_TARGET = 0.6

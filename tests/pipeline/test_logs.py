@@ -177,6 +177,18 @@ def test_few_rows_are_one_task_and_many_are_several() -> None:
     assert len(tasks(few[:1], ("a/b",), task_each=True)) == 1
 
 
+@pytest.mark.parametrize(
+    ("rows", "cores", "expected"), [(50_000, 2, 2), (160_000, 2, 4), (1_600_000, 2, 7), (1_600_000, 64, 64)]
+)
+def test_tasks_are_as_many_as_cores_can_do_and_not_too_small(
+    monkeypatch: pytest.MonkeyPatch, rows: int, cores: int, expected: int
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    found = tasks([Range("site1", NOWHERE, "id", 64, 0, rows)], (), task_each=False)
+    assert len(found) == expected
+    assert sum(len(task.pieces) for task in found) == 64
+
+
 def test_a_stream_shares_its_rows_among_brokers_and_reaches_the_end(tmp_path: Path) -> None:
     for number, count in ((1, 1000), (2, 10), (3, 0)):
         written(tmp_path / f"site{number}" / "log", count, f"site{number}")

@@ -1,12 +1,13 @@
 """How ranges of logs become tasks of Spark.
 
-A task costs some milliseconds, whatever it reads. So few rows of many partitions are one task, and many rows of one
+A task costs ten milliseconds, whatever it reads. So few rows of many partitions are one task, and many rows of one
 partition are several. With `tasks = partitions` there is one for each partition of a log, which is what a processor
 needs that keeps something for each topic: a topic has one partition, and comes in the order of its offsets.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -21,6 +22,12 @@ except ImportError as error:
     raise MissingExtra(error.name) from None
 
 TASK_ROWS_MIN: Final = 25_000
+TASK_ROWS_GOOD: Final = 250_000
+"""What a task has, if there is that much for every core: with more, what it costs by itself hardly counts any less."""
+
+TASKS_A_CORE: Final = 2
+"""Of the machine that plans. One task may have more to do than another: so no core has nothing to do for long."""
+
 TASK_ROWS_MAX: Final = 1_000_000
 
 
@@ -58,6 +65,8 @@ class Task(InputPartition):
 def tasks(ranges: Iterable[Range], topics: Sequence[str], *, task_each: bool) -> list[Task]:
     """The tasks for some ranges; partitions that cannot have a topic of the filters are left out."""
     wanted = TopicFilters(topics)
+    ranges = list(ranges)
+    enough = _task_rows(sum(each.until - each.start for each in ranges))
     found: list[Task] = []
     gathered: list[Piece] = []
     rows = 0.0
@@ -65,12 +74,17 @@ def tasks(ranges: Iterable[Range], topics: Sequence[str], *, task_each: bool) ->
         for piece in _pieces(each, wanted, task_each):
             gathered.append(piece)
             rows += (piece.until - piece.start) / each.partitions
-            if task_each or rows >= TASK_ROWS_MIN:
+            if task_each or rows >= enough:
                 found.append(Task(tuple(gathered)))
                 gathered, rows = [], 0.0
     if gathered:
         found.append(Task(tuple(gathered)))
     return found
+
+
+def _task_rows(rows: int) -> float:
+    """How many rows make a task, if there are so many in all."""
+    return min(max(rows / (TASKS_A_CORE * (os.cpu_count() or 1)), TASK_ROWS_MIN), TASK_ROWS_GOOD)
 
 
 def _pieces(each: Range, wanted: TopicFilters, task_each: bool) -> Iterator[Piece]:
