@@ -43,7 +43,9 @@ def cut_payloads(data: Sequence[bytes], heads: Sequence[int], sizes: Sequence[in
     starts = (begins - first_rows * size).repeat(repeats) + np.arange(rows) * size.repeat(repeats)
     head = np.array(heads, np.int64).repeat(repeats)
     if rows > len(data):
-        even = (lengths == repeats * size) & _begin_alike(packets, starts, begins, first_rows, repeats)
+        even = lengths == repeats * size
+        if even.any():
+            even &= _begin_alike(packets, starts, begins, first_rows, repeats)
         if not even.all():
             _walk(packets, starts, np.flatnonzero(~even), begins, begins + lengths, first_rows, repeats)
             head += _length_bytes(packets, starts) - _length_bytes(packets, begins).repeat(repeats)
@@ -112,16 +114,16 @@ def _walk(
 def _behind(packets: Bytes, starts: Numbers) -> Numbers:
     """Where the packet behind each of these begins."""
     place = starts + 1
-    length = np.zeros(len(starts), np.int64)
-    goes_on = np.ones(len(starts), np.bool_)
-    for number in range(LENGTH_BYTES_MAX):
-        byte = packets.take(place, mode="clip").astype(np.int64)
-        length += np.where(goes_on, (byte & 127) << 7 * number, 0)
-        place += goes_on
-        goes_on &= byte > 127
+    length = packets.take(place).astype(np.int64)
+    goes_on = length > 127
+    for number in range(1, LENGTH_BYTES_MAX):
         if not goes_on.any():
             break
-    return place + length
+        place += goes_on
+        byte = packets.take(place, mode="clip").astype(np.int64)
+        length += ((byte - 1) * goes_on) << 7 * number
+        goes_on &= byte > 127
+    return place + length + 1
 
 
 def _length_bytes(packets: Bytes, starts: Numbers) -> Numbers:
@@ -130,5 +132,7 @@ def _length_bytes(packets: Bytes, starts: Numbers) -> Numbers:
     count = np.zeros(len(starts), np.int64)
     for place in range(1, LENGTH_BYTES_MAX):
         goes_on &= packets.take(starts + place, mode="clip") > 127
+        if not goes_on.any():
+            break
         count += goes_on
     return count
