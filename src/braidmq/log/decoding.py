@@ -15,8 +15,8 @@ import pyarrow as pa
 from braidmq.log.index import Entry
 from braidmq.log.schema import SCHEMA, SCHEMA_BYTES
 
-STRETCH_BYTES: Final = 1 << 20
-STRETCH_ROWS: Final = 1 << 14
+STRETCH_BYTES: Final = 1 << 21
+STRETCH_ROWS: Final = 1 << 15
 """What is decoded at a time, about; a larger batch alone."""
 
 SELECTIONS_MAX: Final = 16

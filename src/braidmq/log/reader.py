@@ -33,7 +33,7 @@ from braidmq.log.segment import DATA, INDEX, PARQUET, partition_folder, segment_
 from braidmq.log.source import LogState, microseconds
 
 INFO_NAME: Final = "log.json"
-BATCH_BYTES: Final = 4 * 1024 * 1024
+BATCH_BYTES: Final = 1024 * 1024
 """What a batch that is given out has, about; small ones are put together."""
 
 BATCH_ROWS_MAX: Final = 64 * 1024
