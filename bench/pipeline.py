@@ -198,7 +198,7 @@ def bench(
     rows: Annotated[int, typer.Option(min=1000, help="Messages in the log.")] = 1_000_000,
     batch_rows: Annotated[int, typer.Option("--batch-rows", min=100, help="Messages in a micro-batch.")] = 50_000,
     partitions: Annotated[int, typer.Option(min=1, max=256, help="Partitions of the log.")] = 8,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each runs; medians are printed.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each runs; medians are printed.")] = 5,
     master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[2]",
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Also write all figures here.")

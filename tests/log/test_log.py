@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from braidmq.log.decoding import STRETCH_ROWS
 from braidmq.log.errors import LogError
 from braidmq.log.index import ENTRY_BYTES, Entry, entry_bytes, read_entries
 from braidmq.log.log import Log
@@ -161,10 +162,10 @@ def test_batches_have_the_schema_and_are_put_together(tmp_path: Path) -> None:
     assert batch.schema.equals(SCHEMA)
     assert batch.num_rows == 300
     batch.validate(full=True)
-    for first in (300, 20_300):
-        write(log, *range(first, first + 20_000))
+    for first in (300, 300 + STRETCH_ROWS):
+        write(log, *range(first, first + STRETCH_ROWS))
     small = list(LogReader(tmp_path).read(0, 0, EVER, batch_bytes=1))
-    assert [one.num_rows for one in small] == [20_300, 20_000]
+    assert [one.num_rows for one in small] == [300 + STRETCH_ROWS, STRETCH_ROWS]
     large = list(LogReader(tmp_path).read(0, 0, EVER, batch_bytes=1 << 30))
     assert len(large) == 1
     assert pa.Table.from_batches(small).equals(pa.Table.from_batches(large))
