@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from braidmq.log.log import Log
 from braidmq.log.reader import LogReader
+from braidmq.log.schema import schema_of
 from braidmq.pipeline.logs import Logs, Place, RowsLost, SourceError, folders
 from braidmq.pipeline.options import OptionError, ReadOptions
 from braidmq.pipeline.plan import TASK_ROWS_MAX, Piece, Range, Task, tasks
@@ -35,11 +36,11 @@ def offsets(reader: BatchReader) -> list[int]:
 
 
 def batch(folder: Path, **options: str) -> BatchReader:
-    return BatchReader(ReadOptions.parse({"path": str(folder), **options}), ("offset",))
+    return BatchReader(ReadOptions.parse({"path": str(folder), **options}), schema_of(["offset"]))
 
 
 def stream(folder: Path, **options: str) -> StreamReader:
-    return StreamReader(ReadOptions.parse({"path": str(folder), **options}), ("offset",))
+    return StreamReader(ReadOptions.parse({"path": str(folder), **options}), schema_of(["offset"]))
 
 
 def retained(folder: Path) -> int:
@@ -100,7 +101,7 @@ def test_rows_that_are_lost_between_planning_and_reading(tmp_path: Path) -> None
     place = Place(str(tmp_path), None, 0.0)
 
     def read(log_id: str, start: int, until: int) -> None:
-        for _ in rows(Task((Piece("site1", place, log_id, 0, start, until),)), options, (), ("offset",)):
+        for _ in rows(Task((Piece("site1", place, log_id, 0, start, until),)), options, (), schema_of(["offset"])):
             pass
 
     read(log_id, first, 2000)

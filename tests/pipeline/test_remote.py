@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from braidmq.log.remote import _idle
+from braidmq.log.schema import schema_of
 from braidmq.pipeline.logs import Logs, SourceError
 from braidmq.pipeline.options import ReadOptions
 from braidmq.pipeline.source import BatchReader
@@ -21,7 +22,7 @@ from tests.conftest import Broker, StartBroker
 from tests.raw import wait_until
 
 TOKEN = "between-us"
-COLUMNS = ("topic", "payload", "origin", "offset")
+SCHEMA = schema_of(("topic", "payload", "origin", "offset"))
 
 
 def started(start_broker: StartBroker, name: str, admin_port: int = 0) -> Broker:
@@ -49,7 +50,7 @@ def options(*urls: str, **more: str) -> ReadOptions:
 
 
 def batches(reading: ReadOptions) -> list[pa.RecordBatch]:
-    reader = BatchReader(reading, COLUMNS)
+    reader = BatchReader(reading, SCHEMA)
     return [batch for task in reader.partitions() for batch in reader.read(task)]
 
 

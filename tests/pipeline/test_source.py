@@ -120,6 +120,14 @@ def test_only_some_columns_need_to_be_moved(spark: SparkSession, data: Path) -> 
     assert typed.where("qos = 2").count() == len(range(2, COUNT, 3))
 
 
+def test_columns_that_are_always_there_are_not_nullable(spark: SparkSession, data: Path) -> None:
+    found = {each.name for each in read(spark, data).schema.fields if each.nullable}
+    assert found == {"client", "properties"}
+    given = spark.read.format("braidmq").schema("client string, offset bigint, topic string NOT NULL").load(str(data))
+    assert [each.nullable for each in given.schema.fields] == [True, True, False]
+    assert given.where("offset < 3").count() == 3
+
+
 def test_a_braids_folder_has_all_its_brokers(spark: SparkSession, braid: Path) -> None:
     found = {row.origin: row["count"] for row in read(spark, braid).groupBy("origin").count().collect()}
     assert found == {"site1": 100, "site2": 200, "site3": 300}

@@ -7,12 +7,13 @@ whole one from a damaged one, so that both a half-written end and a flipped bit 
 from __future__ import annotations
 
 import struct
-import zlib
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from braidmq.log.checksum import crc32
 
 ENTRY: Final = np.dtype(
     [
@@ -55,7 +56,7 @@ Entries = npt.NDArray[np.void]
 
 
 def entry_bytes(first: int, last: int, position: int, time_us: int, batch: bytes | memoryview, rows: int) -> bytes:
-    body = _PACK.pack(first, last, position, time_us, len(batch), rows, zlib.crc32(batch))
+    body = _PACK.pack(first, last, position, time_us, len(batch), rows, crc32(batch))
     weighed: int = sum([word * weight for word, weight in zip(_UNPACK.unpack(body), _WEIGHTS, strict=True)])
     return body + (weighed & 0xFFFFFFFF ^ _SALT).to_bytes(4, "little")
 

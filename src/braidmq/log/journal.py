@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import os
 import threading
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from braidmq.log.checksum import crc32
 from braidmq.log.run import Run
 
 NAMES: Final = ("journal-0", "journal-1")
@@ -49,7 +49,7 @@ class Journal:
         if not runs:
             return
         body = self._encode(runs)
-        data = len(body).to_bytes(4, "little") + zlib.crc32(body).to_bytes(4, "little") + body
+        data = len(body).to_bytes(4, "little") + crc32(body).to_bytes(4, "little") + body
         with self._turn:
             file, place = self._files[self._active], self._sizes[self._active]
             written = 0
@@ -94,7 +94,7 @@ def _runs_in(data: bytes) -> list[Run]:
     while at + _HEAD_BYTES <= len(data):
         length = int.from_bytes(data[at : at + 4], "little")
         body = data[at + _HEAD_BYTES : at + _HEAD_BYTES + length]
-        if not length or zlib.crc32(body) != int.from_bytes(data[at + 4 : at + _HEAD_BYTES], "little"):
+        if not length or crc32(body) != int.from_bytes(data[at + 4 : at + _HEAD_BYTES], "little"):
             break
         found += msgspec.msgpack.decode(body, type=list[Run])
         at += _HEAD_BYTES + length

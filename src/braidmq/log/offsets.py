@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import struct
-import zlib
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from braidmq.log.checksum import crc32
 from braidmq.log.errors import LogError
 
 FILE_NAME: Final = "offsets"
@@ -34,7 +34,7 @@ class Offsets(NamedTuple):
 
 def parse(data: bytes) -> Offsets | None:
     """None if it is not whole."""
-    if len(data) < _SIZE or zlib.crc32(data[: _BODY.size]) != int.from_bytes(data[_BODY.size : _SIZE], "little"):
+    if len(data) < _SIZE or crc32(data[: _BODY.size]) != int.from_bytes(data[_BODY.size : _SIZE], "little"):
         return None
     magic, first, following, reserved = _BODY.unpack_from(data)
     return Offsets(first, following, reserved) if magic == _MAGIC else None
@@ -64,7 +64,7 @@ class OffsetsFile:
 
     def write(self, offsets: Offsets, sync: bool) -> None:
         body = _BODY.pack(_MAGIC, offsets.first, offsets.next, offsets.reserved)
-        os.pwrite(self._file, body + zlib.crc32(body).to_bytes(4, "little"), 0)
+        os.pwrite(self._file, body + crc32(body).to_bytes(4, "little"), 0)
         if sync:
             self.sync()
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -23,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from braidmq.log.checksum import crc32
 from braidmq.log.decoding import decoded, stretches
 from braidmq.log.errors import LogError
 from braidmq.log.filters import TopicFilters
@@ -189,7 +189,7 @@ class LogReader:
         """The entries whose batches are as they were written; the others are told."""
         for entry in map(Entry._make, entries.tolist()):
             is_there = entry.position + entry.length <= data.size
-            if is_there and zlib.crc32(data.slice(entry.position, entry.length)) == entry.checksum:
+            if is_there and crc32(data.slice(entry.position, entry.length)) == entry.checksum:
                 yield entry
             else:
                 self._batch_damaged(data_path, entry)

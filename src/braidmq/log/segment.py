@@ -11,10 +11,10 @@ A batch whose entry is not there, or not whole, was never written. That can only
 from __future__ import annotations
 
 import os
-import zlib
 from pathlib import Path
 from typing import Final
 
+from braidmq.log.checksum import crc32
 from braidmq.log.errors import LogError
 from braidmq.log.index import ENTRY_BYTES, Entries, entry_bytes, read_entries, sound
 from braidmq.log.schema import SCHEMA_BYTES
@@ -146,7 +146,7 @@ def _whole_count(entries: Entries, data_path: Path, below: int) -> int:
             entry = entries[place]
             if good[place] and entry["last"] < below:
                 data.seek(int(entry["position"]))
-                if zlib.crc32(data.read(int(entry["length"]))) == entry["checksum"]:
+                if crc32(data.read(int(entry["length"]))) == entry["checksum"]:
                     return place + 1
     return 0
 

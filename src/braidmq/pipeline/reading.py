@@ -18,12 +18,11 @@ from braidmq.pipeline.options import ReadOptions
 from braidmq.pipeline.plan import Piece, Task
 
 
-def rows(task: Task, options: ReadOptions, topics: Sequence[str], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def rows(task: Task, options: ReadOptions, topics: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of a task, with the columns of a table in their order."""
-    names = list(columns)
     for piece in task.pieces:
-        for batch in piece_rows(piece, options, topics, columns):
-            yield batch if batch.schema.names == names else batch.select(names)
+        for batch in piece_rows(piece, options, topics, schema.names):
+            yield pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
         if options.fail_on_data_loss:
             check(piece)
     settle()

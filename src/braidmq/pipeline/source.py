@@ -27,22 +27,22 @@ try:
 except ImportError as error:
     raise MissingExtra("pyspark") from error
 
-from braidmq.log.schema import COLUMNS
+from braidmq.log.schema import COLUMNS, SCHEMA
 from braidmq.pipeline import plan, reading
 from braidmq.pipeline.logs import Logs
 from braidmq.pipeline.options import EARLIEST, LATEST, OptionError, ReadOptions
 
 TYPES: Final = {
-    "topic": "string",
-    "payload": "binary",
-    "qos": "int",
-    "retain": "boolean",
-    "published_at": "timestamp",
-    "received_at": "timestamp",
-    "origin": "string",
+    "topic": "string NOT NULL",
+    "payload": "binary NOT NULL",
+    "qos": "int NOT NULL",
+    "retain": "boolean NOT NULL",
+    "published_at": "timestamp NOT NULL",
+    "received_at": "timestamp NOT NULL",
+    "origin": "string NOT NULL",
     "client": "string",
     "properties": "array<struct<name: string, value: string>>",
-    "offset": "bigint",
+    "offset": "bigint NOT NULL",
 }
 """The columns as Spark knows them; as Arrow does: `braidmq.log.schema`."""
 
@@ -59,12 +59,12 @@ class BraidSource(DataSource):
         return ", ".join(f"{name} {TYPES[name]}" for name in columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(ReadOptions.parse(self.options), _columns(schema))
+        return BatchReader(ReadOptions.parse(self.options), _arrow(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         from braidmq.pipeline.stream import StreamReader
 
-        return StreamReader(ReadOptions.parse(self.options), _columns(schema))
+        return StreamReader(ReadOptions.parse(self.options), _arrow(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from braidmq.pipeline.sink import BatchSink
@@ -77,20 +77,20 @@ class BraidSource(DataSource):
         return StreamSink(self.options, schema, overwrite)
 
 
-def _columns(schema: StructType) -> tuple[str, ...]:
-    """The names of a schema that was given with `.schema(…)`, or is ours."""
+def _arrow(schema: StructType) -> pa.Schema:
+    """The same for Arrow, of a schema that was given with `.schema(…)`, or is ours."""
     for each in schema.fields:
         if each.name not in COLUMNS:
             raise OptionError(f"there is no column {each.name!r}", f"There are {', '.join(COLUMNS)}")
-    return tuple(schema.fieldNames())
+    return pa.schema([SCHEMA.field(each.name).with_nullable(each.nullable) for each in schema.fields])
 
 
 class BatchReader(DataSourceReader):
     """From `startingOffsets`, or the beginning, to `endingOffsets`, or what is there when the query is planned."""
 
-    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
         self._options = options
-        self._columns = columns
+        self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
         logs = Logs(self._options)
@@ -106,4 +106,4 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, plan.Task)
-        return reading.rows(partition, self._options, self._options.topics, self._columns)
+        return reading.rows(partition, self._options, self._options.topics, self._schema)

@@ -41,11 +41,11 @@ Offsets = dict[str, Any]
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Spark asks it, in a process beside the driver, what there is; tasks read it in the workers."""
 
-    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
         if options.ending is not None:
             raise OptionError("a stream has no end", "Read a batch with spark.read, or use trigger(availableNow=True)")
         self._options = options
-        self._columns = columns
+        self._schema = schema
         self._logs: Logs | None = None
         self._target: dict[str, int] | None = None
         self._states: dict[str, LogState] = {}
@@ -97,7 +97,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, plan.Task)
-        return reading.rows(partition, self._options, self._options.topics, self._columns)
+        return reading.rows(partition, self._options, self._options.topics, self._schema)
 
     def _states_for(self, end: Offsets) -> dict[str, LogState]:
         """The logs of a batch: as `latestOffset` saw them just now, or, for a batch that is run again, as they are."""
