@@ -1,12 +1,12 @@
 """`python -m bench.fanout`: what Spark adds to the cost of many trials of the simulator, in CPU time.
 
-The trials are played twice. By plain Python processes, as many as Spark has cores, one half before and the other half
-behind what is measured, so that a machine that changes its pace meanwhile does so for both: their cost is the CPU time
-of the trials alone, without the start of Python. And by `braidmq sim --out --spark`: its cost is the CPU time of all
-processes that it takes from its first to its last breath, which are the command, Java, Spark's daemon and its workers.
-The start of Java costs the same for ten trials and for ten thousand; so the ratio falls with their number. The very
-first start on a machine costs more (`braidmq.pipeline.classes`), and does not count. Told is the round with the median
-ratio, and the ratios of all.
+The trials are played twice, at the same time, so that a machine that changes its pace meanwhile does so for both. By
+`braidmq sim --out --spark`: its cost is the CPU time of all processes that it takes from its first to its last breath,
+which are the command, Java, Spark's daemon and its workers. And by plain Python processes, as many as Spark has cores,
+over and over until Spark is done: their cost is the CPU time of a trial in the mean, without the start of Python. The
+start of Java costs the same for ten trials and for ten thousand; so the ratio falls with their number. The very first
+start on a machine costs more (`braidmq.pipeline.classes`), and does not count. Told is the round with the median ratio,
+and the ratios of all.
 """
 
 from __future__ import annotations
@@ -31,19 +31,23 @@ from rich.table import Table
 TARGET = 1.15
 PR_SET_CHILD_SUBREAPER = 36
 PLAYER = """
-import gc, json, sys, time
+import gc, json, select, sys, time
+from itertools import cycle
 from braidmq.sim.rows import row_of
 from braidmq.sim.trial import Trial
 
 parameters, seeds = json.loads(sys.argv[1]), json.loads(sys.argv[2])
 gc.collect()
 began = time.process_time()
-for seed in seeds:
+for count, seed in enumerate(cycle(seeds), 1):
     row_of(Trial(seed=seed, **parameters))
     gc.collect()
-print(time.process_time() - began)
+    if select.select([sys.stdin], [], [], 0)[0]:
+        break
+print(time.process_time() - began, count)
 """
-"""A process that plays trials and does nothing else: no table, and little in its memory to look through for garbage."""
+"""A process that plays trials until its input ends, and does nothing else: no table, and little in its memory to look
+through for garbage."""
 
 console = Console(width=max(120, Console().width))
 
@@ -73,49 +77,53 @@ def children_cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def wait_for_orphans() -> None:
-    while True:
-        try:
-            os.wait()
-        except ChildProcessError:
-            return
+def children() -> set[int]:
+    return {int(pid) for task in Path("/proc/self/task").glob("*/children") for pid in task.read_text().split()}
 
 
-def play_plainly(parameters: dict[str, object], seeds: list[int], processes: int) -> float:
-    """The CPU seconds of these trials, played by processes side by side."""
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", PLAYER, json.dumps(parameters), json.dumps(seeds[number::processes])],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(processes)
-    ]
-    told = [one.communicate()[0] for one in started]
-    if any(one.returncode for one in started):
-        raise SystemExit("the trials could not be played")
-    return sum(map(float, told))
+class PlainPlayers:
+    """Processes that play trials side by side, until they are told to end."""
+
+    def __init__(self, parameters: dict[str, object], seeds: list[int], processes: int) -> None:
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", PLAYER, json.dumps(parameters), json.dumps(seeds[number::processes])],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for number in range(processes)
+        ]
+
+    def trial_cpu_s(self) -> float:
+        """Ends them: the CPU seconds of a trial."""
+        told = [one.communicate()[0].split() for one in self._processes]
+        if any(one.returncode for one in self._processes):
+            raise SystemExit("the trials could not be played")
+        return sum(float(cpu_s) for cpu_s, _ in told) / sum(int(count) for _, count in told)
 
 
 def play_on_spark(parameters: dict[str, object], trials: int, master: str, folder: Path) -> tuple[float, float]:
     """(CPU seconds, seconds) of the command with all that it starts."""
     options = [word for name, value in parameters.items() for word in (f"--{name}", str(value))]
     command = [sys.executable, "-m", "braidmq", "sim", *options, "--seeds", f"1-{trials}", "--json"]
-    before, began = children_cpu_s(), time.monotonic()
+    others, before, began = children(), children_cpu_s(), time.monotonic()
     done = subprocess.run([*command, "--out", str(folder / "spark"), "--spark", master], stdout=subprocess.PIPE)
     took_s = time.monotonic() - began
-    wait_for_orphans()
+    while orphans := children() - others:
+        os.waitpid(orphans.pop(), 0)
     if done.returncode or json.loads(done.stdout)["trials"] != trials:
         raise SystemExit("Spark did not play all trials")
     return children_cpu_s() - before, took_s
 
 
 def measure(parameters: dict[str, object], seeds: list[int], cores: int, folder: Path) -> Figures:
-    half = len(seeds) // 2
-    plain_s = play_plainly(parameters, seeds[:half], cores)
-    spark_s, took_s = play_on_spark(parameters, len(seeds), f"local[{cores}]", folder)
-    plain_s += play_plainly(parameters, seeds[half:], cores)
-    return Figures(len(seeds), plain_s, spark_s, took_s)
+    players = PlainPlayers(parameters, seeds, cores)
+    try:
+        spark_s, took_s = play_on_spark(parameters, len(seeds), f"local[{cores}]", folder)
+    finally:
+        trial_s = players.trial_cpu_s()
+    return Figures(len(seeds), trial_s * len(seeds), spark_s, took_s)
 
 
 def main(

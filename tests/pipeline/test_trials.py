@@ -18,7 +18,7 @@ import pytest
 
 from braidmq.pipeline.errors import PipelineError
 from braidmq.pipeline.player import played, player
-from braidmq.pipeline.trials import SCHEMA, TrialTable, on_connect, on_spark, play_all, play_here
+from braidmq.pipeline.trials import SCHEMA, TrialTable, on_connect, on_spark, play_all, play_here, table_of
 from braidmq.sim.rows import name_of, row_of, trial_of
 from braidmq.sim.trial import OF_THE_MACHINE, Trial
 
@@ -47,6 +47,14 @@ def braidmq(*arguments: str, **variables: str) -> subprocess.CompletedProcess[st
     command = [sys.executable, "-m", "braidmq", *arguments]
     environ = {**os.environ, **variables}
     return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environ)
+
+
+def test_a_table_is_what_arrow_makes_of_the_rows() -> None:
+    failed = row_of(Trial(method="relayfree", pattern="delta", nodes=40, faults="nonsense"))
+    found = [*map(row_of, TRIALS[:2]), failed | {"error": "größer als 1"}]
+    assert failed["hops_mean"] is None
+    assert table_of(found).equals(pa.Table.from_pylist(found, schema=SCHEMA))
+    assert table_of([]).equals(SCHEMA.empty_table())
 
 
 def test_the_same_trials_give_the_same_rows_on_spark(spark: SparkSession, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from braidmq.pipeline.library.job import Job, ToBrokers, ToFolder, ToFunction
 from braidmq.pipeline.session import session
 
 try:
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+DAEMON: Final = "spark.python.daemon.module"
+TASK_DAEMON: Final = "braidmq.pipeline.task_daemon"
 UNIX_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 """They are for many short tasks, and want a daemon that imports much before it begins (`braidmq.pipeline.python`)."""
 JAVA_END_S: Final = 20.0
@@ -35,19 +37,36 @@ def context(name: str, master: str) -> Iterator[SparkContext]:
     settings = SparkConf().setAppName(name).setMaster(master)
     settings.setAll([*defaults(master, quick=True).items()])
     settings.set(UNIX_SOCKETS, "false")
+    if is_local(master):
+        settings.set(DAEMON, TASK_DAEMON)
     options = settings.get(JAVA_OPTIONS) or ""
     archive = ClassArchive(found, options)
     settings.set(JAVA_OPTIONS, f"{options} {archive.options}")
-    with starting(master):
-        made = SparkContext(conf=settings)
+    with _without_numpy():
+        with starting(master):
+            made = SparkContext(conf=settings)
+        try:
+            if not is_local(master):
+                made.addPyFile(str(package.zipped()))
+            yield made
+        finally:
+            made.stop()
+            if end_java():
+                archive.keep()
+
+
+@contextmanager
+def _without_numpy() -> Iterator[None]:
+    """To see whether what goes to Java is numpy's, Spark imports its tests, and pandas with them. Here nothing is."""
+    from py4j.protocol import INPUT_CONVERTER
+    from pyspark.sql.types import NumpyArrayConverter, NumpyScalarConverter
+
+    known = INPUT_CONVERTER[:]
+    INPUT_CONVERTER[:] = [one for one in known if not isinstance(one, NumpyArrayConverter | NumpyScalarConverter)]
     try:
-        if not is_local(master):
-            made.addPyFile(str(package.zipped()))
-        yield made
+        yield
     finally:
-        made.stop()
-        if end_java():
-            archive.keep()
+        INPUT_CONVERTER[:] = known
 
 
 def end_java() -> bool:

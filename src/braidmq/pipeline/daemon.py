@@ -10,6 +10,7 @@ import gc
 import importlib
 import os
 import socket
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -31,17 +32,17 @@ def worker(sock: socket.socket, authenticated: bool) -> int:
         return 1
 
 
-def prepare() -> None:
+def serve(needed: Iterable[str]) -> None:
     """A process that forks may have no threads, and numpy would start some."""
+    daemon.worker = worker
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    for name in NEEDED:
+    for name in needed:
         with suppress(ImportError):
             importlib.import_module(name)
     gc.collect()
     gc.freeze()
+    daemon.manager()
 
 
 if __name__ == "__main__":
-    daemon.worker = worker
-    prepare()
-    daemon.manager()
+    serve(NEEDED)

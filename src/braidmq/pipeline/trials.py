@@ -11,17 +11,21 @@ import gc
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from braidmq.pipeline.errors import MissingExtra, PipelineError
 from braidmq.pipeline.player import played
 from braidmq.sim.rows import COLUMNS, Row, name_of, row_of, trial_of
 
 try:
+    import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
+
+    from braidmq.log.arrays import bits, flags, single_texts
 except ImportError as error:
     raise MissingExtra(error.name) from None
 
@@ -59,10 +63,10 @@ class TrialTable:
 
     def read(self, columns: list[str] | None = None) -> pa.Table:
         """All rows of this version; another one's may be there as well, for its protocols may give others."""
-        parts = [pq.read_table(file, columns=columns) for file in self._files()]
-        table = pa.concat_tables(parts) if parts else SCHEMA.empty_table()
-        mine = pa.compute.equal(table["version"], braidmq.__version__)
-        return table.filter(mine)
+        parts = [pq.ParquetFile(file).read(columns) for file in self._files()]
+        table = pa.concat_tables(parts) if parts else table_of([])
+        mine = [version == braidmq.__version__ for version in table["version"].to_pylist()]
+        return table.filter(flags(mine))
 
     def done(self) -> set[str]:
         """The names of all trials whose rows are there."""
@@ -93,6 +97,21 @@ class TrialTable:
             yield file
 
 
+def table_of(rows: Sequence[Row]) -> pa.Table:
+    """As `pa.Table.from_pylist` would make it; but that would first import pandas."""
+    columns = [_column(kind, [row[name] for row in rows]) for name, kind in COLUMNS.items()]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def _column(kind: type, values: list[Any]) -> pa.Array:
+    if kind is str:
+        return single_texts(_ARROW[str], [None if value is None else value.encode() for value in values])
+    missing = values.count(None)
+    mask = bits(np.array([value is not None for value in values])) if missing else None
+    numbers = array("q" if kind is int else "d", [value or 0 for value in values])
+    return pa.Array.from_buffers(_ARROW[kind], len(values), [mask, pa.py_buffer(numbers)], missing)
+
+
 def play_all(
     trials: Iterable[Trial], table: TrialTable, play: Play, cores: int, on_progress: Callable[[int, int], None]
 ) -> int:
@@ -119,7 +138,7 @@ def play_here(names: list[str]) -> pa.Table:
     for name in names:
         rows.append(row_of(trial_of(name)))
         gc.collect()  # a network is all circles, and old by now
-    return pa.Table.from_pylist(rows, schema=SCHEMA)
+    return table_of(rows)
 
 
 def on_spark(context: SparkContext, cores: int) -> Play:
@@ -129,7 +148,7 @@ def on_spark(context: SparkContext, cores: int) -> Play:
         tasks = min(len(names), TASKS_A_CORE * cores)
         parts = [names[number::tasks] for number in range(tasks)]
         rows = context.parallelize(parts, tasks).flatMap(played).collect()
-        return pa.Table.from_pylist(rows, schema=SCHEMA)
+        return table_of(rows)
 
     return play
 
