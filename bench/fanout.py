@@ -11,10 +11,10 @@ and the ratios of all.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -29,6 +29,8 @@ from rich.console import Console
 from rich.table import Table
 
 TARGET = 1.15
+LOOK_EVERY_S = 0.05
+"""How much of the CPU time of a process may be missed, at its end."""
 PR_SET_CHILD_SUBREAPER = 36
 PLAYER = """
 import gc, json, select, sys, time
@@ -71,14 +73,30 @@ def adopt_orphans() -> None:
         raise OSError(ctypes.get_errno(), "this needs Linux: orphans cannot be adopted")
 
 
-def children_cpu_s() -> float:
-    """Of all children that have ended, and of theirs."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def children(pid: int) -> set[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return {int(child) for task in tasks for child in task.read_text().split()}
 
 
-def children() -> set[int]:
-    return {int(pid) for task in Path("/proc/self/task").glob("*/children") for pid in task.read_text().split()}
+class Watch:
+    """The CPU time of processes and all that they start, as it was when each of them was last seen.
+
+    Spark's daemon forgets the workers that end before it does: they are in nobody's account.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[int, float] = {}
+
+    @property
+    def cpu_s(self) -> float:
+        return sum(self._seen.values())
+
+    def look(self, pid: int) -> None:
+        with contextlib.suppress(OSError):  # it has just ended
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            self._seen[pid] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            for child in children(pid):
+                self.look(child)
 
 
 class PlainPlayers:
@@ -107,14 +125,21 @@ def play_on_spark(parameters: dict[str, object], trials: int, master: str, folde
     """(CPU seconds, seconds) of the command with all that it starts."""
     options = [word for name, value in parameters.items() for word in (f"--{name}", str(value))]
     command = [sys.executable, "-m", "braidmq", "sim", *options, "--seeds", f"1-{trials}", "--json"]
-    others, before, began = children(), children_cpu_s(), time.monotonic()
-    done = subprocess.run([*command, "--out", str(folder / "spark"), "--spark", master], stdout=subprocess.PIPE)
-    took_s = time.monotonic() - began
-    while orphans := children() - others:
-        os.waitpid(orphans.pop(), 0)
-    if done.returncode or json.loads(done.stdout)["trials"] != trials:
-        raise SystemExit("Spark did not play all trials")
-    return children_cpu_s() - before, took_s
+    others, began, watch = children(os.getpid()), time.monotonic(), Watch()
+    with tempfile.TemporaryFile() as told:
+        process = subprocess.Popen([*command, "--out", str(folder / "spark"), "--spark", master], stdout=told)
+        while left := children(os.getpid()) - others:
+            for pid in left:
+                watch.look(pid)
+                if pid != process.pid:
+                    os.waitpid(pid, os.WNOHANG)
+            time.sleep(LOOK_EVERY_S)
+            process.poll()
+        took_s = time.monotonic() - began
+        told.seek(0)
+        if process.returncode or json.load(told)["trials"] != trials:
+            raise SystemExit("Spark did not play all trials")
+    return watch.cpu_s, took_s
 
 
 def measure(parameters: dict[str, object], seeds: list[int], cores: int, folder: Path) -> Figures:
