@@ -75,7 +75,7 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     played: list[str] = []
 
     def play(names: list[str]) -> pa.Table:
-        if len(played) >= 4:
+        if played:  # the second round
             raise KeyboardInterrupt
         played.extend(names)
         return play_here(names)

@@ -41,7 +41,7 @@ ROUND_S: Final = 10.0
 """What a round should take."""
 
 ROUND_TRIALS_MAX: Final = 20_000
-TASKS_A_CORE: Final = 4
+TASKS_A_CORE: Final = 2
 """More tasks than cores, for they do not take equally long; each costs some milliseconds."""
 
 _ARROW: Final[dict[type, pa.DataType]] = {str: pa.string(), int: pa.int64(), float: pa.float64()}
