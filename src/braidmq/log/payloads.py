@@ -100,15 +100,27 @@ def _walk(
     together = int(repeats[runs[TOGETHER_MIN - 1]]) if len(runs) >= TOGETHER_MIN else 0
     at, rows = begins[runs], first_rows[runs]
     going_on = np.searchsorted(-repeats[runs], -np.arange(together), side="left").tolist()
+    short_lengths = np.ndarray(len(packets) - 2, "<u2", packets.data, offset=1, strides=(1,))
     for step, count in enumerate(going_on):
         at = at[:count]
         starts[rows[:count] + step] = at
-        at = _behind(packets, at)
+        sizes = _SIZES.take(short_lengths[at])
+        at = at + sizes if sizes.all() else _behind(packets, at)
     for number, run in enumerate(runs[repeats[runs] > together].tolist()):
         begin, row = int(at[number]), int(rows[number]) + together
         places = packet_places(packets[begin : ends[run]].tobytes())
         starts[row : row + len(places)] = places
         starts[row : row + len(places)] += begin
+
+
+def _sizes_by_length() -> Numbers:
+    """The size of a packet by the two bytes that its remaining length begins with; 0 if that has more."""
+    low, high = np.arange(1 << 16) & 255, np.arange(1 << 16) >> 8
+    two = np.where(high < 128, 3 + (low & 127) + (high << 7), 0)
+    return np.where(low < 128, 2 + low, two)
+
+
+_SIZES: Final = _sizes_by_length()
 
 
 def _behind(packets: Bytes, starts: Numbers) -> Numbers:
