@@ -243,7 +243,8 @@ class SmallFileSystem:
 def small_file_system(tmp_path: Path) -> Iterator[SmallFileSystem]:
     folder = tmp_path / "small"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    size = "16m"  # the store's own write-ahead log may take 4 MiB, and must not be what fills it
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("a small file system can only be mounted by root")
     yield SmallFileSystem(folder)
