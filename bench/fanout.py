@@ -28,6 +28,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from bench import cpu
+
 TARGET = 1.15
 LOOK_EVERY_S = 0.05
 """How much of the CPU time of a process may be missed, at its end."""
@@ -73,11 +75,6 @@ def adopt_orphans() -> None:
         raise OSError(ctypes.get_errno(), "this needs Linux: orphans cannot be adopted")
 
 
-def children(pid: int) -> set[int]:
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return {int(child) for task in tasks for child in task.read_text().split()}
-
-
 class Watch:
     """The CPU time of processes and all that they start, as it was when each of them was last seen.
 
@@ -93,9 +90,8 @@ class Watch:
 
     def look(self, pid: int) -> None:
         with contextlib.suppress(OSError):  # it has just ended
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            self._seen[pid] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-            for child in children(pid):
+            self._seen[pid] = cpu.own_s(pid)
+            for child in cpu.children(pid):
                 self.look(child)
 
 
@@ -125,10 +121,10 @@ def play_on_spark(parameters: dict[str, object], trials: int, master: str, folde
     """(CPU seconds, seconds) of the command with all that it starts."""
     options = [word for name, value in parameters.items() for word in (f"--{name}", str(value))]
     command = [sys.executable, "-m", "braidmq", "sim", *options, "--seeds", f"1-{trials}", "--json"]
-    others, began, watch = children(os.getpid()), time.monotonic(), Watch()
+    others, began, watch = cpu.children(os.getpid()), time.monotonic(), Watch()
     with tempfile.TemporaryFile() as told:
         process = subprocess.Popen([*command, "--out", str(folder / "spark"), "--spark", master], stdout=told)
-        while left := children(os.getpid()) - others:
+        while left := cpu.children(os.getpid()) - others:
             for pid in left:
                 watch.look(pid)
                 if pid != process.pid:

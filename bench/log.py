@@ -7,7 +7,6 @@ told as well: it depends less on the other load.
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import statistics
 import tempfile
@@ -19,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from bench import client, loader
+from bench import client, cpu, loader
 from bench.braid import process, wait_for_mqtt
 from bench.loader import Load, Sample
 from bench.peers import BraidMQ
@@ -68,14 +67,10 @@ class Rig:
 
     def run(self, load: Load, seconds: int) -> tuple[Sample, float]:
         """Also the processor time of the broker a message, in microseconds."""
-        before = self._cpu_s()
+        before = cpu.own_s(self._pid)
         sample = loader.run(load, self._port, seconds)
-        spent = self._cpu_s() - before
+        spent = cpu.own_s(self._pid) - before
         return sample, spent / max(1, sample.in_per_s * seconds) * 1e6
-
-    def _cpu_s(self) -> float:
-        fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def start(stack: contextlib.ExitStack, folder: Path, name: str, *settings: str) -> Rig:

@@ -9,7 +9,6 @@ counts; the CPU time is that of Java and its Python workers together, the start 
 
 from __future__ import annotations
 
-import os
 import shutil
 import statistics
 import tempfile
@@ -25,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from rich.table import Table
 
+from bench import cpu
 from braidmq.log.log import Log
 from braidmq.log.run import Run
 from braidmq.pipeline.session import session
@@ -88,23 +88,12 @@ def write_log(folder: Path, rows: int, partitions: int) -> None:
     log.close()
 
 
-def cpu_s(pid: int) -> float:
-    """Of a process and all that it started, those that ended included."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        children = Path(f"/proc/{pid}/task").glob("*/children")
-        below = sum(cpu_s(int(child)) for task in children for child in task.read_text().split())
-    except OSError:
-        return 0.0
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") + below
-
-
 def measured(java: int, rows: int, work: Callable[[], float | None]) -> Rate:
     """`work` may tell its own rate, by the wall clock."""
-    cpu, began = cpu_s(java), time.monotonic()
+    before_s, began = cpu.with_children_s(java), time.monotonic()
     told = work()
     took_s = time.monotonic() - began
-    return Rate(told or rows / took_s, rows / max(cpu_s(java) - cpu, 0.01))
+    return Rate(told or rows / took_s, rows / max(cpu.with_children_s(java) - before_s, 0.01))
 
 
 def median(rates: list[Rate]) -> Rate:

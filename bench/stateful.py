@@ -31,10 +31,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.table import Table
 
-from bench import client
+from bench import client, cpu
 from bench.braid import process, wait_for_mqtt
 from bench.peers import BraidMQ
-from bench.pipeline import cpu_s, write_log
+from bench.pipeline import write_log
 from bench.processors import Subscriber
 from braidmq.cli.process_spark import rows_of
 from braidmq.pipeline.session import session
@@ -122,7 +122,7 @@ def drain(spark: SparkSession, log: Path, folder: Path, kill: bool) -> tuple[lis
     checkpoint = tempfile.mkdtemp(dir=folder)
     options = {"path": str(log), "startingOffsets": "earliest", "maxRowsPerTrigger": str(BATCH_ROWS)}
     table = answers(spark, Shipped.of(str(folder / "levels.py")), options, folder=f"{checkpoint}/spools")
-    began = cpu_s(java)
+    began = cpu.with_children_s(java)
     writer = table.writeStream.format("noop").option("checkpointLocation", checkpoint)
     query = writer.trigger(availableNow=True).start()
     killed = 0
@@ -141,7 +141,7 @@ def drain(spark: SparkSession, log: Path, folder: Path, kill: bool) -> tuple[lis
     batches = [
         (sum(map(rows_of, each["sources"])), each["durationMs"]["triggerExecution"]) for each in query.recentProgress
     ]
-    return batches, cpu_s(java) - began
+    return batches, cpu.with_children_s(java) - began
 
 
 @contextmanager

@@ -21,7 +21,7 @@ JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 DAEMON: Final = "spark.python.daemon.module"
 TASK_DAEMON: Final = "braidmq.pipeline.task_daemon"
 UNIX_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
-"""They are for many short tasks, and want a daemon that imports much before it begins (`braidmq.pipeline.python`)."""
+"""They are for many short tasks; here there are few."""
 JAVA_END_S: Final = 20.0
 
 
