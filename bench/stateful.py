@@ -212,12 +212,12 @@ def measure(spark: SparkSession, folder: Path, events: int, seconds: float) -> F
     console.print(f"Writing {events:,} rows …", style="dim")
     write_log(folder / "log", events, 8)
     for _ in range(math.ceil(WARM_UP_BATCHES * BATCH_ROWS / events)):
-        _, cpu = drain(spark, folder / "log", folder, kill=False)  # that of killed processes is not told
+        _, cpu_s = drain(spark, folder / "log", folder, kill=False)  # that of killed processes is not told
     batches, _ = drain(spark, folder / "log", folder, kill=True)
     warm = batches[WARM_BATCHES:]
     rate = sum(rows for rows, _ in warm) / sum(took_ms for _, took_ms in warm) * 1e3
     mib = max([resident_mib(pid) for pid in workers(java)], default=0.0)
-    found = Figures(rate, cpu / events * 1e6, max(took_ms for _, took_ms in warm), mib, {}, {}, os.getloadavg()[0])
+    found = Figures(rate, cpu_s / events * 1e6, max(took_ms for _, took_ms in warm), mib, {}, {}, os.getloadavg()[0])
     console.print(f"{rate:,.0f} events a second; batches took {[took_ms for _, took_ms in warm]} ms", style="dim")
     with echoing(spark, folder) as (port, query):
         warm_up(port, query)
