@@ -16,10 +16,12 @@ from braidmq.log.errors import LogError
 from braidmq.log.index import ENTRY_BYTES, Entry, entry_bytes, read_entries
 from braidmq.log.log import Log
 from braidmq.log.offsets import RESERVE, read_offsets
+from braidmq.log.partition import partition_of
 from braidmq.log.payloads import TOGETHER_MIN
+from braidmq.log.portion import Portion
 from braidmq.log.reader import LogReader
 from braidmq.log.run import Run
-from braidmq.log.schema import SCHEMA, partition_of
+from braidmq.log.schema import SCHEMA
 from braidmq.mqtt.topics import matches
 from braidmq.mqtt.wire import string, varint
 from tests.log.rows import EVER, START_US, numbers_in, read_all, row, write
@@ -261,6 +263,36 @@ def test_the_reserve_grows_before_it_is_used(tmp_path: Path) -> None:
     assert read_offsets(tmp_path).reserved == log.next_offset + RESERVE
     log.append([many._replace(first=3 * RESERVE)])
     assert read_offsets(tmp_path).reserved > log.next_offset > 3 * RESERVE
+    log.close()
+
+
+@given(
+    runs=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4), st.integers(0, 3)), min_size=1, max_size=30),
+    used=st.integers(0, 60),
+)
+@settings(max_examples=40, deadline=None)
+def test_offsets_that_are_used_by_now_are_replaced_by_higher_ones(
+    tmp_path_factory: pytest.TempPathFactory, runs: list[tuple[int, int, int]], used: int
+) -> None:
+    """Runs of some topics with gaps between their offsets, which other rows may have been given meanwhile."""
+    folder = tmp_path_factory.mktemp("log")
+    log = Log(folder, "b", partitions=3)
+    if used:
+        log.append([packets("before", [b""] * used)])
+    portion = Portion(3)
+    promised, following = 0, used
+    expected = []
+    for number, (topic, rows, gap) in enumerate(runs):
+        promised += gap
+        run = packets(f"t/{topic}", [b"%d" % number] * rows)._replace(first=promised)
+        portion.add_run(run)
+        following = max(promised, following)
+        expected += [(following + row, b"%d" % number) for row in range(rows)]
+        promised += rows
+        following += rows
+    log.append_filling(portion.filling)
+    assert log.next_offset == following
+    assert [(one["offset"], one["payload"]) for one in read_all(LogReader(folder), start=used)] == expected
     log.close()
 
 

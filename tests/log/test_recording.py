@@ -29,8 +29,8 @@ from braidmq.log.orders import Settings
 from braidmq.log.reader import LogReader, open_log
 from braidmq.log.remote import RemoteLog
 from braidmq.log.run import Run
-from braidmq.log.shared_memory import KEPT_BYTES, PIECES_MAX
-from braidmq.log.writer_process import LONG_BYTES, WriterProcess
+from braidmq.log.shared_memory import LANE_BYTES
+from braidmq.log.writer_process import WriterProcess
 from tests.conformance.wire import V3, V5, Will, props
 from tests.log.rows import EVER, START_US, read_all
 from tests.raw import Client, crash, metrics, opened, wait_until
@@ -428,23 +428,37 @@ def test_a_log_that_cannot_be_written(start_broker: StartBroker) -> None:
     assert payloads == [b"noted", b"unacknowledged", b"kept for later", b"after"]
 
 
-def test_long_runs_and_short_ones_come_in_their_order(tmp_path: Path) -> None:
-    """Long ones go through shared memory, which is used again for the next portion; short ones beside it."""
-    writer = WriterProcess(Settings(str(tmp_path / "log"), "b", 1, 1 << 20, 0, 0.0, "normal"))
+def test_portions_come_whole_whatever_their_size(tmp_path: Path) -> None:
+    """A portion is used again and again; what has no room in the shared memory goes beside it, in its order."""
+    writer = WriterProcess(Settings(str(tmp_path / "log"), "b", 2, 1 << 20, 0, 0.0, "normal"))
     payloads: list[bytes] = []
-    for portion in range(3):
-        runs = []
-        for number in range(2 * PIECES_MAX):
-            size = 3 * LONG_BYTES if number % 3 else portion
-            payloads.append(b"%d " % number + bytes([portion]) * size)
-            runs.append(Run.of("t", payloads[-1], START_US))
-        writer.append(runs)
-    payloads.append(b"L" * (KEPT_BYTES + 1))  # more than is kept: it is given back
-    writer.append([Run.of("t", payloads[-1], START_US)])
-    payloads.append(b"after it" * LONG_BYTES)
-    writer.append([Run.of("t", payloads[-1], START_US)])
+
+    def write(number: int, *sizes: int) -> None:
+        portion = writer.portions[number]
+        for size in sizes:
+            payloads.append(b"%d " % len(payloads) + bytes([len(payloads) % 256]) * size)
+            portion.add_run(
+                Run.of(f"t/{len(payloads) % 3}", payloads[-1], START_US, client=None)._replace(first=len(payloads) - 1)
+            )
+        writer.append(portion)
+        portion.clear()
+
+    assert resident(writer) < 1 << 20
+    for time_over in range(3):
+        write(time_over % 2, *[3 * size for size in range(500)])
+    write(0, 100, LANE_BYTES - 1000, 100, 3000, 0, 100, LANE_BYTES + 1, 100)
+    assert resident(writer) > LANE_BYTES
+    write(0, 1)
+    assert resident(writer) < LANE_BYTES, "what was seldom needed is given back"
+    write(1, 5, 6)
+    write(0, 7)
     writer.close()
     assert [one["payload"] for one in read_all(LogReader(tmp_path / "log"))] == payloads
+
+
+def resident(writer: WriterProcess) -> int:
+    """Bytes of shared memory that are in use."""
+    return os.fstat(writer._memory.file).st_blocks * 512
 
 
 MEGABYTE = b"m" * (1 << 20)
@@ -484,6 +498,35 @@ def test_portions_are_smaller_where_writing_takes_long(recorder: LogRecorder) ->
     for _ in range(portion // 4):
         recorder.take_plain(b"t", "c", 1.0, MEGABYTE, 0)
     wait_until(lambda: recorder.is_written(portion + portion // 8), "less waits for no more")
+
+
+def test_publishers_are_held_up_and_nothing_is_lost(recorder: LogRecorder) -> None:
+    """While the writer stands still, two portions are taken and no third."""
+    assert recorder.log.pid is not None
+    portion = PORTION_BYTES_MAX // len(MEGABYTE)
+    taken = 0
+
+    def publish() -> None:
+        nonlocal taken
+        for number in range(4 * portion):
+            recorder.take_plain(b"t/%d" % (number % 3), "c", 1.0, b"%d " % number + MEGABYTE, 0)
+            taken += 1
+
+    publisher = threading.Thread(target=publish)
+    os.kill(recorder.log.pid, signal.SIGSTOP)
+    try:
+        publisher.start()
+        wait_until(lambda: taken >= 2 * portion, "two portions")
+        time.sleep(0.5)
+        assert publisher.is_alive()
+        assert taken <= 2 * portion + 2
+    finally:
+        os.kill(recorder.log.pid, signal.SIGCONT)
+    publisher.join(60)
+    recorder._write()
+    numbers = [int(one["payload"].split()[0]) for one in read_all(LogReader(recorder.log.folder))]
+    assert numbers == list(range(4 * portion))
+    assert recorder.dropped == 0
 
 
 def test_what_waits_for_a_log_that_cannot_be_written_has_a_bound(recorder: LogRecorder) -> None:

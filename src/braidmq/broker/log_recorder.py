@@ -2,19 +2,18 @@
 
 Rows are in the log, for readers to see, a moment after WRITE_EVERY_S; under heavy load up to WRITE_EVERY_S_MAX, as many
 rows together cost less. Those of QoS 1 and 2, whose publishers wait for it, are noted in the log's journal by the
-broker's own commit, and are not lost from then on. What waits has a bound: when it is reached, the broker waits for a
-portion to be written, so that publishers are held up and nothing is lost. Only while the log cannot be written at all
-are rows of QoS 0 dropped, and counted; QoS 1 and 2 are then refused (see `tick`).
+broker's own commit, and are not lost from then on. One portion is filled while another is written. If that takes too
+long, the broker waits for it, so that publishers are held up and nothing is lost. Only while the log cannot be written
+at all are rows of QoS 0 dropped, when too many wait, and counted; QoS 1 and 2 are then refused (see `tick`).
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from bisect import bisect_left
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Final
@@ -24,10 +23,10 @@ from braidmq.broker.config.settings import Log as LogSettings
 from braidmq.broker.message import Message
 from braidmq.broker.recorder import LOST
 from braidmq.log.errors import LogError
-from braidmq.log.kept_memory import keep_memory
 from braidmq.log.orders import Settings
+from braidmq.log.portion import PORTIONS, UNSAID, Portion
 from braidmq.log.properties import pairs_of, published_us_of
-from braidmq.log.run import Run
+from braidmq.log.run import Property, Run
 from braidmq.log.writer_process import WriterProcess
 from braidmq.mqtt.trees import FilterTree
 
@@ -41,18 +40,17 @@ WRITE_EVERY_S_MAX: Final = 0.1
 RESTS: Final = 4
 """After writing, as many times as long is waited as it took: between these bounds."""
 
-WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of rows that wait to be written before publishers are held up."""
-
 PORTION_S: Final = 0.1
 PORTION_BYTES_MIN, PORTION_BYTES_MAX = 1024 * 1024, 32 * 1024 * 1024
-"""What is written at a time: as much as the disk took in PORTION_S the last time, within these bounds. It is what
-publishers may be held up for; and to write often disturbs the broker, where processors are few. A whole portion waits
-for no more."""
+"""What waits for no more: as much as was written in PORTION_S the last time, within these bounds. To write often
+disturbs the broker, where processors are few."""
 
-KEPT_BYTES: Final = WAITING_BYTES_MAX
-KEPT_SINGLE_BYTES: Final = 4 * 1024 * 1024
-"""Free memory that stays with the broker, and the largest piece of it: rows come and go by megabytes."""
+HELD_PORTIONS: Final = 4
+"""How many times as much may come, up to PORTION_BYTES_MAX, while another portion is written: then publishers are held
+up."""
+
+WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of rows that wait for a log that cannot be written."""
 
 RETRY_S: Final = 1.0
 """How often a log that could not be written is tried again."""
@@ -61,7 +59,6 @@ END_S: Final = 10.0
 """How long the thread has to end."""
 
 _log = logging.getLogger("braidmq.log")
-_new = tuple.__new__
 
 
 class LogRecorder:
@@ -78,20 +75,16 @@ class LogRecorder:
         """What the next row gets, if the writer has not gone on at a higher one."""
         self._unnoted: list[Run] = []
         """Those of QoS 1 and 2 that the next commit notes; only the loop knows them."""
-        self._waiting: list[Run] = []
-        """Only the loop adds to its end, only `_write` takes from its beginning."""
-        self._costs: list[int] = []
-        """What each of them costs; added behind it, so that all that is here is there."""
-        self._in_hand: list[Run] = []
-        """What `_write` has taken and not written yet."""
-        self._in_hand_bytes = 0
-        self._taken_bytes = 0
-        self._written_bytes = 0
-        self._portion_bytes = PORTION_BYTES_MAX
-        self._heed_at_bytes = self._portion_bytes
-        """How many may have been taken before `_heed` has to look at it."""
+        self._filling, self._empty = log.portions
+        self._in_hand: Portion | None = None
+        """What is written, or could not be. Then the other one is filled, and none is empty."""
+        self._portion_bytes = self._held_at_bytes = self._heed_at_bytes = PORTION_BYTES_MAX
+        """What waits for no more; what publishers are held up at; and when `_heed` has to look at it again."""
+        self._adding = threading.Lock()
+        """Held by who adds to a portion, or takes it in hand."""
         self._is_failing = False
         self._turn = threading.Lock()
+        """Held by who writes what is in hand."""
         self._is_awake = False
         self._wake = threading.Event()
         self._hurry = threading.Event()
@@ -139,23 +132,16 @@ class LogRecorder:
     # The loop hands over
 
     def take_run(self, topic: bytes, client: str, at: float, run: bytes, count: int, head: int, size: int) -> None:
-        name, at_us = client.encode(), int(at * 1e6)
-        first = self._next if self._next > self._floor else self._floor
-        taken = _new(Run, (topic, name, at_us, 0, False, count, run, head, size, (), None, first))
-        self._hand_over(taken, first, count, at_us, len(run) + count * (len(topic) + len(name)))
+        self._hand_over(topic, client, int(at * 1e6), 0, False, count, run, head, size)
 
     def take_plain(self, topic: bytes, client: str, at: float, payload: bytes, qos: int) -> None:
-        name, at_us, size = client.encode(), int(at * 1e6), len(payload)
-        first = self._next if self._next > self._floor else self._floor
-        taken = _new(Run, (topic, name, at_us, qos, False, 1, payload, 0, size, (), None, first))
-        if self._hand_over(taken, first, 1, at_us, size + len(topic) + len(name)):
-            self._unnoted.append(taken)
-            self.dirty = True
+        at_us, size = int(at * 1e6), len(payload)
+        if self._hand_over(topic, client, at_us, qos, False, 1, payload, 0, size) and qos:
+            self._note_soon(Run(topic, client.encode(), at_us, qos, False, 1, payload, 0, size, first=self.last))
 
     def take(self, message: Message, at: float) -> None:
         pairs = pairs_of(message.forward)
-        first = self.next_offset
-        taken = Run.of(
+        run = Run.of(
             message.topic,
             message.payload,
             int(at * 1e6),
@@ -164,22 +150,41 @@ class LogRecorder:
             retain=message.retain,
             properties=pairs,
             published_us=published_us_of(pairs),
-        )._replace(first=first)
-        cost = taken.size + len(taken.topic) + len(taken.client or b"")
-        if self._hand_over(taken, first, 1, taken.at_us, cost) and taken.qos:
-            self._unnoted.append(taken)
-            self.dirty = True
+        )
+        said = UNSAID if run.published_us is None else run.published_us
+        what = (run.topic, message.sender or None, run.at_us, run.qos, run.retain, 1, run.data, 0, run.size)
+        if self._hand_over(*what, said, pairs) and run.qos:
+            self._note_soon(run._replace(first=self.last))
 
-    def _hand_over(self, run: Run, first: int, rows: int, at_us: int, cost: int) -> bool:
-        """Whether there is room for it. `cost` is what its rows have in bytes, about: each has its topic and client."""
-        if self._taken_bytes > self._heed_at_bytes and not self._heed(run):
+    def _note_soon(self, run: Run) -> None:
+        self._unnoted.append(run)
+        self.dirty = True
+
+    def _hand_over(
+        self,
+        topic: bytes,
+        client: str | None,
+        at_us: int,
+        qos: int,
+        retain: bool,
+        rows: int,
+        data: bytes,
+        head: int,
+        size: int,
+        published_us: int = UNSAID,
+        properties: tuple[Property, ...] = (),
+    ) -> bool:
+        """Whether there is room for it."""
+        if self._filling.bytes > self._heed_at_bytes and not self._heed(qos, rows):
             self.last = LOST
             return False
+        first = self._next if self._next > self._floor else self._floor
+        with self._adding:
+            self._filling.add(
+                topic, client, at_us, qos, retain, rows, data, head, size, first, published_us, properties
+            )
         self.last, self._at_us = first, at_us
         self._next = first + rows
-        self._waiting.append(run)
-        self._costs.append(cost)
-        self._taken_bytes += cost
         if not self._is_awake:
             self._is_awake = True
             self._wake.set()
@@ -196,23 +201,23 @@ class LogRecorder:
         writer that died goes on at a higher one."""
         return max(self._next, self._floor)
 
-    def _heed(self, run: Run) -> bool:
-        """Much waits: it is written soon; if it is too much, a portion at once, in the loop's own time. False if that
-        is in vain and the rows are dropped."""
-        self._heed_at_bytes = self._written_bytes + WAITING_BYTES_MAX
+    def _heed(self, qos: int, rows: int) -> bool:
+        """Much waits: it is written soon. If it is too much, what is in hand must be written first, and that is waited
+        for. False if that is in vain and the rows are dropped."""
         if not self._is_failing:
             self._hurry.set()
-        if self._taken_bytes <= self._heed_at_bytes:
-            return True
-        if not self._is_failing:
-            try:
-                self._write_portion()
+            if self._filling.bytes <= self._held_at_bytes:
+                self._heed_at_bytes = self._held_at_bytes
                 return True
-            except LogError:
-                pass
-        if run.qos:
-            return True  # refused already but for this tick's
-        self.dropped += run.rows
+            with self._turn, suppress(LogError):
+                self._write_in_hand()  # unless it was written meanwhile
+                self._take_in_hand()
+                return True
+        in_hand = self._in_hand
+        self._heed_at_bytes = WAITING_BYTES_MAX - (0 if in_hand is None else in_hand.bytes)
+        if qos or self._filling.bytes <= self._heed_at_bytes:
+            return True  # QoS 1 and 2 are refused already, but for this tick's
+        self.dropped += rows
         return False
 
     def is_written(self, offset: int) -> bool:
@@ -230,44 +235,48 @@ class LogRecorder:
     # Writing
 
     def _write(self) -> None:
-        """All that waits now."""
-        until = self._taken_bytes
-        while self._written_bytes < until:
+        """All that waits now: what is in hand, and what is not."""
+        for _ in range(PORTIONS):
             self._write_portion()
 
     def _write_portion(self) -> None:
         with self._turn:
-            if not self._in_hand:
-                self._take_in_hand()
-            if not self._in_hand:
-                return
-            began_at = monotonic()
-            try:
-                self.log.append(self._in_hand)
-            except LogError as error:
-                self.failures += 1
-                if not self._is_failing:
-                    self._is_failing = True
-                    _log.critical("%s; rows are lost when %d bytes of them wait", error, WAITING_BYTES_MAX)
-                raise
-            finally:
-                self._floor = self.log.next_offset
-            self._written_bytes += self._in_hand_bytes
-            self._in_hand.clear()
-            if self._in_hand_bytes >= PORTION_BYTES_MIN:  # less says little about the disk
-                in_time = int(self._in_hand_bytes * PORTION_S / max(monotonic() - began_at, 1e-6))
-                self._portion_bytes = min(max(in_time, PORTION_BYTES_MIN), PORTION_BYTES_MAX)
-            if self._is_failing:
-                self._is_failing = False
-                _log.warning("the log can be written again; %d rows were lost", self.dropped)
+            self._take_in_hand()
+            self._write_in_hand()
+
+    def _write_in_hand(self) -> None:
+        portion = self._in_hand
+        if portion is None:
+            return
+        began_at = monotonic()
+        try:
+            self.log.append(portion)
+        except LogError as error:
+            self.failures += 1
+            if not self._is_failing:
+                self._is_failing = True
+                _log.critical("%s; rows are lost when %d bytes of them wait", error, WAITING_BYTES_MAX)
+            raise
+        finally:
+            self._floor = self.log.next_offset
+        if portion.bytes >= PORTION_BYTES_MIN:  # less says little about the disk
+            in_time = int(portion.bytes * PORTION_S / max(monotonic() - began_at, 1e-6))
+            self._portion_bytes = min(max(in_time, PORTION_BYTES_MIN), PORTION_BYTES_MAX)
+            self._held_at_bytes = min(HELD_PORTIONS * self._portion_bytes, PORTION_BYTES_MAX)
+            self._heed_at_bytes = self._portion_bytes
+        portion.clear()
+        self._in_hand, self._empty = None, portion
+        if self._is_failing:
+            self._is_failing = False
+            _log.warning("the log can be written again; %d rows were lost", self.dropped)
 
     def _take_in_hand(self) -> None:
-        sums = list(accumulate(self._costs))
-        count = min(bisect_left(sums, self._portion_bytes) + 1, len(sums))
-        self._in_hand, self._in_hand_bytes = self._waiting[:count], sums[count - 1] if count else 0
-        del self._waiting[:count]
-        del self._costs[:count]
-        self._heed_at_bytes = self._written_bytes + self._in_hand_bytes + self._portion_bytes
+        """What was filled, unless it is empty, or something is in hand."""
+        if self._in_hand is None:
+            with self._adding:
+                if self._filling.rows:
+                    self._in_hand, self._filling = self._filling, self._empty
+                    self._heed_at_bytes = self._portion_bytes
 
     def _write_for_ever(self) -> None:
         rest_s = WRITE_EVERY_S
@@ -279,10 +288,12 @@ class LogRecorder:
             self._is_awake = False
             began_at = monotonic()
             try:
-                self._write()
+                self._write_portion()
                 rest_s = min(max(WRITE_EVERY_S, RESTS * (monotonic() - began_at)), WRITE_EVERY_S_MAX)
             except LogError:
-                self._is_awake = True  # it has been told
+                pass  # it has been told
+            if self._in_hand is not None or self._filling.rows:
+                self._is_awake = True
                 self._wake.set()
 
     def close(self) -> None:
@@ -294,7 +305,7 @@ class LogRecorder:
         try:
             self._write()
         except LogError as error:
-            rows = sum(run.rows for run in [*self._in_hand, *self._waiting])
+            rows = sum(portion.rows for portion in self.log.portions)
             _log.error("%s; %d rows are lost", error, rows)
         self.log.close()
 
@@ -311,7 +322,6 @@ def open_recorder(config: Config) -> LogRecorder:
         retain_age_s=settings.retain_age_s,
         sync=config.store.sync,
     )
-    keep_memory(KEPT_BYTES, KEPT_SINGLE_BYTES)
     return LogRecorder(WriterProcess(how), settings.topics)
 
 

@@ -49,18 +49,15 @@ def equal_texts(kind: pa.DataType, length: int, rows: int, data: object) -> pa.A
     return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(ends), pa.py_buffer(data)], 0)
 
 
-def repeated(
-    kind: pa.DataType, values: Sequence[bytes | None], counts: Sequence[int], repeats: Numbers, rows: int
-) -> pa.Array:
-    """Each text so many times, in both forms; None is null."""
-    missing = None in values
-    known = [value or b"" for value in values]
-    sizes = list(map(len, known))
-    data = b"".join(map(mul, known, counts))
-    if not missing and min(sizes) == max(sizes):
-        return equal_texts(kind, sizes[0], rows, data)
-    lengths = np.array(sizes, np.int64).repeat(repeats)
-    if not missing:
+def repeated(kind: pa.DataType, names: Sequence[bytes], numbers: Numbers, counts: Numbers, rows: int) -> pa.Array:
+    """Names, each so many times; a negative number is null."""
+    first = int(numbers[0])
+    if first >= 0 and (numbers == first).all():
+        return equal_texts(kind, len(names[first]), rows, names[first] * rows)
+    known = [*names, b""]
+    data = b"".join(map(mul, map(known.__getitem__, numbers.tolist()), counts.tolist()))
+    lengths = np.array([len(name) for name in known])[numbers].repeat(counts)
+    present = numbers >= 0
+    if present.all():
         return texts(kind, lengths, data)
-    present = np.array([value is not None for value in values], np.bool_).repeat(repeats)
-    return texts(kind, lengths, data, bits(present), rows - int(present.sum()))
+    return texts(kind, lengths, data, bits(present.repeat(counts)), rows - int(counts[present].sum()))

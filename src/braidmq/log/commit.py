@@ -1,73 +1,71 @@
-"""A commit: runs that are written together, with their offsets, each partition's side by side."""
+"""A commit: what is written together, with its offsets, each partition's rows in one piece."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from braidmq.log.arrays import Numbers
-from braidmq.log.run import Runs
-from braidmq.log.schema import partition_of
+from braidmq.log.portion import RECORD_FIELDS, Filling, Lane
+from braidmq.log.run import Property
+
+RECORD: Final = np.dtype([(name, f"<{kind}") for name, kind in RECORD_FIELDS.items()])
+
+Records = npt.NDArray[np.void]
 
 
 class Share(NamedTuple):
-    """What one partition gets of it."""
+    """What one partition gets of it: runs in the order of their offsets."""
 
     partition: int
-    place: int
-    """Its first row, among all rows."""
+    records: Records
+    firsts: Numbers
+    """The first offset of each run: as its record has it, if nothing came in between."""
+    data: memoryview
+    properties: dict[int, tuple[Property, ...]]
+    """Those of the runs that have some, by the number of the run."""
     rows: int
     first: int
     last: int
     """Offsets."""
     time_us: int
-    """When the latest of them was received."""
+    """When the latest of its rows was received."""
 
 
 class Commit:
-    def __init__(self, runs: Runs, following: int, partitions: int) -> None:
-        counts = np.array(runs.rows, np.int64)
-        firsts = _firsts(runs, counts, following)
-        self.following: Final = int(firsts[-1] + counts[-1])
+    def __init__(self, filling: Filling, memory: memoryview, following: int) -> None:
+        """`following` is the lowest offset that is not used."""
+        self.topics: Final = filling.topics
+        self.clients: Final = filling.clients
+        lanes = filling.lanes
+        records = [np.frombuffer(lane.records, RECORD) for lane in lanes]
+        firsts = _firsts(records, following)
+        self.shares: Final = [_share(*one, memory) for one in zip(lanes, records, firsts, strict=True)]
+        self.following: Final = max([share.last for share in self.shares]) + 1
         """The offset behind all of them."""
-        number_of = {topic: partition_of(topic, partitions) for topic in set(runs.topic)}
-        numbers = np.fromiter(map(number_of.__getitem__, runs.topic), np.int64, len(runs))
-        times = np.array(runs.at_us, np.int64)
-        if len(set(number_of.values())) > 1:
-            order = np.argsort(numbers, kind="stable")
-            runs = runs.in_order(order.tolist())
-            numbers, counts, firsts, times = numbers[order], counts[order], firsts[order], times[order]
-        self.runs: Final = runs
-        """By partitions, and of one in the order of their offsets."""
-        self.firsts: Final = firsts
-        """The first offset of each."""
-        self.shares: Final = _shares(numbers, counts, firsts, times)
+        self.has_acknowledged: Final = any(one["qos"].any() for one in records)
+        """Whether somebody waits for any of it."""
 
 
-def _firsts(runs: Runs, counts: Numbers, following: int) -> Numbers:
-    """The offset of the first row of each run: its own, if it has one that does not go back."""
-    if None not in runs.first:
-        own = np.array(runs.first, np.int64)
-        if own[0] >= following and (own[1:] >= own[:-1] + counts[:-1]).all():
-            return own
-    found = []
-    for first, rows in zip(runs.first, runs.rows, strict=True):
-        found.append(following if first is None else max(first, following))
-        following = found[-1] + rows
-    return np.array(found, np.int64)
+def _share(lane: Lane, records: Records, firsts: Numbers, memory: memoryview) -> Share:
+    counts = records["rows"]
+    span = (int(counts.sum()), int(firsts[0]), int(firsts[-1] + counts[-1] - 1), int(records["at_us"].max()))
+    return Share(lane.partition, records, firsts, lane.data(memory), dict(lane.properties), *span)
 
 
-def _shares(numbers: Numbers, counts: Numbers, firsts: Numbers, times: Numbers) -> list[Share]:
-    begins = np.flatnonzero(np.diff(numbers, prepend=-1))
-    ends = np.append(begins[1:], len(numbers)) - 1
-    rows = np.add.reduceat(counts, begins)
-    fields = (
-        numbers[begins],
-        np.cumsum(rows) - rows,
-        rows,
-        firsts[begins],
-        firsts[ends] + counts[ends] - 1,
-        np.maximum.reduceat(times, begins),
-    )
-    return list(map(Share, *(field.tolist() for field in fields)))
+def _firsts(records: list[Records], following: int) -> list[Numbers]:
+    """The first offsets of the runs of each lane: those they came with, unless these are used by now.
+
+    Then rows get higher ones, in the order in which they came, which is that of the offsets they came with.
+    """
+    own = [one["first"] for one in records]
+    if min([one[0] for one in own]) >= following:
+        return own
+    firsts = np.concatenate(own)
+    counts = np.concatenate([one["rows"] for one in records]).astype(np.int64)
+    order = np.argsort(firsts, kind="stable")
+    before = np.cumsum(counts[order]) - counts[order]
+    firsts[order] = np.maximum.accumulate(np.maximum(firsts[order], following) - before) + before
+    return np.split(firsts, np.cumsum([len(one) for one in own])[:-1])

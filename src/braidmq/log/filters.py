@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from braidmq.log.schema import partition_of
+from braidmq.log.partition import partition_of
 from braidmq.mqtt.errors import PacketError
 from braidmq.mqtt.topics import check_filter, has_wildcard, matches
 

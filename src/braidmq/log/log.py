@@ -27,10 +27,11 @@ from braidmq.log.commit import Commit, Share
 from braidmq.log.errors import LogError, LogInUseError
 from braidmq.log.journal import Journal
 from braidmq.log.offsets import RESERVE, Offsets, OffsetsFile
+from braidmq.log.portion import NO_MEMORY, Filling, Portion
 from braidmq.log.reader import INFO_NAME, read_info
 from braidmq.log.retention import SEGMENTS_BELOW_BOUND, Closed, segment_bytes_max, surplus
 from braidmq.log.rows import BatchMaker
-from braidmq.log.run import Run, Runs
+from braidmq.log.run import Run
 from braidmq.log.schema import FORMAT, batch_bytes
 from braidmq.log.segment import Segment, partition_folder, segment_paths
 from braidmq.log.shelf import closed_segment, remove_segment, tidy
@@ -147,7 +148,7 @@ class Log:
         noted = [run for run in self._journal.read() if run.first is not None and run.first >= watermark]
         self._now = Offsets(first, watermark, watermark)
         if noted:
-            self._append(Runs.of(noted))
+            self._append(self._filling(noted))
             _log.info("%s: %d rows came from the journal", self.folder, sum(run.rows for run in noted))
         return self._now.next
 
@@ -191,19 +192,22 @@ class Log:
         done; the rows may be tried again.
         """
         if runs:
-            self.append_all(Runs.of(runs))
+            self.append_filling(self._filling(runs))
 
-    def append_all(self, runs: Runs) -> None:
-        """The same, of runs that are given field by field."""
+    def append_filling(self, filling: Filling, memory: memoryview = NO_MEMORY) -> None:
+        """The same, of what a portion holds, and the memory where it has its data."""
         with self._turn:
             try:
                 self._journal.turn_over()
-                self._append(runs)
+                self._append(filling, memory)
                 self._journal.settle(self._now.next)
             except LogError:
                 raise
             except OSError as error:
                 raise self._unusable(error) from error
+
+    def _filling(self, runs: Sequence[Run]) -> Filling:
+        return Portion.of(runs, self._now.next, self.partitions).filling
 
     def note(self, runs: Sequence[Run]) -> None:
         """Makes rows durable that have their offsets, and that an `append` will bring soon. LogError as there."""
@@ -212,17 +216,16 @@ class Log:
         except OSError as error:
             raise self._unusable(error) from error
 
-    def _append(self, runs: Runs) -> None:
-        commit = Commit(runs, self._now.next, self.partitions)
-        record = self._maker.make(commit.runs, commit.firsts)
+    def _append(self, filling: Filling, memory: memoryview = NO_MEMORY) -> None:
+        commit = Commit(filling, memory, self._now.next)
         if commit.following > self._safe:
             self._set_offsets(self._now._replace(reserved=commit.following + RESERVE), sync=True)
-        sync = self._sync and any(runs.qos)  # nobody waits for QoS 0
+        sync = self._sync and commit.has_acknowledged  # nobody waits for QoS 0
         written: list[tuple[Segment, int, Share]] = []
         touched: list[Segment] = []
         try:
             for share in commit.shares:
-                data = batch_bytes(record.slice(share.place, share.rows))
+                data = batch_bytes(self._maker.make(share, commit.topics, commit.clients))
                 segment = self._writable(share.partition, share.first)
                 touched.append(segment)
                 segment.append(data, share.first, share.last, share.rows, share.time_us, sync)

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from braidmq.log.run import Runs
+from braidmq.log.portion import Filling
 
 HEAD_BYTES: Final = 4
 """Before each message: its length."""
@@ -33,14 +33,9 @@ class Settings(msgspec.Struct):
 
 
 class Order(msgspec.Struct):
-    """Rows to write, and the bounds that hold from now on.
+    """Rows to write, their data in the memory that both see; and the bounds that hold from now on."""
 
-    The data of a long run stand in the shared memory, one behind the other in the order of the runs: `long` has how
-    many bytes, and 0 for a run that has them itself.
-    """
-
-    runs: Runs
-    long: list[int]
+    filling: Filling
     retain_bytes: int
     retain_age_s: float
 

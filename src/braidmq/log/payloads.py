@@ -7,14 +7,14 @@ size of the first, and numpy finds their places; only packets of several sizes a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from braidmq.log.arrays import Numbers, equal_texts, plain
+from braidmq.log.arrays import Numbers, equal_texts, plain, texts
+from braidmq.log.commit import Records
 from braidmq.mqtt.wire import packet_places
 
 LENGTH_BYTES_MAX: Final = 4
@@ -26,34 +26,34 @@ TOGETHER_MIN: Final = 200
 Bytes = npt.NDArray[np.uint8]
 
 
-def cut_payloads(data: Sequence[bytes], heads: Sequence[int], sizes: Sequence[int], repeats: Numbers) -> pa.Array:
-    """The payloads of some runs, one a row: of their packets, what stands before the payload in the first of them, its
-    size, and how many there are."""
-    whole = b"".join(data)
-    packets = np.frombuffer(whole, np.uint8)
-    first_rows = np.cumsum(repeats) - repeats
-    rows = int(first_rows[-1] + repeats[-1])
-    if heads[0] and sizes.count(sizes[0]) == len(sizes) and heads.count(heads[0]) == len(heads):
-        alike = _cut_alike(packets, heads[0], sizes[0], rows)
+def cut_payloads(data: memoryview, records: Records, counts: Numbers, rows: int) -> pa.Array:
+    """The payloads of some runs, one a row. `data` are those of all of them, one behind the other."""
+    heads, sizes = records["head"], records["size"]
+    lengths = records["length"].astype(np.int64)
+    if not heads.any():
+        return texts(pa.binary(), lengths, data)
+    packets = np.frombuffer(data, np.uint8)
+    if heads[0] and (sizes == sizes[0]).all() and (heads == heads[0]).all():
+        alike = _cut_alike(packets, int(heads[0]), int(sizes[0]), rows)
         if alike is not None:
             return alike
-    lengths = np.fromiter(map(len, data), np.int64, len(data))
+    first_rows = np.cumsum(counts) - counts
     begins = np.cumsum(lengths) - lengths
-    size = np.array(sizes, np.int64)
-    starts = (begins - first_rows * size).repeat(repeats) + np.arange(rows) * size.repeat(repeats)
-    head = np.array(heads, np.int64).repeat(repeats)
-    if rows > len(data):
-        even = lengths == repeats * size
+    size = sizes.astype(np.int64)
+    starts = (begins - first_rows * size).repeat(counts) + np.arange(rows) * size.repeat(counts)
+    head = heads.astype(np.int64).repeat(counts)
+    if rows > len(records):
+        even = lengths == counts * size
         if even.any():
-            even &= _begin_alike(packets, starts, begins, first_rows, repeats)
+            even &= _begin_alike(packets, starts, begins, first_rows, counts)
         if not even.all():
-            _walk(packets, starts, np.flatnonzero(~even), begins, begins + lengths, first_rows, repeats)
-            head += _length_bytes(packets, starts) - _length_bytes(packets, begins).repeat(repeats)
+            _walk(packets, starts, np.flatnonzero(~even), begins, begins + lengths, first_rows, counts)
+            head += _length_bytes(packets, starts) - _length_bytes(packets, begins).repeat(counts)
     bounds = np.empty(2 * rows + 1, np.int32)
     bounds[:-1:2] = starts
     bounds[1::2] = starts + head
-    bounds[-1] = len(whole)
-    pieces = pa.Array.from_buffers(pa.binary(), 2 * rows, [None, pa.py_buffer(bounds), pa.py_buffer(whole)], 0)
+    bounds[-1] = len(data)
+    pieces = pa.Array.from_buffers(pa.binary(), 2 * rows, [None, pa.py_buffer(bounds), pa.py_buffer(data)], 0)
     seconds = np.arange(1, 2 * rows, 2, dtype=np.int32)
     return pieces.take(plain(pa.int32(), seconds))
 

@@ -7,6 +7,7 @@ columns are made later and in bulk, of many runs together: hardly anything is do
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -14,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from braidmq.log.arrays import Numbers, bits, equal_texts, flags, plain, repeated, single_texts
+from braidmq.log.commit import Records, Share
 from braidmq.log.payloads import cut_payloads
-from braidmq.log.run import Runs
+from braidmq.log.portion import UNSAID
 from braidmq.log.schema import PROPERTIES, SCHEMA, TIME
 
 STOCK_ROWS_MIN: Final = 4096
@@ -29,24 +31,26 @@ class BatchMaker:
         self._origin = origin.encode()
         self._stock_rows = 0
 
-    def make(self, runs: Runs, firsts: Numbers) -> pa.RecordBatch:
-        """The rows of some runs; the rows of a run have consecutive offsets from its first."""
-        rows = sum(runs.rows)
+    def make(self, share: Share, topics: Sequence[bytes], clients: Sequence[bytes]) -> pa.RecordBatch:
+        """The rows of a share; the rows of a run have consecutive offsets from its first."""
+        rows = share.rows
         if rows > self._stock_rows:
             self._stock_up(max(rows, STOCK_ROWS_MIN))
-        make = _columns_of_singles if rows == len(runs) else _columns
-        topics, payloads, qos, retain, published, times, clients, properties, offsets = make(runs, firsts, rows)
+        records = share.records
+        counts = records["rows"].astype(np.int64)
+        times = plain(TIME, records["at_us"].repeat(counts))
+        qos, retain = records["qos"], records["retain"]
         columns = [
-            topics,
-            payloads,
-            self._plain_qos.slice(0, rows) if qos is None else qos,
-            self._no_flags.slice(0, rows) if retain is None else retain,
-            times if published is None else published,
+            repeated(pa.string(), topics, records["topic"], counts, rows),
+            cut_payloads(share.data, records, counts, rows),
+            plain(pa.int32(), qos.repeat(counts)) if qos.any() else self._plain_qos.slice(0, rows),
+            flags(retain.repeat(counts)) if retain.any() else self._no_flags.slice(0, rows),
+            plain(TIME, _published(records).repeat(counts)) if _has_published(records) else times,
             times,
             self._origins.slice(0, rows),
-            clients,
-            self._no_properties.slice(0, rows) if properties is None else properties,
-            offsets,
+            repeated(pa.string(), clients, records["client"], counts, rows),
+            _properties(share) if share.properties else self._no_properties.slice(0, rows),
+            plain(pa.int64(), _offsets(share.firsts, counts, rows)),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
@@ -58,52 +62,21 @@ class BatchMaker:
         self._origins = equal_texts(pa.string(), len(self._origin), rows, self._origin * rows)
 
 
-Columns = tuple[pa.Array | None, ...]
-"""All but the origin; None where no row says anything."""
+def _offsets(firsts: Numbers, counts: Numbers, rows: int) -> Numbers:
+    before = np.cumsum(counts) - counts
+    offsets: Numbers = (firsts - before).repeat(counts)
+    offsets += np.arange(rows)
+    return offsets
 
 
-def _columns_of_singles(runs: Runs, firsts: Numbers, rows: int) -> Columns:
-    """Publications that came alone: with nothing to repeat, plain lists are faster than numpy."""
-    payloads = [data[head:] if head else data for data, head in zip(runs.data, runs.head, strict=True)]
-    return (
-        single_texts(pa.string(), runs.topic),
-        single_texts(pa.binary(), payloads),
-        plain(pa.int32(), array("i", runs.qos)) if any(runs.qos) else None,
-        flags(runs.retain) if any(runs.retain) else None,
-        plain(TIME, array("q", _published(runs))) if _has_published(runs) else None,
-        plain(TIME, array("q", runs.at_us)),
-        single_texts(pa.string(), runs.client),
-        _properties(runs),
-        plain(pa.int64(), firsts),
-    )
+def _has_published(records: Records) -> bool:
+    return bool((records["published_us"] != UNSAID).any())
 
 
-def _columns(runs: Runs, firsts: Numbers, rows: int) -> Columns:
-    repeats = np.array(runs.rows, np.int64)
-    began = np.cumsum(repeats) - repeats
-    offsets = (firsts - began).repeat(repeats)
-    offsets += np.arange(rows, dtype=np.int64)
-    return (
-        repeated(pa.string(), runs.topic, runs.rows, repeats, rows),
-        cut_payloads(runs.data, runs.head, runs.size, repeats),
-        plain(pa.int32(), np.array(runs.qos, np.int32).repeat(repeats)) if any(runs.qos) else None,
-        flags(np.array(runs.retain, np.bool_).repeat(repeats)) if any(runs.retain) else None,
-        plain(TIME, np.array(_published(runs), np.int64).repeat(repeats)) if _has_published(runs) else None,
-        plain(TIME, np.array(runs.at_us, np.int64).repeat(repeats)),
-        repeated(pa.string(), runs.client, runs.rows, repeats, rows),
-        _properties(runs),
-        plain(pa.int64(), offsets),
-    )
-
-
-def _has_published(runs: Runs) -> bool:
-    return runs.published_us.count(None) < len(runs)
-
-
-def _published(runs: Runs) -> list[int]:
+def _published(records: Records) -> Numbers:
     """What the device says, or when it arrived."""
-    pairs = zip(runs.at_us, runs.published_us, strict=True)
-    return [at_us if published_us is None else published_us for at_us, published_us in pairs]
+    said = records["published_us"]
+    return np.where(said == UNSAID, records["at_us"], said)
 
 
 def _nulls(rows: int) -> pa.Array:
@@ -113,11 +86,10 @@ def _nulls(rows: int) -> pa.Array:
     return pa.Array.from_buffers(PROPERTIES, rows, [mask, ends], rows, children=[nothing])
 
 
-def _properties(runs: Runs) -> pa.Array | None:
+def _properties(share: Share) -> pa.Array:
     """Made of buffers like the rest: `pa.array` would first import pandas, if that is there, for half a second."""
-    if not any(runs.properties):
-        return None
-    each = [one for one, rows in zip(runs.properties, runs.rows, strict=True) for _ in range(rows)]
+    found = share.properties
+    each = [found.get(run, ()) for run, rows in enumerate(share.records["rows"].tolist()) for _ in range(rows)]
     pairs = [pair for properties in each for pair in properties]
     fields = [single_texts(pa.string(), [pair[place].encode() for pair in pairs]) for place in (0, 1)]
     structs = pa.Array.from_buffers(PROPERTIES.value_type, len(pairs), [None], 0, children=fields)

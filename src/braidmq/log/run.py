@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import itemgetter
 from typing import NamedTuple
-
-import msgspec
 
 Property = tuple[str, str]
 
@@ -22,7 +19,7 @@ class Run(NamedTuple):
     retain: bool
     rows: int
     data: bytes
-    """The packets as they came; or the payload alone, of a single publication. In the writer, a view of them."""
+    """The packets as they came; or the payload alone, of a single publication."""
     head: int
     """What stands before the payload in the first packet; 0 if there is none."""
     size: int
@@ -50,34 +47,3 @@ class Run(NamedTuple):
         name = None if client is None else client.encode()
         size = len(payload)
         return cls(topic.encode(), name, at_us, qos, retain, 1, payload, 0, size, tuple(properties), published_us)
-
-
-class Runs(msgspec.Struct, array_like=True):
-    """Some runs, field by field as a `Run` has them: nothing is done for each run to send them or to take them in."""
-
-    topic: Sequence[bytes]
-    client: Sequence[bytes | None]
-    at_us: Sequence[int]
-    qos: Sequence[int]
-    retain: Sequence[bool]
-    rows: Sequence[int]
-    data: Sequence[bytes]
-    head: Sequence[int]
-    size: Sequence[int]
-    properties: Sequence[tuple[Property, ...]]
-    published_us: Sequence[int | None]
-    first: Sequence[int | None]
-
-    @classmethod
-    def of(cls, runs: Sequence[Run]) -> Runs:
-        return cls(*zip(*runs, strict=True))
-
-    def __len__(self) -> int:
-        return len(self.topic)
-
-    def in_order(self, places: Sequence[int]) -> Runs:
-        """The same runs, in the order of these places."""
-        if len(places) < 2:
-            return self
-        pick = itemgetter(*places)
-        return Runs(*map(pick, msgspec.structs.astuple(self)))

@@ -5,7 +5,6 @@ The same columns in the same order stand in every segment, go over the admin por
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable
 from typing import Final
 
@@ -68,8 +67,3 @@ def batch_bytes(record: pa.RecordBatch) -> memoryview:
     writer = pa.ipc.new_stream(sink, SCHEMA, options=_COMPRESSED)
     writer.write_batch(record)
     return memoryview(sink.getvalue())[len(SCHEMA_BYTES) :]
-
-
-def partition_of(topic: str | bytes, partitions: int) -> int:
-    """The partition of a topic: always the same, in every process and on every machine."""
-    return zlib.crc32(topic if isinstance(topic, bytes) else topic.encode()) % partitions

@@ -13,7 +13,7 @@ import logging
 import signal
 import threading
 import time
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
@@ -22,7 +22,7 @@ from braidmq.log.errors import LogError, LogInUseError
 from braidmq.log.kept_memory import keep_memory
 from braidmq.log.log import Log
 from braidmq.log.orders import Order, Report, Sender, Settings, receive
-from braidmq.log.run import Runs
+from braidmq.log.portion import PORTIONS
 from braidmq.log.shared_memory import SharedMemory
 
 HOUSEKEEPING_S: Final = 10.0
@@ -61,7 +61,7 @@ class Notes(logging.Handler):
 
 
 class Writer:
-    def __init__(self, log: Log, memory: SharedMemory, notes: Notes) -> None:
+    def __init__(self, log: Log, memory: memoryview, notes: Notes) -> None:
         self._log = log
         self._memory = memory
         self._notes = notes
@@ -77,26 +77,13 @@ class Writer:
             order = self._decode(body)
             self._log.retain_bytes, self._log.retain_age_s = order.retain_bytes, order.retain_age_s
             try:
-                self._log.append_all(self._whole(order))
+                self._log.append_filling(order.filling, self._memory)
                 self._report(None)
             except LogError as error:
                 self._report(str(error))
         self._end.set()
         housekeeping.join()
         self._log.close()
-
-    def _whole(self, order: Order) -> Runs:
-        """The runs, those in the shared memory as they stand there."""
-        runs = order.runs
-        whole: list[bytes] = list(runs.data)
-        shared = self._memory.read(sum(order.long))
-        place = 0
-        for number, size in enumerate(order.long):
-            if size:
-                whole[number] = cast(bytes, shared[place : place + size])
-                place += size
-        runs.data = whole
-        return runs
 
     def _report(self, error: str | None) -> None:
         log = self._log
@@ -149,7 +136,8 @@ def main() -> None:
         return
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD)
-    Writer(log, SharedMemory(settings.memory), notes).run()
+    memory = SharedMemory(PORTIONS * settings.partitions, settings.memory)
+    Writer(log, memoryview(memory.map), notes).run()
 
 
 if __name__ == "__main__":

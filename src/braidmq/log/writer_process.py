@@ -20,14 +20,12 @@ import msgspec
 from braidmq.log.errors import LogError
 from braidmq.log.journal import Journal
 from braidmq.log.orders import Order, Report, Sender, Settings, receive
-from braidmq.log.run import Run, Runs
+from braidmq.log.portion import PORTIONS, Portion
+from braidmq.log.run import Run
 from braidmq.log.shared_memory import SharedMemory
 
 END_S: Final = 20.0
 """How long the writer has to write the rest when the broker ends."""
-
-LONG_BYTES: Final = 1024
-"""Runs of at least so many bytes go through the shared memory."""
 
 PIPE_BYTES: Final = 1 << 20
 """What may be under way to the writer, if the system grants it."""
@@ -43,7 +41,9 @@ class WriterProcess:
         self.broker = settings.broker
         self.retain_bytes = settings.retain_bytes
         self.retain_age_s = settings.retain_age_s
-        self._memory = SharedMemory()
+        self._memory = SharedMemory(PORTIONS * settings.partitions)
+        self.portions = [Portion(settings.partitions, self._memory, number) for number in range(PORTIONS)]
+        """One can be filled while the other is written."""
         self._settings = msgspec.structs.replace(settings, memory=self._memory.file)
         self._rows_before = self._written_before = 0
         self._report = Report()
@@ -65,12 +65,14 @@ class WriterProcess:
     # The process
 
     def _start(self) -> None:
+        # A group of its own, so that Ctrl-C does not reach it; but no session: Linux may share processor time out by
+        # sessions, and then the writer alone would get as much as the broker with all that is beside it.
         command = [sys.executable, "-m", "braidmq.log.writer"]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,
+            process_group=0,
             pass_fds=[self._memory.file],
         )
         with contextlib.suppress(OSError):
@@ -122,19 +124,12 @@ class WriterProcess:
 
     # As a log
 
-    def append(self, runs: list[Run]) -> None:
+    def append(self, portion: Portion) -> None:
         """Writes the rows, all or none; they can be read then. A LogError says why not, and they may be tried again."""
         if self._process is None:
             self._restart()
         self._journal.turn_over()
-        fields = Runs.of(runs)
-        data = fields.data
-        long = [size if (size := len(one)) >= LONG_BYTES else 0 for one in data]
-        self._memory.write([one for one, size in zip(data, long, strict=True) if size])
-        if any(long):
-            fields.data = [b"" if size else one for one, size in zip(data, long, strict=True)]
-        self._exchange(Order(fields, long, self.retain_bytes, self.retain_age_s))
-        self._memory.trim()
+        self._exchange(Order(portion.filling, self.retain_bytes, self.retain_age_s))
         self._journal.settle(self.next_offset)
 
     def note(self, runs: list[Run]) -> None:

@@ -20,7 +20,8 @@ import msgspec
 import pyarrow as pa
 
 from braidmq.log.filters import TopicFilters
-from braidmq.log.schema import COLUMNS, partition_of
+from braidmq.log.partition import partition_of
+from braidmq.log.schema import COLUMNS
 from braidmq.log.source import LogState
 from braidmq.pipeline.answers import Publisher
 from braidmq.pipeline.delegation import BrokerClient, Delegated
