@@ -59,6 +59,7 @@ END_S: Final = 10.0
 """How long the thread has to end."""
 
 _log = logging.getLogger("braidmq.log")
+_new = tuple.__new__
 
 
 class LogRecorder:
@@ -137,7 +138,9 @@ class LogRecorder:
     def take_plain(self, topic: bytes, client: str, at: float, payload: bytes, qos: int) -> None:
         at_us, size = int(at * 1e6), len(payload)
         if self._hand_over(topic, client, at_us, qos, False, 1, payload, 0, size) and qos:
-            self._note_soon(Run(topic, client.encode(), at_us, qos, False, 1, payload, 0, size, first=self.last))
+            name = client.encode()
+            self._unnoted.append(_new(Run, (topic, name, at_us, qos, False, 1, payload, 0, size, (), None, self.last)))
+            self.dirty = True
 
     def take(self, message: Message, at: float) -> None:
         pairs = pairs_of(message.forward)
@@ -154,11 +157,8 @@ class LogRecorder:
         said = UNSAID if run.published_us is None else run.published_us
         what = (run.topic, message.sender or None, run.at_us, run.qos, run.retain, 1, run.data, 0, run.size)
         if self._hand_over(*what, said, pairs) and run.qos:
-            self._note_soon(run._replace(first=self.last))
-
-    def _note_soon(self, run: Run) -> None:
-        self._unnoted.append(run)
-        self.dirty = True
+            self._unnoted.append(run._replace(first=self.last))
+            self.dirty = True
 
     def _hand_over(
         self,

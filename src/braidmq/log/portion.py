@@ -147,8 +147,8 @@ class Portion:
             lane.end = end
         else:
             lane.apart.append((place, data))
-        lane.records += _pack(
-            first, at_us, published_us, rows, head, size, length, topic_number, client_number, qos, retain
+        lane.records.extend(
+            _pack(first, at_us, published_us, rows, head, size, length, topic_number, client_number, qos, retain)
         )
         if properties:
             lane.properties.append((len(lane.records) // RECORD.size - 1, properties))
