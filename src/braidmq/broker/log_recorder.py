@@ -24,9 +24,9 @@ from braidmq.broker.message import Message
 from braidmq.broker.recorder import LOST
 from braidmq.log.errors import LogError
 from braidmq.log.orders import Settings
-from braidmq.log.portion import PORTIONS, UNSAID, Portion
+from braidmq.log.portion import PORTIONS, Portion
 from braidmq.log.properties import pairs_of, published_us_of
-from braidmq.log.run import Property, Run
+from braidmq.log.run import Run
 from braidmq.log.writer_process import WriterProcess
 from braidmq.mqtt.trees import FilterTree
 
@@ -133,62 +133,55 @@ class LogRecorder:
     # The loop hands over
 
     def take_run(self, topic: bytes, client: str, at: float, run: bytes, count: int, head: int, size: int) -> None:
-        self._hand_over(topic, client, int(at * 1e6), 0, False, count, run, head, size)
+        if self._has_room(0, count):
+            at_us, first = int(at * 1e6), self.next_offset
+            with self._adding:
+                self._filling.add(topic, client, at_us, 0, False, count, run, head, size, first)
+            self._added(first, count, at_us)
 
     def take_plain(self, topic: bytes, client: str, at: float, payload: bytes, qos: int) -> None:
-        at_us, size = int(at * 1e6), len(payload)
-        if self._hand_over(topic, client, at_us, qos, False, 1, payload, 0, size) and qos:
-            name = client.encode()
-            self._unnoted.append(_new(Run, (topic, name, at_us, qos, False, 1, payload, 0, size, (), None, self.last)))
-            self.dirty = True
+        if self._has_room(qos, 1):
+            at_us, size, first = int(at * 1e6), len(payload), self.next_offset
+            with self._adding:
+                self._filling.add(topic, client, at_us, qos, False, 1, payload, 0, size, first)
+            self._added(first, 1, at_us)
+            if qos:
+                name = client.encode()
+                self._unnoted.append(_new(Run, (topic, name, at_us, qos, False, 1, payload, 0, size, (), None, first)))
+                self.dirty = True
 
     def take(self, message: Message, at: float) -> None:
-        pairs = pairs_of(message.forward)
-        run = Run.of(
-            message.topic,
-            message.payload,
-            int(at * 1e6),
-            client=message.sender or None,
-            qos=message.qos,
-            retain=message.retain,
-            properties=pairs,
-            published_us=published_us_of(pairs),
-        )
-        said = UNSAID if run.published_us is None else run.published_us
-        what = (run.topic, message.sender or None, run.at_us, run.qos, run.retain, 1, run.data, 0, run.size)
-        if self._hand_over(*what, said, pairs) and run.qos:
-            self._unnoted.append(run._replace(first=self.last))
-            self.dirty = True
+        if self._has_room(message.qos, 1):
+            pairs, first = pairs_of(message.forward), self.next_offset
+            run = Run.of(
+                message.topic,
+                message.payload,
+                int(at * 1e6),
+                client=message.sender or None,
+                qos=message.qos,
+                retain=message.retain,
+                properties=pairs,
+                published_us=published_us_of(pairs),
+            )._replace(first=first)
+            with self._adding:
+                self._filling.add_run(run)
+            self._added(first, 1, run.at_us)
+            if run.qos:
+                self._unnoted.append(run)
+                self.dirty = True
 
-    def _hand_over(
-        self,
-        topic: bytes,
-        client: str | None,
-        at_us: int,
-        qos: int,
-        retain: bool,
-        rows: int,
-        data: bytes,
-        head: int,
-        size: int,
-        published_us: int = UNSAID,
-        properties: tuple[Property, ...] = (),
-    ) -> bool:
-        """Whether there is room for it."""
+    def _has_room(self, qos: int, rows: int) -> bool:
         if self._filling.bytes > self._heed_at_bytes and not self._heed(qos, rows):
             self.last = LOST
             return False
-        first = self._next if self._next > self._floor else self._floor
-        with self._adding:
-            self._filling.add(
-                topic, client, at_us, qos, retain, rows, data, head, size, first, published_us, properties
-            )
+        return True
+
+    def _added(self, first: int, rows: int, at_us: int) -> None:
         self.last, self._at_us = first, at_us
         self._next = first + rows
         if not self._is_awake:
             self._is_awake = True
             self._wake.set()
-        return True
 
     @property
     def at(self) -> float:
@@ -199,7 +192,7 @@ class LogRecorder:
     def next_offset(self) -> int:
         """What the next row gets that is handed over. It keeps it, however often it must be tried to write it; only a
         writer that died goes on at a higher one."""
-        return max(self._next, self._floor)
+        return self._next if self._next > self._floor else self._floor
 
     def _heed(self, qos: int, rows: int) -> bool:
         """Much waits: it is written soon. If it is too much, what is in hand must be written first, and that is waited
