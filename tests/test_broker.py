@@ -356,9 +356,9 @@ async def test_of_two_that_wait_the_later_verdict_takes_over() -> None:
     first, second = waiting.world.peer(V5), waiting.world.peer(V5)
     first.send(wire.connect("c"))
     second.send(wire.connect("c"))
-    await waiting.answer(Identity("second"), 1)
+    await waiting.answer(Identity("one"), 1)
     second.expect(Type.CONNACK, reason=0)
-    await waiting.answer(Identity("first"), 0)
+    await waiting.answer(Identity("one"), 0)
     first.expect(Type.CONNACK, reason=0)
     second.expect_closed(TAKEN_OVER)
 

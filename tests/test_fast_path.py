@@ -20,7 +20,7 @@ from braidmq.broker import connection as connection_module
 from braidmq.broker import fast_path
 from braidmq.broker.flow import STALL_S
 from braidmq.broker.limits import Limits
-from braidmq.broker.security.identity import Identity
+from braidmq.broker.security.identity import FreeClientIds, Identity
 
 from .conformance import wire
 from .conformance.pair import V3, V5, Link, Peer, Rules, Type, World, persistent
@@ -326,7 +326,7 @@ class Play:
             self.world.advance(3)
         elif act.what == "rules":
             broker = self.world.broker
-            broker.reconfigure(broker.limits, None, {}, OneMayAll())
+            broker.reconfigure(broker.limits, None, {}, OneMayAll(), FreeClientIds())
         else:
             self.world.settle()
 
@@ -537,10 +537,10 @@ def test_new_rules_hold_for_the_next_publication(version: int, qos: int) -> None
     for _ in range(3):
         publisher.publish("t", b"1", qos)
     subscriber.expect_payloads(b"1", b"1", b"1")
-    world.broker.reconfigure(world.broker.limits, None, {}, NoPublishing())
+    world.broker.reconfigure(world.broker.limits, None, {}, NoPublishing(), FreeClientIds())
     publisher.publish("t", b"1", qos)
     subscriber.expect_nothing()
-    world.broker.reconfigure(world.broker.limits, None, {}, Rules())
+    world.broker.reconfigure(world.broker.limits, None, {}, Rules(), FreeClientIds())
     publisher.publish("t", b"1", qos)
     subscriber.expect_payloads(b"1")
 
@@ -553,7 +553,7 @@ def test_a_new_bound_of_the_expiry_holds_for_the_next_publication(qos: int) -> N
     publisher = world.client("p")
     for _ in range(3):
         publisher.publish("t", b"1", qos)
-    world.broker.reconfigure(Limits(message_expiry_max_s=30), None, {}, Rules())
+    world.broker.reconfigure(Limits(message_expiry_max_s=30), None, {}, Rules(), FreeClientIds())
     publisher.publish("t", b"1", qos)
     assert [one.properties for one in subscriber.take()] == [{}, {}, {}, {"message_expiry": 30}]
 

@@ -94,7 +94,18 @@ def test_a_layer_imports_only_what_stands_below_it(layer: str) -> None:
 
 
 CORE = (
-    *("backlog", "broker", "connection", "fast_path", "handshake", "message", "publishing", "retained", "router"),
+    *(
+        "arrival",
+        "backlog",
+        "broker",
+        "connection",
+        "fast_path",
+        "handshake",
+        "message",
+        "publishing",
+        "retained",
+        "router",
+    ),
     *("session", "shares", "state", "store", "subscribing", "timers", "wills"),
 )
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from braidmq.broker.message import Delivery, Message
 from braidmq.broker.shares import Subscribed
 from braidmq.broker.sqlite_store import FILE_NAME, VERSION, SqliteStore
-from braidmq.broker.store import SavedSession, Snapshot, StoreError
+from braidmq.broker.store import SavedSession, SavedWill, Snapshot, StoreError
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.properties import Properties
 from braidmq.mqtt.wire import string
@@ -53,9 +53,11 @@ def counts(store: SqliteStore) -> dict[str, int]:
     return {name: count for name, count in found.items() if count}
 
 
-def session(store: SqliteStore, client_id: str = "c", expiry_s: int = 100, ends_at: float | None = None) -> int:
+def session(
+    store: SqliteStore, client_id: str = "c", expiry_s: int = 100, ends_at: float | None = None, owner: str = ""
+) -> int:
     row = store.next_row()
-    store.save_session(row, client_id, expiry_s, ends_at)
+    store.save_session(row, client_id, expiry_s, ends_at, owner)
     return row
 
 
@@ -103,35 +105,36 @@ subscriptions = st.builds(Subscribed, st.integers(0, 2), st.booleans(), st.boole
         max_size=3,
     ),
     retained=st.lists(messages, max_size=4, unique_by=lambda one: one.topic),
-    left=st.dictionaries(texts, st.tuples(wills, times), max_size=3),
+    left=st.dictionaries(texts, st.tuples(wills, times, texts), max_size=3),
 )
 @EXAMPLES
 def test_sessions_retained_messages_and_wills_come_back(
     sessions: list[tuple[int, float | None, dict[str, Subscribed], set[int]]],
     retained: list[Message],
-    left: dict[str, tuple[Will, float | None]],
+    left: dict[str, tuple[Will, float | None, str]],
 ) -> None:
     with TemporaryDirectory() as folder:
         store = SqliteStore(Path(folder))
         saved = []
         for number, (expiry_s, ends_at, subscribed, received) in enumerate(sessions):
-            row = session(store, f"é{number}", expiry_s, ends_at)
+            row = session(store, f"é{number}", expiry_s, ends_at, f"user{number}")
             for full_filter, options in subscribed.items():
                 store.save_subscription(row, full_filter, options)
             for packet_id in received:
                 store.save_received(row, packet_id)
-            saved.append(SavedSession(row, f"é{number}", expiry_s, ends_at, subscribed, [], received))
+            owner = f"user{number}"
+            saved.append(SavedSession(row, f"é{number}", expiry_s, ends_at, owner, subscribed, [], received))
         for one in retained:
             one.retain = True
             store.save_retained(one)
-        for client_id, (will, due_at) in left.items():
-            store.save_will(client_id, will, due_at)
+        for client_id, (will, due_at, owner) in left.items():
+            store.save_will(client_id, will, due_at, owner)
         store.commit()
         snapshot = reopened(store)
         store.close()
     assert snapshot.sessions == saved
     assert sorted(snapshot.retained, key=lambda one: one.topic) == sorted(retained, key=lambda one: one.topic)
-    assert snapshot.wills == left
+    assert {one.client_id: (one.will, one.due_at, one.owner) for one in snapshot.wills} == left
 
 
 @given(st.lists(st.tuples(messages, st.sets(st.integers(0, 2), min_size=1), st.integers(1, 2), texts), max_size=8))
@@ -169,7 +172,7 @@ def test_deliveries_come_back_in_their_order_and_share_their_message(
 
 def test_the_last_word_counts(store: SqliteStore) -> None:
     row = session(store, "c", 100, None)
-    store.save_session(row, "c", 200, 5.0)
+    store.save_session(row, "c", 200, 5.0, "op")
     store.save_subscription(row, "a", Subscribed(0))
     store.save_subscription(row, "a", Subscribed(2, identifier=3))
     store.save_subscription(row, "b", Subscribed(0))
@@ -182,15 +185,31 @@ def test_the_last_word_counts(store: SqliteStore) -> None:
         store.save_retained(Message("r", string("r"), payload, 1, True))
     store.save_retained(Message("s", string("s"), b"", 1, True))
     store.drop_retained("s")
-    store.save_will("c", Will("w", b"1"), None)
-    store.save_will("c", Will("w", b"2"), 9.0)
-    store.save_will("d", Will("w", b"3"), None)
+    store.save_will("c", Will("w", b"1"), None, "")
+    store.save_will("c", Will("w", b"2"), 9.0, "op")
+    store.save_will("d", Will("w", b"3"), None, "")
     store.drop_will("d")
     store.commit()
     snapshot = reopened(store)
-    assert snapshot.sessions == [SavedSession(row, "c", 200, 5.0, {"a": Subscribed(2, identifier=3)}, [], {1})]
+    assert snapshot.sessions == [SavedSession(row, "c", 200, 5.0, "op", {"a": Subscribed(2, identifier=3)}, [], {1})]
     assert [(one.topic, one.payload) for one in snapshot.retained] == [("r", b"2")]
-    assert snapshot.wills == {"c": (Will("w", b"2"), 9.0)}
+    assert snapshot.wills == [SavedWill("c", Will("w", b"2"), 9.0, "op")]
+
+
+def test_a_store_of_an_earlier_version_does_not_know_whose_its_sessions_are(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    session(store, "c", owner="op")
+    store.save_will("c", Will("w", b"1"), None, "op")
+    store.commit()
+    for table in ("session", "will"):
+        store._db.execute(f"ALTER TABLE {table} DROP COLUMN owner")
+    store._db.execute("PRAGMA user_version = 3")
+    store.close()
+    store = SqliteStore(tmp_path)
+    snapshot = store.load()
+    store.close()
+    assert [(one.client_id, one.owner) for one in snapshot.sessions] == [("c", None)]
+    assert snapshot.wills == [SavedWill("c", Will("w", b"1"), None, None)]
 
 
 def test_a_released_delivery_comes_back_without_its_message(store: SqliteStore) -> None:
@@ -259,7 +278,7 @@ def test_a_client_id_may_come_again_in_the_same_tick(store: SqliteStore) -> None
     store.drop_session(first)
     second = session(store, "c", 7)
     store.commit()
-    assert reopened(store).sessions == [SavedSession(second, "c", 7, None)]
+    assert reopened(store).sessions == [SavedSession(second, "c", 7, None, "")]
     assert second != first
 
 
@@ -275,7 +294,7 @@ def test_what_belongs_to_no_session_is_swept_and_never_given_to_another(store: S
     assert [saved.client_id for saved in snapshot.sessions] == ["kept"]
     new = session(store, "new")
     store.commit()
-    assert reopened(store).sessions[1] == SavedSession(new, "new", 100, None)
+    assert reopened(store).sessions[1] == SavedSession(new, "new", 100, None, "")
     assert counts(store) == {"session": 2, "message": 1, "delivery": 1}
 
 
@@ -440,7 +459,7 @@ def test_rows_that_make_no_sense_are_reported(store: SqliteStore, harm: str) -> 
     row = session(store)
     store.save_subscription(row, "t", Subscribed(1))
     store.save_delivery(row, Delivery(message(), 1))
-    store.save_will("c", Will("w", b"x"), None)
+    store.save_will("c", Will("w", b"x"), None, "")
     store.commit()
     store._db.execute(harm)
     with pytest.raises(StoreError, match=FILE_NAME):

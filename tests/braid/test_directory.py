@@ -14,6 +14,7 @@ from braidmq.broker.braid.directory import (
     REGISTER_S,
     Claim,
     Claimed,
+    Client,
     Directory,
     Holder,
 )
@@ -27,6 +28,10 @@ from braidmq.sim.engine import Simulator
 from braidmq.sim.network import Faults, Network, Uniform
 
 CLIENTS = [f"client{number}" for number in range(60)]
+
+
+def clients(epochs: dict[str, int], owner: str = "") -> list[Client]:
+    return [Client(client_id, epoch, owner) for client_id, epoch in epochs.items()]
 
 
 class Town:
@@ -211,7 +216,7 @@ def test_entries_come_back_with_the_next_registration() -> None:
         town.crash(number)
     town.sim.run(town.sim.now + 60)
     assert any(town.keeps(town.keeper(one), one) is None for one in ids)
-    assert town.do(1, town.all[1].register(epochs.items()), 60) == []
+    assert town.do(1, town.all[1].register(clients(epochs)), 60) == []
     for client_id in CLIENTS:
         holder = town.keeps(town.keeper(client_id), client_id)
         assert holder == Holder(client_id, 1, "site1", epochs[client_id])
@@ -220,11 +225,11 @@ def test_entries_come_back_with_the_next_registration() -> None:
 def test_registering_tells_who_has_overtaken_and_who_was_overtaken() -> None:
     town = Town(4)
     mine, theirs = town.claim(0, "ada").epoch, town.claim(1, "ada").epoch
-    known = town.do(0, town.all[0].register([("ada", mine)]))
+    known = town.do(0, town.all[0].register(clients({"ada": mine})))
     assert known == [Holder("ada", 1, "site1", theirs)]
-    assert town.do(0, town.all[0].register([("ada", theirs + 5)])) == known
-    assert town.do(1, town.all[1].register([("ada", theirs)])) == [Holder("ada", 0, "site0", theirs + 5)]
-    assert town.do(0, town.all[0].register([("ada", 1)])) == [Holder("ada", 0, "site0", theirs + 5)]
+    assert town.do(0, town.all[0].register(clients({"ada": theirs + 5}))) == known
+    assert town.do(1, town.all[1].register(clients({"ada": theirs}))) == [Holder("ada", 0, "site0", theirs + 5)]
+    assert town.do(0, town.all[0].register(clients({"ada": 1}))) == [Holder("ada", 0, "site0", theirs + 5)]
 
 
 def test_entries_that_nobody_repeats_are_forgotten() -> None:
@@ -233,7 +238,7 @@ def test_entries_that_nobody_repeats_are_forgotten() -> None:
     kept = dict(list(epochs.items())[:10])
     for _ in range(int(ENTRY_KEPT_S / REGISTER_S) + 2):
         town.sim.run(town.sim.now + REGISTER_S)
-        town.do(1, town.all[1].register(kept.items()))
+        town.do(1, town.all[1].register(clients(kept)))
         for one in town.all.values():
             one.expire()
     assert {client_id for one in town.all.values() for client_id in one._entries} == set(kept)

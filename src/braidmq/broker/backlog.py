@@ -75,15 +75,15 @@ class Backlog:
         return [self.pop() for _ in range(len(self._items) - bool(self._feed) + len(self._feed))]
 
     def take(self, wanted: Callable[[Delivery], bool]) -> list[Delivery]:
-        """Takes out those that are wanted; the others keep their order, and a feed its place."""
-        found = [delivery for delivery in self._items if delivery is not FEED and wanted(delivery)]
-        if found:
-            taken = set(map(id, found))
-            self._items = deque(delivery for delivery in self._items if id(delivery) not in taken)
-            self.bytes -= sum(delivery.message.size for delivery in found)
-            self.qos0_count -= sum(not delivery.qos for delivery in found)
-            self._metrics.queued_messages -= len(found)
-        return found
+        """Takes out those that are wanted; the others keep their order, and what is left of a feed its place."""
+        fed = [delivery for delivery in self._feed if wanted(delivery)]
+        self._feed = _without(self._feed, fed)
+        found = [one for one in self._items if (not self._feed if one is FEED else wanted(one))]
+        self._items = _without(self._items, found)
+        self.bytes -= sum(delivery.message.size for delivery in found)
+        self.qos0_count -= sum(not delivery.qos for delivery in found)
+        self._metrics.queued_messages -= len(found)
+        return [*(one for one in found if one is not FEED), *fed]
 
     @property
     def waiting(self) -> Iterable[Delivery]:
@@ -97,3 +97,10 @@ class Backlog:
         """The message of one that waits to be sent again is about to be taken away from it."""
         self.bytes -= delivery.message.size
         self._resend_bytes -= delivery.message.size
+
+
+def _without(deliveries: deque[Delivery], taken: list[Delivery]) -> deque[Delivery]:
+    if not taken:
+        return deliveries
+    ids = set(map(id, taken))
+    return deque(one for one in deliveries if id(one) not in ids)

@@ -21,7 +21,16 @@ from braidmq.broker.message import Delivery, Message
 from braidmq.broker.recorder import Recorder
 from braidmq.broker.retained import Retained, tombstone
 from braidmq.broker.router import Router, Target, filter_cost
-from braidmq.broker.security.identity import Access, Authenticator, Identity, Method, OpenAccess, Origin
+from braidmq.broker.security.identity import (
+    Access,
+    Authenticator,
+    ClientIds,
+    FreeClientIds,
+    Identity,
+    Method,
+    OpenAccess,
+    Origin,
+)
 from braidmq.broker.security.reading import may_read
 from braidmq.broker.session import Session
 from braidmq.broker.shares import ShareGroup, Subscribed
@@ -55,6 +64,7 @@ class Broker(Tick):
         authenticator: Authenticator | None = None,
         methods: Mapping[str, Method] | None = None,
         access: Access | None = None,
+        client_ids: ClientIds | None = None,
         spawn: Callable[[Coroutine[Any, Any, None]], None] = _no_spawn,
         wants_flush: Callable[[], None] = lambda: None,
     ) -> None:
@@ -63,6 +73,7 @@ class Broker(Tick):
         self.authenticator = authenticator
         self.methods: Mapping[str, Method] = methods or {}
         self.access: Access = access or OpenAccess()
+        self.client_ids: ClientIds = client_ids or FreeClientIds()
         self.spawn = spawn
         self.router = Router(self.limits.route_cache_max)
         self.retained = Retained(self.limits)
@@ -79,6 +90,7 @@ class Broker(Tick):
         self.saved_cursors = snapshot.cursors
         """What an earlier process left for the braid."""
         self._restore(snapshot)
+        self._judge_sessions()
         self.ledger = Ledger(self)
         self.ledger.restore(snapshot.writers, snapshot.parts)
         if self.store.dirty or self.recorder.dirty:
@@ -146,9 +158,21 @@ class Broker(Tick):
             if client_id not in self.sessions:
                 return client_id
 
-    def take_up(self, client_id: str, clean_start: bool, expiry_s: int) -> tuple[Session, bool]:
-        """The session for a CONNECT, and whether it was there before; a connection that has it is taken over."""
+    def is_kept_from(self, client_id: str, user: str) -> bool:
+        """Whether the session of a client id is another user's, who keeps it (see `ClientIds`)."""
         session = self.sessions.get(client_id)
+        if session is None or not session.is_foreign(user):
+            return False
+        return session.connection is not None or not self.client_ids.starts_fresh
+
+    def take_up(self, client_id: str, owner: str, clean_start: bool, expiry_s: int) -> tuple[Session, bool]:
+        """The session for a CONNECT, and whether it was there before; a connection that has it is taken over.
+
+        One that is another user's, who does not keep it, ends.
+        """
+        session = self.sessions.get(client_id)
+        if session is not None and session.is_foreign(owner):
+            clean_start = True
         if session is not None and session.connection is not None:
             if clean_start:
                 session.expiry_s = 0  # it ends here, and its will is due (MQTT 5 §3.1.3.2.2)
@@ -163,6 +187,7 @@ class Broker(Tick):
             self.sessions[client_id] = session
             self.metrics.sessions += 1
         was_durable = session.durable
+        session.owner = owner
         session.expiry_s = expiry_s
         if was_durable and not session.durable:
             self._drop_stored(session)
@@ -257,7 +282,7 @@ class Broker(Tick):
 
     def _save(self, session: Session, ends_at: float | None) -> None:
         session.stored = True
-        self.store.save_session(session.row, session.client_id, session.expiry_s, ends_at)
+        self.store.save_session(session.row, session.client_id, session.expiry_s, ends_at, session.owner)
 
     def _drop_stored(self, session: Session) -> None:
         if session.stored:
@@ -280,16 +305,20 @@ class Broker(Tick):
         return new
 
     def unsubscribe(self, session: Session, full_filter: str) -> bool:
-        if session.subscriptions.pop(full_filter, None) is None:
+        if full_filter not in session.subscriptions:
             return False
+        self._pass_on(self._unsubscribe(session, full_filter))
+        return True
+
+    def _unsubscribe(self, session: Session, full_filter: str) -> list[Delivery]:
+        """What it leaves of a shared subscription is for the other members."""
+        del session.subscriptions[full_filter]
         self.router.unsubscribe(session, full_filter)
         session.filter_bytes -= filter_cost(full_filter)
         self.metrics.subscriptions -= 1
         if session.durable:
             self.store.drop_subscription(session.row, full_filter)
-        if full_filter.startswith("$share/"):
-            self._pass_on(session.give_back(full_filter))
-        return True
+        return session.give_back(full_filter) if full_filter.startswith("$share/") else []
 
     def reconfigure(
         self,
@@ -297,6 +326,7 @@ class Broker(Tick):
         authenticator: Authenticator | None,
         methods: Mapping[str, Method],
         access: Access,
+        client_ids: ClientIds,
     ) -> None:
         """Takes new bounds and rules over. Connections that are open keep theirs where they were told of them."""
         self.limits = limits
@@ -306,13 +336,19 @@ class Broker(Tick):
         self.authenticator = authenticator
         self.methods = methods
         self.access = access
+        self.client_ids = client_ids
         self.router.version += 1
-        for connection in self.connections:
+        for connection in list(self.connections):
             session = connection.session
-            if session is not None:
-                free = access.unrestricted(connection.identity, session.client_id)
-                connection.allowed_topics = None if free else set()
-                self.withdraw_forbidden(session, connection.identity)
+            if session is None:
+                continue
+            if not client_ids.allows(connection.identity, connection.origin, session.client_id):
+                text = "this user may not use this client identifier any more"
+                connection.disconnect(Reason.NOT_AUTHORIZED, text)
+                continue
+            free = access.unrestricted(connection.identity, session.client_id)
+            connection.allowed_topics = None if free else set()
+        self._judge_sessions()
 
     def set_recorder(self, recorder: Recorder) -> None:
         """Has this one keep what is published here from now on; called again if it wants other topics."""
@@ -321,17 +357,29 @@ class Broker(Tick):
         self.router.version += 1
         self.router.forget_all()
 
-    def withdraw_forbidden(self, session: Session, identity: Identity) -> None:
-        """Takes from a session what this identity may not have: the rules have changed, or it is somebody else."""
-        for full_filter in list(session.subscriptions):
-            if not may_read(self.access, identity, session.client_id, full_filter):
-                self.log.info("client %r loses its subscription to %r", session.client_id, full_filter)
-                self.unsubscribe(session, full_filter)
-        judged: dict[str, bool] = {}
-        for topic in session.topics_waiting():
-            judged[topic] = may_read(self.access, identity, session.client_id, topic)
-        if not all(judged.values()):
-            session.withdraw({topic for topic, allowed in judged.items() if not allowed})
+    def _judge_sessions(self) -> None:
+        """New rules: every session whose user is known loses what that user may not have any more."""
+        self.withdraw_forbidden(
+            [(session, who) for session in self.sessions.values() if (who := session.last_identity) is not None]
+        )
+
+    def withdraw_forbidden(self, judged: Iterable[tuple[Session, Identity]]) -> None:
+        """Takes from sessions what these identities may not have: the rules have changed, or it is somebody else.
+
+        What they leave of shared subscriptions is passed on when all have been judged: no member gets it that is about
+        to lose its subscription, too.
+        """
+        left: list[Delivery] = []
+        for session, identity in judged:
+            for full_filter in list(session.subscriptions):
+                if not may_read(self.access, identity, session.client_id, full_filter):
+                    self.log.info("client %r loses its subscription to %r", session.client_id, full_filter)
+                    left += self._unsubscribe(session, full_filter)
+            topics = session.topics_waiting()
+            forbidden = {one for one in topics if not may_read(self.access, identity, session.client_id, one)}
+            if forbidden:
+                session.withdraw(forbidden)
+        self._pass_on(left)
 
     # Messages
 

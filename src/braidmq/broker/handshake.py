@@ -7,6 +7,7 @@ from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING
 
+from braidmq.broker.arrival import Arrived
 from braidmq.broker.braid.scope import ScopeError
 from braidmq.broker.limits import FOREVER
 from braidmq.broker.local_topics import is_local
@@ -199,6 +200,8 @@ class Handshake:
         identity = self._step(packet.properties.authentication_data)
         if identity is not None:
             assert self.exchange is not None
+            if identity.owner != connection.identity.owner:
+                raise PacketError(Reason.NOT_AUTHORIZED, "a session cannot be given to another user")
             connection.broker.identify(connection, identity)
             properties = Properties(authentication_method=self.method, authentication_data=self.exchange.final_data)
             connection.send_packet(p.Auth(Reason.SUCCESS, properties))
@@ -211,34 +214,50 @@ class Handshake:
         connect = self.connect
         connection = self.connection
         braid = connection.broker.braid
+        if not self.assigned and not connection.broker.client_ids.allows(
+            identity, connection.origin, connect.client_id
+        ):
+            text = "this user may not use this client identifier"
+            raise self._refused(Reason.CLIENT_IDENTIFIER_NOT_VALID, text)
         if connect.will and not self._may_will(identity, connect.will.topic):
             raise self._refused(Reason.NOT_AUTHORIZED, f"a will for {connect.will.topic!r} is not allowed")
-        self._check_room(self._expiry_s())
+        self._check_room(identity)
         if braid is None or not braid.is_in:
             self._open(identity)
             return
         connection.state = State.AUTHENTICATING
         connection.hold_reading()
-        braid.moves.arrive(connect.client_id, connect.clean_start, partial(self._arrived, identity))
+        braid.moves.arrive(connect.client_id, identity.owner, connect.clean_start, partial(self._arrived, identity))
 
-    def _check_room(self, expiry_s: int) -> None:
+    def _check_room(self, identity: Identity) -> None:
+        """Whether there is a place for the client's session."""
         broker = self.connection.broker
-        if expiry_s and broker.degraded:
+        if broker.is_kept_from(self.connect.client_id, identity.owner):
+            raise self._foreign()
+        if self._expiry_s() and broker.degraded:
             raise self._refused(Reason.SERVER_UNAVAILABLE, "the broker's store cannot be written")
         if self.connect.client_id not in broker.sessions and len(broker.sessions) >= broker.limits.sessions_max:
             raise self._refused(Reason.QUOTA_EXCEEDED, f"{broker.limits.sessions_max} sessions are the bound")
 
-    def _arrived(self, identity: Identity, may_open: bool) -> bool:
-        """No other broker has the client's session any more; or the client itself has gone to one since."""
+    def _foreign(self) -> PacketError:
+        return self._refused(Reason.NOT_AUTHORIZED, "this client identifier has a session of another user")
+
+    def _arrived(self, identity: Identity, arrived: Arrived) -> bool:
+        """The braid has found out where the client's session is; whether it is opened here."""
         connection = self.connection
         if connection.state is not State.AUTHENTICATING:
             return False
-        if not may_open:
+        if arrived is Arrived.ELSEWHERE:
             connection.end(will=False)
             return False
         connection.state = State.CONNECTING
         try:
-            self._check_room(self._expiry_s())
+            if arrived is Arrived.FOREIGN:
+                raise self._foreign()
+            if arrived is Arrived.UNREACHABLE:
+                text = "this client identifier may have a session of another user, at a broker that does not answer"
+                raise self._refused(Reason.SERVER_UNAVAILABLE, text)
+            self._check_room(identity)
             self._open(identity)
         except PacketError as error:
             connection.fail(error)
@@ -253,13 +272,13 @@ class Handshake:
         broker = connection.broker
         client_id = connect.client_id
         expiry_s = self._expiry_s()
-        session, present = broker.take_up(client_id, connect.clean_start, expiry_s)
+        session, present = broker.take_up(client_id, identity.owner, connect.clean_start, expiry_s)
         window = min(connect.properties.receive_maximum or 65535, broker.limits.inflight_max)
         connection.session = session
         connection.aliases_out_max = min(connect.properties.topic_alias_maximum or 0, broker.limits.topic_alias_out_max)
         connection.takes_plain = not connection.aliases_out_max and not connection.packet_max_out
         if present:
-            broker.withdraw_forbidden(session, identity)
+            broker.withdraw_forbidden([(session, identity)])
         session.attach(connection, window)
         broker.attached(session, connect.will)
         broker.identify(connection, identity)

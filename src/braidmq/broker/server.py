@@ -34,6 +34,7 @@ from braidmq.broker.observing.publish_routes import PublishRoutes
 from braidmq.broker.observing.sys_topics import SysTopics
 from braidmq.broker.processing.processing import Processing
 from braidmq.broker.security.authentication import build_access, build_authenticator, build_methods
+from braidmq.broker.security.client_ids import ClientIdRules
 from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.broker.store import MemoryStore, Store
 
@@ -72,6 +73,7 @@ class Server:
                 authenticator=build_authenticator(config),
                 methods=build_methods(config),
                 access=build_access(config),
+                client_ids=ClientIdRules(config.access),
                 spawn=self._spawn,
                 wants_flush=self._flush_soon,
             )
@@ -178,7 +180,7 @@ class Server:
         )
         self.listeners.reload(effective)
         logs.configure(effective.log)
-        self.broker.reconfigure(effective.limits, authenticator, methods, access)
+        self.broker.reconfigure(effective.limits, authenticator, methods, access, ClientIdRules(effective.access))
         self._reload_log(effective)
         self._sys.set_interval(effective.sys_interval_s)
         self._processing.reconfigure(effective.processor, effective.processing, self._recorder)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from braidmq.broker.backlog import NOTHING, Backlog
 from braidmq.broker.limits import FOREVER
 from braidmq.broker.message import Delivery, Message
+from braidmq.broker.security.identity import Identity, is_foreign
 from braidmq.broker.shares import Subscribed
 from braidmq.broker.store import SavedSession
 from braidmq.mqtt.errors import PacketError, malformed, violation
@@ -46,6 +47,7 @@ class Session:
         "filter_bytes",
         "free",
         "inflight",
+        "owner",
         "pump_budget",
         "pump_tick",
         "received",
@@ -68,6 +70,8 @@ class Session:
         self.was_in_order = True
         self.connection: Connection | None = None
         self.expiry_s = 0
+        self.owner: str | None = None
+        """The user whose it is, "" if an anonymous client's; None if an earlier version did not write it down."""
         self.subscriptions: dict[str, Subscribed] = {}
         self.filter_bytes = 0
         self.inflight: dict[int, Delivery] = {}
@@ -88,6 +92,17 @@ class Session:
     def durable(self) -> bool:
         """Whether the session outlives its connection, and so must outlive the process."""
         return self.expiry_s > 0
+
+    @property
+    def last_identity(self) -> Identity | None:
+        """Who has it, or had it last; None if that is not known."""
+        if self.connection is not None:
+            return self.connection.identity
+        return None if self.owner is None else Identity(self.owner or None)
+
+    def is_foreign(self, user: str) -> bool:
+        """Whether it belongs to another user than this one."""
+        return is_foreign(self.owner, user)
 
     @property
     def never_ends(self) -> bool:
@@ -378,6 +393,7 @@ class Session:
     def restore(self, saved: SavedSession) -> None:
         """Takes up what was in the store: under way where it has a packet id, waiting where it has none."""
         self.received = saved.received
+        self.owner = saved.owner
         self.stored = True
         waiting = Backlog(self.broker.metrics)
         for one in saved.deliveries:

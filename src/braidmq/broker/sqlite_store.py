@@ -18,12 +18,12 @@ import msgspec
 
 from braidmq.broker.message import Delivery, Message
 from braidmq.broker.shares import Subscribed
-from braidmq.broker.store import SavedDelivery, SavedSession, Snapshot, StoreError
+from braidmq.broker.store import SavedDelivery, SavedSession, SavedWill, Snapshot, StoreError
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.wire import string
 
 FILE_NAME: Final = "braidmq.sqlite"
-VERSION: Final = 3
+VERSION: Final = 4
 
 _SCHEMA: Final = """
 CREATE TABLE session (
@@ -63,12 +63,16 @@ CREATE TABLE part (
     PRIMARY KEY (writer, number)
 );
 """
-_STEPS: Final = (_SCHEMA, _SINCE_2, _SINCE_3)
+_SINCE_4: Final = """
+ALTER TABLE session ADD COLUMN owner TEXT;
+ALTER TABLE will ADD COLUMN owner TEXT;
+"""
+_STEPS: Final = (_SCHEMA, _SINCE_2, _SINCE_3, _SINCE_4)
 """What each version has more than the one before it."""
 
 _SAVE_SESSION: Final = (
-    "INSERT INTO session VALUES (?, ?, ?, ?) "
-    "ON CONFLICT (id) DO UPDATE SET expiry_s = excluded.expiry_s, ends_at = excluded.ends_at"
+    "INSERT INTO session VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) "
+    "DO UPDATE SET expiry_s = excluded.expiry_s, ends_at = excluded.ends_at, owner = excluded.owner"
 )
 _DROP_SESSION: Final = (
     "DELETE FROM session WHERE id = ?",
@@ -88,7 +92,7 @@ _SAVE_RECEIVED: Final = "INSERT OR IGNORE INTO received VALUES (?, ?)"
 _DROP_RECEIVED: Final = "DELETE FROM received WHERE session = ? AND packet_id = ?"
 _SAVE_RETAINED: Final = "INSERT OR REPLACE INTO retained VALUES (?, ?, ?, ?, ?, ?, ?)"
 _DROP_RETAINED: Final = "DELETE FROM retained WHERE topic = ?"
-_SAVE_WILL: Final = "INSERT OR REPLACE INTO will VALUES (?, ?, ?)"
+_SAVE_WILL: Final = "INSERT OR REPLACE INTO will VALUES (?, ?, ?, ?)"
 _DROP_WILL: Final = "DELETE FROM will WHERE client_id = ?"
 _SAVE_SENT: Final = "INSERT OR REPLACE INTO sent VALUES (?, ?)"
 _DROP_SENT: Final = "DELETE FROM sent WHERE position <= ?"
@@ -185,8 +189,8 @@ class SqliteStore:
         self._last_session += 1
         return self._last_session
 
-    def save_session(self, row: int, client_id: str, expiry_s: int, ends_at: float | None) -> None:
-        self._change(_SAVE_SESSION, (row, client_id, expiry_s, ends_at))
+    def save_session(self, row: int, client_id: str, expiry_s: int, ends_at: float | None, owner: str | None) -> None:
+        self._change(_SAVE_SESSION, (row, client_id, expiry_s, ends_at, owner))
 
     def drop_session(self, row: int) -> None:
         for sql in _DROP_SESSION:
@@ -244,8 +248,8 @@ class SqliteStore:
     def drop_retained(self, topic: str) -> None:
         self._change(_DROP_RETAINED, (topic,))
 
-    def save_will(self, client_id: str, will: Will, due_at: float | None) -> None:
-        self._change(_SAVE_WILL, (client_id, msgspec.msgpack.encode(will), due_at))
+    def save_will(self, client_id: str, will: Will, due_at: float | None, owner: str | None) -> None:
+        self._change(_SAVE_WILL, (client_id, msgspec.msgpack.encode(will), due_at, owner))
 
     def drop_will(self, client_id: str) -> None:
         self._change(_DROP_WILL, (client_id,))
@@ -320,9 +324,9 @@ class SqliteStore:
             for topic, payload, qos, sender, forward, expires_at, at in self._db.execute("SELECT * FROM retained")
         ]
 
-    def _load_wills(self) -> dict[str, tuple[Will, float | None]]:
+    def _load_wills(self) -> list[SavedWill]:
         rows = self._db.execute("SELECT * FROM will")
-        return {client_id: (msgspec.msgpack.decode(will, type=Will), due_at) for client_id, will, due_at in rows}
+        return [SavedWill(one, msgspec.msgpack.decode(will, type=Will), *rest) for one, will, *rest in rows]
 
 
 def _lock(folder: Path) -> int:

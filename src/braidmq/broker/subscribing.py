@@ -63,15 +63,15 @@ class New(NamedTuple):
     """What a SUBSCRIBE has made, and is to be answered when it has taken effect."""
 
     answer: p.Suback
-    retained: list[tuple[Message, Subscribed]]
-    """What is kept here, of filters for which nobody else is to be asked."""
+    retained: list[tuple[str, Subscribed, list[Message]]]
+    """By filter: what is kept here, where nobody else is to be asked."""
     asks: list[tuple[Ask, int]]
     """Questions to the other brokers, and how many messages are kept here for each."""
     demands: list[tuple[str, Subscribed]]
 
     @property
     def kept_count(self) -> int:
-        return len(self.retained) + sum(count for _, count in self.asks)
+        return sum(len(messages) for *_, messages in self.retained) + sum(count for _, count in self.asks)
 
 
 def _note(
@@ -91,7 +91,7 @@ def _note(
         if ask is not None:
             new.asks.append((ask, len(messages)))
     else:
-        new.retained.extend((message, subscribed) for message in messages)
+        new.retained.append((topic_filter, subscribed, messages))
 
 
 def _answer(connection: Connection, session: Session, new: New) -> None:
@@ -106,10 +106,15 @@ def _answer(connection: Connection, session: Session, new: New) -> None:
     retained = new.retained
     if braid is not None:
         for topic_filter, subscribed in new.demands:
-            messages = braid.demand.retained(session, topic_filter, subscribed)
-            retained += ((message, subscribed) for message in messages)
-    if retained:
-        session.deliver_retained(retained)
+            retained.append((topic_filter, subscribed, braid.demand.retained(session, topic_filter, subscribed)))
+    wanted = [
+        (message, subscribed)
+        for topic_filter, subscribed, messages in retained
+        if topic_filter in session.subscriptions  # the client, or a new access rule, may have ended it meanwhile
+        for message in messages
+    ]
+    if wanted:
+        session.deliver_retained(wanted)
     for ask, _ in new.asks:
         ask.go()
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from braidmq.broker.local_topics import is_local
 from braidmq.broker.message import message_of
+from braidmq.broker.security.identity import Identity
+from braidmq.broker.store import SavedWill
 from braidmq.mqtt.packets import Will
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ class Wills:
         if will is None:
             self._drop(session.client_id)
         elif not self._broker.degraded:
-            self._save(session.client_id, will, None)
+            self._save(session, will, None)
 
     def settle(self, session: Session, publish: bool) -> None:
         """The connection is gone: its will is off, or due at once, or waits for its delay."""
@@ -44,7 +46,7 @@ class Wills:
             self._drop(session.client_id)
         elif delay_s and session.durable:
             due_at = self._broker.now() + delay_s
-            self._save(session.client_id, will, due_at)
+            self._save(session, will, due_at)
             self._wait(session, due_at)
         else:
             self.due(session)
@@ -54,20 +56,20 @@ class Wills:
         self._cancel(session)
         will, session.will = session.will, None
         if will is not None:
-            self._publish(session.client_id, will)
+            self._publish(session.client_id, will, session.owner)
 
-    def restore(self, wills: dict[str, tuple[Will, float | None]]) -> None:
+    def restore(self, wills: list[SavedWill]) -> None:
         """Takes up the wills of an earlier process; clients that were connected to it left when it ended."""
         broker = self._broker
-        for client_id, (will, was_due_at) in wills.items():
-            due_at = was_due_at
+        for saved in wills:
+            client_id, will, due_at = saved.client_id, saved.will, saved.due_at
             self._stored.add(client_id)
             if due_at is None:
                 due_at = broker.now() + (will.properties.will_delay_interval or 0)
-                self._save(client_id, will, due_at)
+                broker.store.save_will(client_id, will, due_at, saved.owner)
             session = broker.sessions.get(client_id)
             if session is None or due_at <= broker.now():
-                self._publish(client_id, will)
+                self._publish(client_id, will, saved.owner)
             else:
                 session.will = will
                 self._wait(session, due_at)
@@ -80,19 +82,23 @@ class Wills:
             session.will_timer.cancel()
             session.will_timer = None
 
-    def _publish(self, client_id: str, will: Will) -> None:
+    def _publish(self, client_id: str, will: Will, owner: str | None) -> None:
+        """The rules may be others by now than those under which the client connected."""
         broker = self._broker
         self._drop(client_id)
         if is_local(will.topic):
             return  # no client may publish there
+        if owner is not None and not broker.access.may_will(Identity(owner or None), client_id, will.topic):
+            broker.log.info("the will of client %r for %r is no longer allowed", client_id, will.topic)
+            return
         message = message_of(will, client_id, broker.now(), broker.limits.message_expiry_max_s)
         if broker.degraded or (will.payload and not broker.retained.fits(message)):
             message.retain = False  # it is told, if it cannot be kept
         broker.publish(message)
 
-    def _save(self, client_id: str, will: Will, due_at: float | None) -> None:
-        self._stored.add(client_id)
-        self._broker.store.save_will(client_id, will, due_at)
+    def _save(self, session: Session, will: Will, due_at: float | None) -> None:
+        self._stored.add(session.client_id)
+        self._broker.store.save_will(session.client_id, will, due_at, session.owner)
 
     def _drop(self, client_id: str) -> None:
         if client_id in self._stored:

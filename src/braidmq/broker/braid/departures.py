@@ -35,6 +35,7 @@ from braidmq.broker.session import Session
 from braidmq.broker.shares import Subscribed
 from braidmq.host import Address, CallError, Message, Reply, Service, handles
 from braidmq.mqtt.reasons import Reason
+from braidmq.mqtt.topics import matches
 
 if TYPE_CHECKING:
     from braidmq.broker.braid.braid import Braid
@@ -74,6 +75,8 @@ class Answer(IntEnum):
     ELSEWHERE = 4
     UNKNOWN = 5
     """There is no session, and the client was never here since this broker has started."""
+    FOREIGN = 6
+    """It is another user's, who keeps it."""
 
 
 class GiveUp(Message, frozen=True, array_like=True, gc=False):
@@ -86,12 +89,25 @@ class GiveUp(Message, frozen=True, array_like=True, gc=False):
     clean: bool
     cluster: str = ""
     """Where I am: what must stay in a cluster that I am not in does not move to me."""
+    user: str = ""
+    """Who the client is."""
 
 
 class GivenUp(Message, frozen=True, array_like=True, gc=False):
     answer: Answer
     expiry_s: int = 0
     holder: Holder | None = None
+
+
+class AskKept(Message, frozen=True, array_like=True, gc=False):
+    """A client of this user has come to me. Do you keep a session of another user under its client id?"""
+
+    client_id: str
+    user: str
+
+
+class IsKept(Message, frozen=True, array_like=True, gc=False):
+    is_kept: bool
 
 
 class FetchSubscriptions(Message, frozen=True, array_like=True, gc=False):
@@ -174,6 +190,8 @@ class Departures(Service):
         self._host = braid.host
         self._marks = marks
         self._by_client: dict[str, Departure] = {}
+        self.is_coming: Callable[[str, str], bool]
+        """Whether a session of a client id is just coming here, for another user than this one."""
         self.is_arriving: Callable[[GiveUp], Answer | None]
         """Asks the one side that takes sessions whether this one is just coming."""
         self.has_served: Callable[[str], bool]
@@ -191,6 +209,21 @@ class Departures(Service):
 
     # Requests
 
+    @handles(AskKept)
+    def on_ask_kept(self, _origin: Address, asked: AskKept) -> IsKept:
+        return IsKept(self.keeps_from(asked.client_id, asked.user))
+
+    def keeps_from(self, client_id: str, user: str) -> bool:
+        """Whether a session, here or under way, is kept from a user since it is another's; if not, it ends."""
+        session = self._broker.sessions.get(client_id)
+        if session is None or not session.is_foreign(user):
+            return self.is_coming(client_id, user)
+        if self.under_way(client_id) or self._broker.is_kept_from(client_id, user):
+            return True
+        self._broker.end_session(session)
+        self._broker.flush()
+        return False
+
     @handles(GiveUp)
     def on_give_up(self, origin: Address, asked: GiveUp) -> Reply:
         client_id = asked.client_id
@@ -198,6 +231,8 @@ class Departures(Service):
         if departure is not None and departure.move == asked.move:
             departure.heard_at = self._host.now()
             return GivenUp(Answer.GIVEN, departure.expiry_s)
+        if self.keeps_from(client_id, asked.user):
+            return GivenUp(Answer.FOREIGN)
         coming = self.is_arriving(asked)
         if coming is not None:
             return GivenUp(coming)
@@ -326,10 +361,11 @@ class Departures(Service):
         session, relay = departure.session, departure.relay
         if session is not None and self._broker.sessions.get(client_id) is session:
             if relay is not None and not self.is_aside(client_id):
-                subscribe_all(self._broker, session, departure.subscriptions)
+                subscribe_all(self._broker, session, session.subscriptions)
                 for one in relay.waiting:
                     d = one.delivery
-                    session.deliver(d.message, d.qos, d.retain, d.ids, d.group)
+                    if _is_wanted(session, d.message.topic, d.group):
+                        session.deliver(d.message, d.qos, d.retain, d.ids, d.group)
             if session.connection is None:
                 self._broker.expire_detached(session)
         if relay is not None:
@@ -390,7 +426,11 @@ class Departures(Service):
         return None if self._broker.degraded else Taken()
 
     def deliver(self, session: Session, items: tuple[Moved, ...]) -> None:
-        """Gives late publications to a session that can tell whether it has had them."""
+        """Gives late publications to a session that can tell whether it has had them.
+
+        What it no longer subscribes to it does not get: its client may have unsubscribed since it came, or the rules
+        here do not let it read what it could read there.
+        """
         if isinstance(session, RoamingSession) and not session.looks_at_marks:
             return
         if not isinstance(session, RoamingSession | Relay):
@@ -398,7 +438,7 @@ class Departures(Service):
         now = self._broker.now()
         for item in items:
             message = delivery_of(item, now).message
-            if not message.expired(now):
+            if not message.expired(now) and _is_wanted(session, item.topic, item.group):
                 self._marks.current = item.mark
                 session.deliver(message, item.qos, item.retain, item.ids, item.group)
         self._marks.current = None
@@ -412,6 +452,15 @@ class Departures(Service):
         await self._host.sleep(TAIL_S)
         if self._by_client.get(client_id) is departure:
             self.end(client_id, None)
+
+
+def _is_wanted(session: Session, topic: str, group: str) -> bool:
+    """Whether a session still subscribes to what it is late to get. A relay takes all: its session is asked later."""
+    if isinstance(session, Relay):
+        return True
+    if group:
+        return group in session.subscriptions
+    return any(matches(one, topic) for one in session.subscriptions if not one.startswith("$share/"))
 
 
 def _may_go(moved: Moved, departure: Departure) -> bool:

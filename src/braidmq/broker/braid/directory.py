@@ -13,15 +13,21 @@ Entries are soft. A claim (at CONNECT) is answered with who was there before and
 what they have now and then, so that what a crash took away comes back, and learn who has overtaken them. Each keeper
 sends a copy of what it is told to the neighbour that will inherit from it. A keeper that does not answer is passed by:
 its heir is asked instead. Two claims that met different keepers are told apart by their epochs, which follow the clock.
+
+An entry says whose the session is. The claim of another user changes nothing: whoever makes it is told of the holder,
+asks there whether it has the session still, and only then claims it over that holder. Where a partition has let two
+users have the same client id after all, the one who came first keeps it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import msgspec
 
 from braidmq.broker.braid.arcs import HIGH, LOW, Arc, Arcs, is_inside, place_of, stand_of
+from braidmq.broker.security.identity import is_foreign
 from braidmq.host import Address, CallError, Host, Message, Reply, Service, handles
 from braidmq.keys import Key
 from braidmq.overlay.overlay import Overlay
@@ -60,12 +66,17 @@ WARM_MAX = 64
 
 
 class Holder(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Who has a client id, and since when: of two the one with the higher epoch."""
+    """Who has a client id, since when, and for which user: of two the one with the higher epoch."""
 
     client_id: str
     address: Address
     name: str
     epoch: int
+    owner: str = ""
+
+    def is_contested(self, name: str, owner: str) -> bool:
+        """Whether another broker has a session of another user under the same client id."""
+        return name != self.name and bool(owner) and is_foreign(self.owner, owner)
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -85,6 +96,9 @@ class Claim(Message, frozen=True, array_like=True, gc=False):
     epoch: int
     claim: int
     stands_in: bool
+    owner: str = ""
+    over: int = 0
+    """The epoch of a holder for another user who has said that it has nothing any more."""
 
 
 class Claimed(Message, frozen=True, array_like=True, gc=False):
@@ -93,13 +107,23 @@ class Claimed(Message, frozen=True, array_like=True, gc=False):
     epoch: int
     before: Holder | None
     earlier: Holder | None
+    is_foreign: bool = False
+    """It is another user's, whose holder is told in `before`; nothing was changed."""
+
+
+class Client(NamedTuple):
+    """A client that a broker has."""
+
+    client_id: str
+    epoch: int
+    owner: str
 
 
 class Register(Message, frozen=True, array_like=True, gc=False):
-    """These clients are here still: (client id, epoch)."""
+    """These clients are here still."""
 
     name: str
-    clients: tuple[tuple[str, int], ...]
+    clients: tuple[Client, ...]
     stands_in: bool
 
 
@@ -205,7 +229,7 @@ class Directory(Service):
 
     # Claiming and registering
 
-    async def claim(self, client_id: str) -> Claimed | None:
+    async def claim(self, client_id: str, owner: str = "", over: int = 0) -> Claimed | None:
         """Makes this broker the holder of a client id; who was it before. None if no keeper answered."""
         place = place_of(client_id)
         epoch = int(self._now() * 1000)
@@ -216,7 +240,7 @@ class Directory(Service):
             if arc is None:
                 return None
             stands_in = self.arcs.is_silent(arc.keeper)
-            answer = await self._ask(arc, Claim(client_id, self.name, epoch, number, stands_in))
+            answer = await self._ask(arc, Claim(client_id, self.name, epoch, number, stands_in, owner, over))
             if isinstance(answer, Claimed):
                 return answer
             if isinstance(answer, Again):
@@ -228,29 +252,29 @@ class Directory(Service):
                 return None
         return None
 
-    async def register(self, clients: Iterable[tuple[str, int]]) -> list[Holder] | None:
+    async def register(self, clients: Iterable[Client]) -> list[Holder] | None:
         """Repeats what this broker holds; what others know otherwise. None if a keeper did not answer."""
-        left = dict(clients)
+        left = {client.client_id: client for client in clients}
         others: list[Holder] = []
         for _ in range(REGISTER_ROUNDS):
-            groups: dict[Key, tuple[Arc, list[tuple[str, int]]]] = {}
-            for client_id, epoch in left.items():
+            groups: dict[Key, tuple[Arc, list[Client]]] = {}
+            for client_id, client in left.items():
                 arc = await self.arcs.find(place_of(client_id))
                 if arc is not None:
-                    groups.setdefault(arc.low, (arc, []))[1].append((client_id, epoch))
+                    groups.setdefault(arc.low, (arc, []))[1].append(client)
             for arc, group in groups.values():
                 for start in range(0, len(group), PAGE_MAX):
                     answer = await self._register_page(arc, group[start : start + PAGE_MAX])
                     if answer is not None:
                         others += answer.others
-                        for client_id, _ in group[start : start + PAGE_MAX]:
+                        for client_id, *_ in group[start : start + PAGE_MAX]:
                             if client_id not in answer.not_mine:
                                 del left[client_id]
             if not left:
                 return others
         return None
 
-    async def _register_page(self, arc: Arc, page: list[tuple[str, int]]) -> Registered | None:
+    async def _register_page(self, arc: Arc, page: list[Client]) -> Registered | None:
         answer = await self._ask(arc, Register(self.name, tuple(page), self.arcs.is_silent(arc.keeper)))
         if isinstance(answer, Again):
             await self.host.sleep(AGAIN_S)
@@ -325,9 +349,12 @@ class Directory(Service):
         old = self._entries.get(claim.client_id)
         if old is not None and old.claim == claim.claim:  # the answer got lost
             return Claimed(old.holder.epoch, old.before, old.earlier)
+        if old is not None and is_foreign(old.holder.owner, claim.owner) and claim.over != old.holder.epoch:
+            return Claimed(old.holder.epoch, old.holder, None, is_foreign=True)
         epoch = claim.epoch if old is None else max(claim.epoch, old.holder.epoch + 1)
         before, earlier = (None, None) if old is None else (old.holder, old.before)
-        entry = Entry(Holder(claim.client_id, origin, claim.name, epoch), claim.claim, before, earlier)
+        holder = Holder(claim.client_id, origin, claim.name, epoch, claim.owner)
+        entry = Entry(holder, claim.claim, before, earlier)
         self._keep(entry)
         self._copy([entry])
         return Claimed(epoch, before, earlier)
@@ -339,16 +366,19 @@ class Directory(Service):
         others: list[Holder] = []
         not_mine: list[str] = []
         kept: list[Entry] = []
-        for client_id, epoch in told.clients:
+        for client_id, epoch, owner in told.clients:
             old = self._entries.get(client_id)
             if not told.stands_in and not self._is_mine(place_of(client_id)):
                 not_mine.append(client_id)
                 continue
             if old is not None and (old.holder.name != told.name or old.holder.epoch != epoch):
                 others.append(old.holder)
-            if old is None or epoch > old.holder.epoch or old.holder.name == told.name:
-                highest = epoch if old is None else max(epoch, old.holder.epoch)
-                holder = Holder(client_id, origin, told.name, highest)
+            highest = epoch if old is None else max(epoch, old.holder.epoch)
+            is_new = old is None or epoch > old.holder.epoch or old.holder.name == told.name
+            if old is not None and old.holder.is_contested(told.name, owner):  # the one who came first has it
+                highest, is_new = epoch, epoch < old.holder.epoch
+            if is_new:
+                holder = Holder(client_id, origin, told.name, highest, owner)
                 same = old is not None and old.holder == holder
                 entry = old if same and old is not None else Entry(holder)
                 self._keep(entry)

@@ -28,9 +28,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from braidmq.broker.arrival import Arrived
 from braidmq.broker.braid.departures import (
     CONFIRM_S,
     Answer,
+    AskKept,
     Deleted,
     Departures,
     Done,
@@ -38,10 +40,11 @@ from braidmq.broker.braid.departures import (
     FetchSubscriptions,
     GivenUp,
     GiveUp,
+    IsKept,
     State,
     Subscriptions,
 )
-from braidmq.broker.braid.directory import Directory, Holder
+from braidmq.broker.braid.directory import Claimed, Directory, Holder
 from braidmq.broker.braid.roaming import (
     Horizon,
     Marks,
@@ -54,6 +57,7 @@ from braidmq.broker.braid.roaming import (
 )
 from braidmq.broker.braid.strays import Strays
 from braidmq.broker.router import filter_cost
+from braidmq.broker.security.identity import is_foreign
 from braidmq.broker.shares import Subscribed
 from braidmq.host import Address, CallError, Message
 from braidmq.mqtt.topics import split_share
@@ -101,22 +105,25 @@ class Served(NamedTuple):
 class Arrival:
     """A CONNECT that waits for its session. `done` says whether the client is still there, and served now."""
 
-    def __init__(self, client_id: str, clean: bool, done: Callable[[bool], bool]) -> None:
+    def __init__(self, client_id: str, user: str, clean: bool, done: Callable[[Arrived], bool]) -> None:
         self.client_id = client_id
+        self.user = user
         self.clean = clean
+        self.is_contested = False
+        """Whether the session may be another user's: then the client is not served before that is known."""
         self.epoch = 0
         self.ends_at = 0.0
         self.is_late = False
         """The client was served before its session had come."""
-        self._done: Callable[[bool], bool] | None = done
+        self._done: Callable[[Arrived], bool] | None = done
 
     @property
     def is_over(self) -> bool:
         return self._done is None
 
-    def end(self, may_open: bool) -> bool:
+    def end(self, arrived: Arrived) -> bool:
         done, self._done = self._done, None
-        return done is not None and done(may_open)
+        return done is not None and done(arrived)
 
 
 class Moves:
@@ -128,6 +135,7 @@ class Moves:
         self._directory = directory
         self.marks = Marks()
         self.departures = Departures(braid, self.marks)
+        self.departures.is_coming = self._is_coming
         self.departures.is_arriving = self._is_arriving
         self.departures.has_served = self._has_served
         self.taken = 0
@@ -164,10 +172,9 @@ class Moves:
 
     # A client connects
 
-    def arrive(self, client_id: str, clean: bool, done: Callable[[bool], bool]) -> None:
-        """Brings the client's session here, if it has one. Calls when it may be opened: with False if the client has
-        come to another broker since."""
-        self._host.spawn(self._arrive(Arrival(client_id, clean, done)))
+    def arrive(self, client_id: str, user: str, clean: bool, done: Callable[[Arrived], bool]) -> None:
+        """Brings the client's session here, if it has one. Calls when it may be opened, or that it may not."""
+        self._host.spawn(self._arrive(Arrival(client_id, user, clean, done)))
 
     async def _arrive(self, arrival: Arrival) -> None:
         client_id = arrival.client_id
@@ -183,7 +190,7 @@ class Moves:
         self._open(arrival)
 
     def _open(self, arrival: Arrival) -> None:
-        if arrival.end(True):
+        if arrival.end(Arrived.HERE):
             self.served.pop(arrival.client_id, None)
             self.served[arrival.client_id] = Served(self._host.now(), arrival.clean)
             if len(self.served) > SERVED_MAX:
@@ -201,6 +208,9 @@ class Moves:
             if left_s > 0:
                 await self._host.sleep(left_s)
                 continue
+            if arrival.is_contested:
+                arrival.end(Arrived.UNREACHABLE)
+                return
             if arrival.epoch or self.strays.is_aside(arrival.client_id):
                 self.strays.shelve(arrival.client_id)
             arrival.is_late = True
@@ -208,7 +218,12 @@ class Moves:
 
     async def _settle(self, arrival: Arrival) -> None:
         client_id = arrival.client_id
-        claimed = await self._directory.claim(client_id)
+        claimed = await self._directory.claim(client_id, arrival.user)
+        if claimed is not None and claimed.is_foreign:
+            claimed = await self._claim_over(arrival, claimed)
+        if arrival.is_over or self.departures.keeps_from(client_id, arrival.user):
+            arrival.end(Arrived.FOREIGN)
+            return
         if claimed is None:  # registering will find out
             self.epochs[client_id] = max(int(self._broker.now() * 1000), self.epochs.get(client_id, 0))
             if self.strays.is_aside(client_id):
@@ -233,6 +248,30 @@ class Moves:
             else:
                 self.strays.shelve(client_id)
 
+    async def _claim_over(self, arrival: Arrival, claimed: Claimed) -> Claimed | None:
+        """Another user has the client id, so the directory says: claims it if its holder has nothing any more."""
+        holder = claimed.before
+        assert holder is not None
+        arrival.is_contested = True
+        self._extend(arrival, 2 * MOVE_WAIT_S)
+        is_kept = await self.is_kept(holder, arrival.user)
+        if is_kept is None:
+            arrival.end(Arrived.UNREACHABLE)
+            return None
+        again = None if is_kept else await self._directory.claim(arrival.client_id, arrival.user, holder.epoch)
+        if is_kept or (again is not None and again.is_foreign):
+            arrival.end(Arrived.FOREIGN)
+            return None
+        arrival.is_contested = False
+        return again
+
+    async def is_kept(self, holder: Holder, user: str) -> bool | None:
+        """Whether a broker keeps a session from this user, since it is another one's; None if it does not answer."""
+        if holder.name == self._name:
+            return self.departures.keeps_from(holder.client_id, user)
+        answer = await self.ask(holder.address, AskKept(holder.client_id, user), MOVE_WAIT_S)
+        return answer.is_kept if isinstance(answer, IsKept) else None
+
     async def _bring(self, arrival: Arrival, holder: Holder) -> Answer | None:
         """Brings the session from a broker; its answer, None if it gave none or stopped in the middle."""
         client_id = arrival.client_id
@@ -247,7 +286,9 @@ class Moves:
                 holder = answer.holder
                 continue
             if answer.answer is Answer.NEWER:
-                self._lose(arrival)
+                self._lose(arrival, Arrived.ELSEWHERE)
+            elif answer.answer is Answer.FOREIGN:
+                self._lose(arrival, Arrived.FOREIGN)
             elif answer.answer is Answer.GIVEN:
                 return Answer.GIVEN if await self._fetch(arrival, holder, move, answer.expiry_s) else None
             elif answer.answer is Answer.NOTHING:
@@ -260,7 +301,7 @@ class Moves:
 
     def _give_up(self, move: int, arrival: Arrival) -> GiveUp:
         cluster = self._braid.clusters.own
-        return GiveUp(move, arrival.client_id, self._name, arrival.epoch, arrival.clean, cluster)
+        return GiveUp(move, arrival.client_id, self._name, arrival.epoch, arrival.clean, cluster, arrival.user)
 
     async def _ask_to_give_up(self, arrival: Arrival, to: Address, asked: GiveUp) -> GivenUp | None:
         while True:
@@ -292,6 +333,7 @@ class Moves:
         if subscriptions is None:
             return False
         session = RoamingSession(broker, client_id, broker.store.next_row(), expiry_s, self.marks)
+        session.owner = arrival.user
         subscribe_all(broker, session, subscriptions)
         await self._until_effective(arrival, subscriptions)
         fetched = await self._fetch_state(arrival, giver.address, move)
@@ -353,7 +395,9 @@ class Moves:
 
     async def fetch_rest(self, client_id: str, giver: Address) -> tuple[int, list[Moved]] | None:
         """What another broker still has of a client whose session is here, and the name of the move."""
-        arrival = Arrival(client_id, False, lambda _may_open: False)
+        session = self._broker.sessions.get(client_id)
+        user = (session.owner if session is not None else None) or ""
+        arrival = Arrival(client_id, user, False, lambda _arrived: False)
         arrival.epoch = self.epochs.get(client_id, 0)
         move = self._host.chance.getrandbits(62)
         answer = await self._ask_to_give_up(arrival, giver, self._give_up(move, arrival))
@@ -429,13 +473,17 @@ class Moves:
             return Answer.NEWER
         if arrival is not None:
             if arrival.epoch:
-                self._lose(arrival)
+                self._lose(arrival, Arrived.ELSEWHERE)
             return Answer.BUSY
         self.epochs.pop(client_id, None)
         self.came_from.pop(client_id, None)
         return None
 
-    def _lose(self, arrival: Arrival) -> None:
-        """The client has come to another broker since."""
+    def _is_coming(self, client_id: str, user: str) -> bool:
+        arrival = self.arriving.get(client_id)
+        return arrival is not None and not arrival.is_contested and is_foreign(arrival.user, user)
+
+    def _lose(self, arrival: Arrival, arrived: Arrived) -> None:
+        """The client is not served here: it has come to another broker since, or may not have the session."""
         self.epochs.pop(arrival.client_id, None)
-        arrival.end(False)
+        arrival.end(arrived)

@@ -145,7 +145,17 @@ class RoamingSession(Session):
         broker = session.broker
         roaming = cls(broker, session.client_id, session.row, session.expiry_s, marks)
         roaming._horizon, roaming._gathered = horizon, None
-        for name in ("stored", "subscriptions", "filter_bytes", "inflight", "released", "received", "backlog", "will"):
+        for name in (
+            "stored",
+            "owner",
+            "subscriptions",
+            "filter_bytes",
+            "inflight",
+            "released",
+            "received",
+            "backlog",
+            "will",
+        ):
             setattr(roaming, name, getattr(session, name))
         expiry, will = session.expiry_timer, session.will_timer
         if expiry is not None:

@@ -11,12 +11,14 @@ already sent under a packet id: it may have received them.
 
 from __future__ import annotations
 
+import logging
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from braidmq.broker.braid.departures import CONFIRM_S, Done
-from braidmq.broker.braid.directory import REGISTER_S, Directory, Holder
+from braidmq.broker.braid.directory import REGISTER_S, Client, Directory, Holder
 from braidmq.broker.braid.roaming import Moved, delivery_of, state_of, subscribe_all, unsubscribe_all
+from braidmq.broker.security.identity import is_foreign
 from braidmq.broker.session import Session
 from braidmq.host import Address, CallError, Message, Reply, Service, handles
 from braidmq.mqtt.reasons import Reason
@@ -36,12 +38,15 @@ UNKNOWN_EPOCH = 1
 
 CALL_TIMEOUT_S = 1.0
 
+_log = logging.getLogger("braidmq.braid")
+
 
 class Offer(Message, frozen=True, array_like=True, gc=False):
     """I have a session of this client, who is with you."""
 
     client_id: str
     name: str
+    owner: str = ""
 
 
 class Interest(IntEnum):
@@ -139,18 +144,19 @@ class Strays(Service):
             await self._register()
 
     async def _register(self) -> None:
-        clients: dict[str, int] = {}
+        clients: dict[str, Client] = {}
         for client_id, session in self._broker.sessions.items():
             if client_id in self._moves.arriving or self._moves.departures.under_way(client_id):
                 continue
             if session.connection is not None:
                 self._moves.epochs.setdefault(client_id, int(self._broker.now() * 1000))
-            clients[client_id] = self._moves.epochs.get(client_id, UNKNOWN_EPOCH)
+            epoch = self._moves.epochs.get(client_id, UNKNOWN_EPOCH)
+            clients[client_id] = Client(client_id, epoch, session.owner or "")
         for memory in (self._moves.epochs, self._moves.came_from):
             for client_id in list(memory):
                 if client_id not in self._broker.sessions and client_id not in self._moves.arriving:
                     del memory[client_id]
-        others = await self._directory.register(clients.items()) if clients else []
+        others = await self._directory.register(clients.values()) if clients else []
         if others is None:
             return
         for holder in others:
@@ -159,10 +165,14 @@ class Strays(Service):
         for client_id in [one for one in self._aside if one in clients and one not in elsewhere]:
             self.take_back(client_id)
 
-    def _compare(self, holder: Holder, epoch: int) -> None:
+    def _compare(self, holder: Holder, client: Client) -> None:
         """The directory knows a client otherwise than this broker did when it asked."""
-        client_id = holder.client_id
+        client_id, epoch, owner = client
         if client_id in self._moves.arriving or self._moves.epochs.get(client_id, UNKNOWN_EPOCH) != epoch:
+            return
+        if holder.is_contested(self._braid.name, owner):
+            if holder.epoch <= epoch:
+                self._host.spawn(self._give_way(holder, client))
             return
         if holder.name == self._braid.name:
             self._moves.epochs[client_id] = max(epoch, holder.epoch)
@@ -171,6 +181,19 @@ class Strays(Service):
         elif client_id not in self._fetching:
             self._fetching[client_id] = None
             self._host.spawn(self._fetch_left_behind(client_id, holder))
+
+    async def _give_way(self, holder: Holder, client: Client) -> None:
+        """Another user had the client id first, at a broker that could not be asked when it was taken here."""
+        if await self._moves.is_kept(holder, client.owner) is not True:
+            return
+        session = self._broker.sessions.get(client.client_id)
+        if session is None or session.owner != client.owner:
+            return
+        _log.warning("client %r of user %r has to go: another user had its identifier first", *client[::2])
+        if session.connection is not None:
+            text = "this client identifier has a session of another user"
+            session.connection.disconnect(Reason.NOT_AUTHORIZED, text)
+        self._broker.end_session(session)
 
     def _set_aside(self, holder: Holder) -> None:
         """The client is elsewhere: its session here stands for nothing any more, and is offered there."""
@@ -190,7 +213,8 @@ class Strays(Service):
     async def _keep_offering(self, client_id: str, session: Session, to: Address) -> None:
         while self._aside.get(client_id) is session and self._broker.sessions.get(client_id) is session:
             try:
-                answer = await self._host.call(to, Offer(client_id, self._braid.name), CALL_TIMEOUT_S)
+                offer = Offer(client_id, self._braid.name, session.owner or "")
+                answer = await self._host.call(to, offer, CALL_TIMEOUT_S)
             except CallError:
                 answer = None
             if isinstance(answer, Offered) and self._aside.get(client_id) is session:
@@ -210,6 +234,8 @@ class Strays(Service):
         session = self._broker.sessions.get(client_id)
         if session is None and client_id not in self._moves.served:
             return Offered(Interest.UNKNOWN)
+        if session is not None and is_foreign(offer.owner, session.owner or ""):
+            return Offered(Interest.SOME)  # not for the user who is here
         served = self._moves.served.get(client_id)
         is_clean = served is not None and served.clean
         if session is None or is_clean or self._moves.came_from.get(client_id) == offer.name:
@@ -223,8 +249,9 @@ class Strays(Service):
 
     async def _claim_back(self, client_id: str) -> None:
         """The broker that was about to take the session has lost all memory of it."""
-        claimed = await self._directory.claim(client_id)
-        if claimed is not None and client_id not in self._moves.arriving:
+        session = self._aside[client_id]
+        claimed = await self._directory.claim(client_id, session.owner or "")
+        if claimed is not None and not claimed.is_foreign and client_id not in self._moves.arriving:
             self._moves.epochs[client_id] = claimed.epoch
             self.take_back(client_id)
 

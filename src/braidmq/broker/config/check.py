@@ -15,6 +15,7 @@ from braidmq.broker.config.braid_security import security_of
 from braidmq.broker.config.log_check import check_log
 from braidmq.broker.config.problems import NOTHING, Findings
 from braidmq.broker.config.settings import Admin, BraidConfig, Config, Listener, ProcessorConfig, is_loopback
+from braidmq.broker.security.client_id_patterns import client_id_problem
 from braidmq.broker.security.passwords import PasswordFileError, read_password_file
 from braidmq.broker.security.tokens import TokenKeyError, read_token_keys
 from braidmq.broker.security.topic_patterns import pattern_problem
@@ -118,6 +119,11 @@ def _check_access(config: Config, findings: Findings) -> None:
             problem = pattern_problem(pattern)
             if problem:
                 findings.add(f"{key}.topics[{number}]", pattern, f"expected a topic filter: {problem}")
+    for index, bound in enumerate(config.access.client_ids):
+        problem = client_id_problem(bound.client_id)
+        if problem:
+            expected = f"expected a pattern of client identifiers such as {{user}}-+: {problem}"
+            findings.add(f"access.client_ids[{index}].client_id", bound.client_id, expected)
 
 
 def _check_admin(admin: Admin, findings: Findings) -> None:

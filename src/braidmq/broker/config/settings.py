@@ -162,11 +162,24 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Topic filters. `%u` stands for the user name, `%c` for the client identifier."""
 
 
+class ClientIdRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    users: Annotated[Texts, msgspec.Meta(min_length=1)] = ("*",)
+    """Whom the rule is about, as globs: `*` is everyone, `anonymous` those without a user name."""
+    client_id: Text
+    """What their client identifiers look like, such as `{user}-+`: `{user}` is the user name, `{certificate}` the
+    common name of the client's certificate, `+` any text, `*` any text or none."""
+
+
 class AccessConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     default: Literal["allow", "deny"] | None = None
     """What holds where no rule does. By default `allow` if there are no rules at all, else `deny`."""
     rules: tuple[Rule, ...] = ()
     """The rules in order; the first that matches decides."""
+    client_ids: tuple[ClientIdRule, ...] = ()
+    """Which client identifiers users may connect with; the first rule that names the user decides. Without one: any."""
+    foreign_session: Literal["refuse", "fresh"] = "refuse"
+    """What a client gets whose identifier has a session of another user: a refusal, or a fresh session in its place. A
+    user who is connected keeps the session in any case."""
     plugin: Plugin | None = None
     """A class of your own that must agree as well."""
 

@@ -38,6 +38,16 @@ class Identity:
     user: str | None = None
     expires_at: float | None = None
 
+    @property
+    def owner(self) -> str:
+        """Whose the session is that this client makes: "" if nobody's in particular."""
+        return self.user or ""
+
+
+def is_foreign(owner: str | None, user: str) -> bool:
+    """Whether what belongs to one is not the other's to take. What is nobody's, or not known to be, is everybody's."""
+    return bool(owner) and owner != user
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -107,4 +117,29 @@ class OpenAccess:
         return True
 
     def unrestricted(self, _identity: Identity, _client_id: str) -> bool:
+        return True
+
+
+class ClientIds(Protocol):
+    """Whose a client identifier is. Asked when a client connects.
+
+    A session belongs to the user who made it: somebody else who comes with its client identifier is refused, and its
+    owner is not disturbed. What anonymous clients leave behind belongs to nobody: any user may go on with it, as far as
+    the access rules let that user read.
+    """
+
+    starts_fresh: bool
+    """Whether a session of another user who is not connected ends, and the new client begins with nothing of it."""
+
+    def allows(self, identity: Identity, origin: Origin, client_id: str) -> bool:
+        """Whether this user may connect with a client identifier that it has chosen itself."""
+        ...
+
+
+class FreeClientIds:
+    """Everybody may take what is free."""
+
+    starts_fresh = False
+
+    def allows(self, _identity: Identity, _origin: Origin, _client_id: str) -> bool:
         return True
