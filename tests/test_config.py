@@ -486,6 +486,13 @@ def test_rules(read: Read, rule: str, key: str) -> None:
     assert problems(read, f"[[access.rules]]\n{rule}").keys() == {key}
 
 
+def test_rules_for_client_ids(read: Read) -> None:
+    assert (
+        "{user}"
+        in problems(read, "[[access.client_ids]]\nclient_id = '{name}-+'")["access.client_ids[0].client_id"].expected
+    )
+
+
 def test_password_and_token_files(read: Read) -> None:
     assert "No such file" in str(problems(read, "[authentication]\npassword_file = 'none'"))
     Path("passwords").write_text("alice\n", encoding="utf-8")
