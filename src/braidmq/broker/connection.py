@@ -18,7 +18,8 @@ from braidmq.broker.state import State
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.codec import decode, encode
 from braidmq.mqtt.errors import PacketError, malformed, violation
-from braidmq.mqtt.properties import Properties
+from braidmq.mqtt.properties import CONNACK, CONNECT, DISCONNECT, Properties
+from braidmq.mqtt.reason_tables import sendable
 from braidmq.mqtt.reasons import Reason
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ class Connection(Flow):
         elif header == 0x62:
             publishing.on_pubrel(self, packet_id)
         else:
-            session.on_pubcomp(packet_id)
+            session.on_pubcomp(packet_id, Reason.SUCCESS)
 
     def _check_incomplete(self, header: int, size: int) -> None:
         """Refuses by its first bytes what could not be right whatever followed."""
@@ -203,6 +204,8 @@ class Connection(Flow):
 
     def _dispatch(self, header: int, body: bytes) -> bool:
         """Decodes one packet and gives it to whoever handles it in this state; False if no more should follow now."""
+        if header >> 4 == CONNECT and self.state is not State.CONNECTING:
+            raise violation("a second CONNECT")  # [MQTT-3.1.0-2], whatever it holds
         if self.state is State.OPEN:
             self._on_packet(decode(header, body, self.version))
         elif self.state is State.CONNECTING:
@@ -212,7 +215,7 @@ class Connection(Flow):
         return self.state is not State.CLOSED and self.state is not State.AUTHENTICATING
 
     def _on_connect(self, header: int, body: bytes) -> None:
-        if header >> 4 != 1:
+        if header >> 4 != CONNECT:
             raise violation("the first packet is not a CONNECT")  # [MQTT-3.1.0-1]
         if body[:7] == b"\0\4MQTT\5":
             self.version = p.V5  # so that even a malformed CONNECT is refused in its own words
@@ -244,7 +247,7 @@ class Connection(Flow):
             case p.Pubrel():
                 publishing.on_pubrel(self, packet.packet_id)
             case p.Pubcomp():
-                session.on_pubcomp(packet.packet_id)
+                session.on_pubcomp(packet.packet_id, packet.reason)
             case p.Subscribe():
                 subscribing.on_subscribe(self, packet)
             case p.Unsubscribe():
@@ -255,8 +258,6 @@ class Connection(Flow):
                 self._on_disconnect(session, packet)
             case p.Auth():
                 self._on_auth(packet)
-            case p.Connect():
-                raise violation("a second CONNECT")  # [MQTT-3.1.0-2]
             case _:
                 raise violation(f"{type(packet).__name__.upper()} from a client")
 
@@ -364,10 +365,10 @@ class Connection(Flow):
         text = self.explained(error.text)
         if self.state is State.OPEN:
             if self.version == p.V5:
-                self.send_packet(p.Disconnect(error.reason, Properties(reason_string=text)))
+                self.send_packet(p.Disconnect(sendable(error.reason, DISCONNECT), Properties(reason_string=text)))
         elif self.version == p.V5:
-            self.send_packet(p.Connack(False, error.reason, Properties(reason_string=text)))
-        elif error.reason is Reason.UNSUPPORTED_PROTOCOL_VERSION:
+            self.send_packet(p.Connack(False, sendable(error.reason, CONNACK), Properties(reason_string=text)))
+        elif error.reason is Reason.UNSUPPORTED_PROTOCOL_VERSION and self.handshake is None:
             self.send(b"\x20\x02\x00\x01")  # 3.1.1 [MQTT-3.1.2-2]
         self.end(will=True)
 
