@@ -207,19 +207,22 @@ class Connection(Flow):
         if header >> 4 == CONNECT and self.state is not State.CONNECTING:
             raise violation("a second CONNECT")  # [MQTT-3.1.0-2], whatever it holds
         if self.state is State.OPEN:
-            self._on_packet(decode(header, body, self.version))
+            self._on_packet(self._decode(header, body))
         elif self.state is State.CONNECTING:
             self._on_connect(header, body)
         elif self.state is State.EXCHANGING:
-            self._on_exchange(decode(header, body, self.version))
+            self._on_exchange(self._decode(header, body))
         return self.state is not State.CLOSED and self.state is not State.AUTHENTICATING
+
+    def _decode(self, header: int, body: bytes) -> p.Packet:
+        return decode(header, body, self.version, self.broker.limits.user_properties_max)
 
     def _on_connect(self, header: int, body: bytes) -> None:
         if header >> 4 != CONNECT:
             raise violation("the first packet is not a CONNECT")  # [MQTT-3.1.0-1]
         if body[:7] == b"\0\4MQTT\5":
             self.version = p.V5  # so that even a malformed CONNECT is refused in its own words
-        packet = decode(header, body, self.version)
+        packet = self._decode(header, body)
         assert isinstance(packet, p.Connect)
         self.version = packet.version
         self.handshake = Handshake(self, packet)

@@ -35,14 +35,17 @@ from braidmq.mqtt.properties import (
 )
 from braidmq.mqtt.reason_tables import REASONS
 from braidmq.mqtt.reasons import RETURN_CODES, Reason
-from braidmq.mqtt.wire import Reader, binary, string, varint
+from braidmq.mqtt.wire import VARINT_MAX, Reader, binary, string, varint
 
 # Flags of the fixed header: PUBLISH has its own, three types have 0b0010, the others none [MQTT-2.1.3-1].
 _FLAGS: Final = {PUBREL: 2, SUBSCRIBE: 2, UNSUBSCRIBE: 2}
 
 
-def decode(header: int, body: bytes, version: int) -> p.Packet:
-    """The packet with this first byte and this body, on a connection of this version (a CONNECT brings its own)."""
+def decode(header: int, body: bytes, version: int, user_properties_max: int = VARINT_MAX) -> p.Packet:
+    """The packet with this first byte and this body, on a connection of this version (a CONNECT brings its own).
+
+    One with more user properties is refused as soon as they are too many (0x97), so that it costs no more than others.
+    """
     kind = header >> 4
     if kind != PUBLISH and header & 0x0F != _FLAGS.get(kind, 0):
         raise malformed(f"reserved flags 0b{header & 15:04b} in the fixed header of packet type {kind}")
@@ -51,7 +54,7 @@ def decode(header: int, body: bytes, version: int) -> p.Packet:
         raise malformed("packet type 0 is reserved")
     if kind == AUTH and version < p.V5:
         raise malformed("packet type 15 is reserved")
-    return reader(header, Reader(body), version)
+    return reader(header, Reader(body, repeats_max=user_properties_max), version)
 
 
 def encode(packet: p.Packet, version: int) -> bytes:
