@@ -13,6 +13,7 @@ from braidmq.broker.fast_path import Repeat, forward_and_acknowledge, forward_ru
 from braidmq.broker.flow import Flow, Link
 from braidmq.broker.handshake import Handshake
 from braidmq.broker.message import Message, publish_bytes
+from braidmq.broker.observing.notices import address, described, one_line
 from braidmq.broker.security.identity import ANONYMOUS, Identity, Origin
 from braidmq.broker.state import State
 from braidmq.mqtt import packets as p
@@ -364,7 +365,7 @@ class Connection(Flow):
             return
         if error.reason in (Reason.MALFORMED_PACKET, Reason.PROTOCOL_ERROR):
             self.broker.metrics.packets_malformed += 1
-        self.broker.log.info("%s: %s (0x%02X)", self.label, error.text, error.reason)
+        self.notice("%s (0x%02X)", one_line(error.text), error.reason)
         text = self.explained(error.text)
         if self.state is State.OPEN:
             if self.version == p.V5:
@@ -452,11 +453,20 @@ class Connection(Flow):
             text = f"nothing heard for {self.keep_alive_s:g} s"
             self.fail(PacketError(Reason.KEEP_ALIVE_TIMEOUT, text))
 
-    @property
-    def label(self) -> str:
+    def notice(self, text: str, *arguments: object) -> None:
+        """A log line about this client, unless there are too many."""
+        session = self.session
+        about = f"client {session.client_id}" if session is not None else address(self.origin)
+        self.broker.notices.say(about, self, text, *arguments)
+
+    def __str__(self) -> str:
         """How a log line calls the client."""
-        client_id = self.session.client_id if self.session else "?"
-        return f"client {client_id!r} from {self.origin.peer or self.origin.listener}"
+        client_id = user = None
+        if self.session is not None:
+            client_id, user = self.session.client_id, self.identity.user
+        elif self.handshake is not None:
+            client_id, user = self.handshake.connect.client_id, self.handshake.connect.username
+        return described(client_id, user, self.origin)
 
 
 def _remaining_length(data: bytes, at: int, version: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from braidmq.broker.braid.scope import ScopeError
 from braidmq.broker.local_topics import is_local
 from braidmq.broker.message import message_of
+from braidmq.broker.observing.notices import quoted
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.errors import PacketError, violation
 from braidmq.mqtt.properties import Properties
@@ -97,6 +98,7 @@ def _publish(connection: Connection, session: Session, packet: p.Publish) -> tup
             return error.reason, error.text
     if not _may_publish(connection, session, packet.topic):
         broker.metrics.publish_refused += 1
+        connection.notice("may not publish to %s", quoted(packet.topic))
         return Reason.NOT_AUTHORIZED, f"{packet.topic!r} may not be published by this client"
     if broker.degraded and (packet.qos or packet.retain):
         if connection.version == p.V3:
