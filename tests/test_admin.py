@@ -21,6 +21,8 @@ from braidmq.broker.observing import admin as module
 from braidmq.broker.observing.admin import AdminServer
 from braidmq.broker.observing.exposition import METRICS, Exposition, readings
 from braidmq.broker.observing.metrics import Metrics
+from braidmq.broker.observing.notices import LINES_EACH_MAX
+from tests.raw import wait_until
 
 if TYPE_CHECKING:
     from tests.conftest import Broker, StartBroker
@@ -114,6 +116,66 @@ def test_the_token_is_asked_for(start_broker: StartBroker) -> None:
     assert get(broker, "/metrics", Authorization="Bearer open sesame")[0] == 200
     assert get(broker, "/metrics", Authorization="bearer open sesame")[0] == 200
     assert get(broker, "/health")[0] == 200
+
+
+MALFORMED = {
+    "two lengths": (
+        b"POST /publish HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+        "Content-Length can't be present with Transfer-Encoding",
+    ),
+    "garbage": (bytes(range(128, 256)) * 3 + b"\r\n\r\n", "Invalid method encountered"),
+    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(512), "Received HTTPS traffic on an HTTP port"),
+    "MQTT": (b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01m", "Invalid method encountered"),
+    "long header": (
+        b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer sesame" + b"a" * 20_000 + b"\r\n\r\n",
+        "Got more than 8190 bytes when reading",
+    ),
+    "long path": (b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", "Got more than 8190 bytes when reading"),
+    "bad header": (b"GET / HTTP/1.1\r\nHost: x\r\nA \x01: sesame\r\n\r\n", "Invalid header token"),
+    "bad length": (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", "Invalid character in Content-Length"),
+    "bad chunk": (
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nQ\r\nsesame\r\n",
+        "Invalid character in chunk size",
+    ),
+}
+
+
+@pytest.mark.parametrize("level", ["info", "debug"])
+def test_a_malformed_request_is_worth_one_line(start_broker: StartBroker, level: str) -> None:
+    broker = start_broker(f'{ADMIN}[log]\nlevel = "{level}"\n')
+    for count, (raw, problem) in enumerate(MALFORMED.values(), start=1):
+        assert exchanged(broker, raw).startswith(b"HTTP/1.0 400 Bad Request\r\n")
+        wait_until(lambda: broker.log.count("malformed") == count, "one line more", 30)  # noqa: B023
+        last = next(line for line in reversed(broker.log.splitlines()) if "malformed" in line)
+        assert last.endswith(f" a request from 127.0.0.1: it is malformed: {problem}")
+    assert "sesame" not in broker.log, "what was sent is nobody's business: it may be a token"
+    assert "Traceback" not in broker.log
+    assert get(broker, "/health")[0] == 200
+
+
+def exchanged(broker: Broker, raw: bytes) -> bytes:
+    """The whole answer to these bytes, behind which the broker closes."""
+    with socket.create_connection(("127.0.0.1", broker.port_of("http")), timeout=30) as client:
+        client.sendall(raw)
+        return b"".join(iter(partial(client.recv, 65_536), b""))
+
+
+def test_malformed_requests_fill_no_disk(start_broker: StartBroker) -> None:
+    broker = start_broker(ADMIN)
+    for _ in range(100):
+        assert b" 400 " in exchanged(broker, b"\xff\xff\r\n\r\n")
+    assert 0 < broker.wait_for_log("malformed", 30).count("malformed") <= 2 * LINES_EACH_MAX  # at most two spans
+
+
+def test_bodies_that_cannot_be_read_leave_no_traceback(start_broker: StartBroker) -> None:
+    broker = start_broker(ADMIN)
+    head = b"POST /publish HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    assert b" 400 " in exchanged(broker, head + b"Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\nabcd")
+    with socket.create_connection(("127.0.0.1", broker.port_of("http")), timeout=30) as client:
+        client.sendall(head + b"Content-Length: 30\r\nExpect: 100-continue\r\n\r\nabc")
+        assert client.recv(100).startswith(b"HTTP/1.1 100 Continue")  # the body is being read; it leaves now
+    broker.wait_for_log("a request from 127.0.0.1: it is malformed: Connection lost", 30)
+    assert "Traceback" not in broker.log
 
 
 def test_only_reading_is_possible(start_broker: StartBroker) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braidmq.mqtt import packets as p
-from braidmq.mqtt.codec import REASONS, decode, encode
+from braidmq.mqtt.codec import decode, encode
 from braidmq.mqtt.errors import PacketError
 from braidmq.mqtt.packets import V3, V5
 from braidmq.mqtt.properties import (
@@ -30,6 +30,7 @@ from braidmq.mqtt.properties import (
     WILL,
     Properties,
 )
+from braidmq.mqtt.reason_tables import REASONS
 from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.wire import VARINT_MAX, Reader, varint
 

@@ -19,7 +19,8 @@ from braidmq.broker.broker import Broker as Core
 from braidmq.broker.config.settings import Config, Listener
 from braidmq.broker.limits import Limits
 from braidmq.broker.listening import listeners as module
-from braidmq.broker.listening.listeners import ConnectRate, ListenError, Listeners
+from braidmq.broker.listening.connect_rate import ConnectRate
+from braidmq.broker.listening.listeners import ListenError, Listeners
 from braidmq.broker.listening.sockets import bind_tcp, bind_unix, unix_identity
 
 if TYPE_CHECKING:

@@ -6,8 +6,11 @@ import signal
 import socket
 import ssl
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 import trustme
@@ -22,7 +25,10 @@ from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from braidmq.broker.config.settings import Listener
+from braidmq.broker.listening.sockets import host_and_port
 from braidmq.broker.listening.tls import TlsError, certified_origin, load_tls
+from braidmq.broker.observing.notices import LINES_EACH_MAX
+from tests.raw import metrics, wait_until
 
 if TYPE_CHECKING:
     from tests.conftest import Broker, StartBroker
@@ -30,6 +36,7 @@ if TYPE_CHECKING:
 CONNECT = b"\x10\x0f\x00\x04MQTT\x04\x02\x00\x3c\x00\x03tls"
 CONNACK = b"\x20\x02\x00\x00"
 NOT_AUTHORIZED = b"\x20\x02\x00\x05"
+ADMIN = "[admin]\nport = 0\n"
 
 
 class Certificates:
@@ -140,6 +147,129 @@ def refused(broker: Broker, context: ssl.SSLContext) -> bool:
             return answer(client, CONNECT, 4) == b""
     except (ssl.SSLError, ConnectionError):
         return True
+
+
+class Stranger(NamedTuple):
+    """Somebody who is not let in: what it shows, what it is told (TLS 1.3 and 1.2), and what the log says of it."""
+
+    certificate: Callable[[Certificates], trustme.LeafCert | None]
+    alerts: tuple[str, str]
+    line: str
+
+
+STRANGERS = {
+    "no certificate": Stranger(
+        lambda certificates: None,
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "SSLV3_ALERT_HANDSHAKE_FAILURE"),
+        "peer did not return a certificate",
+    ),
+    "another authority": Stranger(
+        lambda certificates: trustme.CA().issue_cert("device-7.example", common_name="device-7"),
+        ("TLSV1_ALERT_UNKNOWN_CA", "TLSV1_ALERT_UNKNOWN_CA"),
+        "its certificate is not accepted: unable to get local issuer certificate",
+    ),
+    "expired": Stranger(
+        lambda certificates: certificates.authority.issue_cert(
+            "device-7.example", not_after=datetime.now(UTC) - timedelta(days=1)
+        ),
+        ("SSLV3_ALERT_CERTIFICATE_EXPIRED", "SSLV3_ALERT_CERTIFICATE_EXPIRED"),
+        "its certificate is not accepted: certificate has expired",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+@pytest.mark.parametrize("kind", ["tls", "wss"])
+def test_a_refused_client_is_told_by_an_alert(
+    start_broker: StartBroker, certificates: Certificates, kind: str, name: str
+) -> None:
+    """Not by a connection that just ends: with TLS 1.3 the alert follows when the client believes that it is in."""
+    extra = f'client_ca = "{certificates.ca}"\nclient_certificate = "required"'
+    broker = start_broker(certificates.listener(kind, extra) + ADMIN)
+    stranger = STRANGERS[name]
+    context = certificates.client_context(stranger.certificate(certificates))
+    port = broker.port_of("mqtts" if kind == "tls" else "wss")
+    ends = []
+    for version, alert in zip((ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.TLSv1_2), stranger.alerts, strict=True):
+        context.minimum_version = context.maximum_version = version
+        plain = socket.create_connection(("127.0.0.1", port), timeout=30)
+        ends.append(host_and_port(*plain.getsockname()))
+        with (
+            plain,
+            pytest.raises(ssl.SSLError) as told,
+            context.wrap_socket(plain, server_hostname="localhost") as client,
+        ):
+            answer(client, CONNECT, 4)
+        assert told.value.reason == alert
+    wait_until(lambda: metrics(broker)["tls_handshakes_failed_total"] == 2, "both are counted", 30)
+    for end in ends:
+        line = f"a connection from {end}: the TLS handshake on listener '{kind}' failed: {stranger.line}"
+        broker.wait_for_log(line, 30)
+    assert "Traceback" not in broker.log
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_other_handshakes_that_fail_are_counted_and_told(start_broker: StartBroker, certificates: Certificates) -> None:
+    broker = start_broker(certificates.listener("tls") + ADMIN)
+    context = certificates.client_context()
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version = ssl.TLSVersion.TLSv1
+    context.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.raises(ssl.SSLError) as told:
+        tls_socket(broker, context)
+    assert told.value.reason == "TLSV1_ALERT_PROTOCOL_VERSION"
+    broker.wait_for_log("unsupported protocol", 30)
+    with pytest.raises(ssl.SSLCertVerificationError):  # the client does not trust the broker, and says so
+        tls_socket(broker, ssl.create_default_context())
+    broker.wait_for_log("alert unknown ca", 30)
+    with socket.create_connection(("127.0.0.1", broker.port_of("mqtts")), timeout=30) as client:
+        client.sendall(CONNECT)
+        while client.recv(100):
+            pass
+    broker.wait_for_log("wrong version number", 30)
+    with socket.create_connection(("127.0.0.1", broker.port_of("mqtts")), timeout=30) as client:
+        client.sendall(b"\x16\x03\x01")
+    broker.wait_for_log("it left", 30)
+    assert metrics(broker)["tls_handshakes_failed_total"] == 4
+    assert "Traceback" not in broker.log
+    assert "WARNING" not in broker.log
+
+
+def test_whoever_only_looks_for_an_open_port_is_no_failure(
+    start_broker: StartBroker, certificates: Certificates
+) -> None:
+    broker = start_broker(certificates.listener("tls") + ADMIN)
+    for _ in range(3):
+        socket.create_connection(("127.0.0.1", broker.port_of("mqtts")), timeout=30).close()
+    with tls_socket(broker, certificates.client_context()) as client:
+        assert answer(client, CONNECT, 4) == CONNACK
+        wait_until(lambda: metrics(broker)["listener_sockets"] == 1, "the others have left", 30)
+    assert metrics(broker)["tls_handshakes_failed_total"] == 0
+    assert "handshake" not in broker.log
+
+
+def test_handshakes_that_fail_fill_no_disk(start_broker: StartBroker, certificates: Certificates) -> None:
+    broker = start_broker(certificates.listener("tls") + ADMIN)
+    for _ in range(100):
+        with socket.create_connection(("127.0.0.1", broker.port_of("mqtts")), timeout=30) as client:
+            client.sendall(CONNECT)
+            while client.recv(100):
+                pass
+    wait_until(lambda: metrics(broker)["tls_handshakes_failed_total"] == 100, "all are counted", 30)
+    assert 0 < broker.log.count("the TLS handshake") <= 2 * LINES_EACH_MAX  # at most two spans
+
+
+def test_a_refused_client_that_stays_is_cut_off(start_broker: StartBroker, certificates: Certificates) -> None:
+    """Though it goes on sending; and the handshake's own time-out, which is far away, is not waited for."""
+    extra = f'client_ca = "{certificates.ca}"\nclient_certificate = "required"\n[limits]\nconnect_timeout_s = 3600.0'
+    broker = start_broker(certificates.listener("tls", extra) + ADMIN)
+    with tls_socket(broker, certificates.client_context()) as client:
+        with pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"):
+            answer(client, CONNECT, 4)
+        with suppress(OSError):
+            while True:
+                client.sendall(bytes(1000))
+        wait_until(lambda: metrics(broker)["listener_sockets"] == 0, "it is cut off", 60)
 
 
 def test_a_certificate_names_the_user(start_broker: StartBroker, certificates: Certificates) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -406,6 +407,7 @@ def test_where_the_cluster_ends(full: str, scope: str, topic: str) -> None:
 def test_a_topic_without_a_cluster_or_a_topic_is_refused(
     full: str, version: int, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "braidmq.broker")
     sites = Sites(3, clusters=CLUSTERS)
     subscriber = sites.client(1, "s")
     subscriber.subscribe("#", 1)

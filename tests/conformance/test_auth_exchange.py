@@ -254,4 +254,4 @@ def test_re_authentication_that_fails(riddles: World) -> None:
 def test_re_authentication_that_breaks_the_rules(riddles: World, raw: bytes) -> None:
     peer = _welcomed(riddles)
     peer.send(raw)
-    peer.expect_closed(0x82, 0x8C)
+    peer.expect_closed(0x82)

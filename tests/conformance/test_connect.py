@@ -78,6 +78,27 @@ def test_second_connect_closes(world: World, version: int, again: int) -> None:
     peer.expect_closed(0x82)
 
 
+@pytest.mark.statement("3.1.1:MQTT-3.1.0-2", "5.0:MQTT-3.1.0-2", "5.0:MQTT-3.14.2-1")
+@pytest.mark.parametrize(
+    "again",
+    [
+        wire.connect("c", level=6),
+        wire.connect("c", level=3, name="MQIsdp"),
+        wire.connect("c", name="HTTP"),
+        wire.connect("c", flags=0x03),
+        wire.connect("", version=V3, clean=False),
+        wire.connect("c", properties=props(session_expiry=[1, 1])),
+        wire.packet(Type.CONNECT, b""),
+        wire.packet(Type.CONNECT, b"", flags=1),
+    ],
+    ids=["level 6", "3.1", "other name", "reserved flag", "no client id", "twice", "empty", "header flags"],
+)
+def test_second_connect_closes_whatever_it_holds(world: World, version: int, again: bytes) -> None:
+    peer = world.client("c", version)
+    peer.send(again)
+    peer.expect_closed(0x82)
+
+
 @pytest.mark.statement("3.1.1:MQTT-3.1.2-1", "5.0:MQTT-3.1.2-1", "5.0:MQTT-3.14.0-1")
 @pytest.mark.parametrize("name", ["MQTS", "mqtt", "MQT", "MQTTT", "", "MQIsdp", b"MQ\xff\xff"])
 def test_wrong_protocol_name_is_not_served(world: World, version: int, name: str | bytes) -> None:

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from braidmq.broker.limits import Limits
+
 from . import wire
 from .pair import Type, Will, World
 from .wire import PROPERTIES, prop, props
 
-MALFORMED, VIOLATION = 0x81, 0x82
+MALFORMED, VIOLATION, QUOTA_EXCEEDED = 0x81, 0x82, 0x97
 
 SAMPLES: dict[str, Any] = {
     "u8": 1,
@@ -198,3 +200,36 @@ def test_user_properties_are_taken_in_every_packet(world: World) -> None:
     peer.expect(Type.UNSUBACK, reasons=[0])
     peer.send(wire.disconnect(0, user + props(reason_string="bye")))
     peer.expect_closed()
+
+
+@pytest.mark.statement("5.0:MQTT-3.14.2-1", "5.0:MQTT-3.2.2-8")
+@pytest.mark.parametrize("packet", ALLOWED)
+def test_too_many_user_properties_are_not_read_to_their_end(packet: str) -> None:
+    """Behind the one that is too many stands what is malformed: nobody gets to see it."""
+    world = World(limits=Limits(user_properties_max=3))
+    _send(world, packet, props(user=[("k", "v")] * 4) + b"\xff\xff\xff\xff", QUOTA_EXCEEDED)
+    _send(world, packet, props(user=[("k", "v")] * 3) + b"\xff\xff\xff\xff", MALFORMED)
+
+
+def test_too_many_user_properties_in_auth() -> None:
+    peer = World(limits=Limits(user_properties_max=3)).client("c")
+    peer.send(wire.auth(0x19, props(auth_method="m", user=[("k", "v")] * 4)))
+    peer.expect_closed(QUOTA_EXCEEDED)
+
+
+def test_the_bound_on_user_properties_is_told() -> None:
+    world = World(limits=Limits(user_properties_max=3))
+    fits = props(user=[("k", "v")] * 3)
+    peer = world.client("c", properties=fits, will=Will(properties=fits))  # each set of properties counts by itself
+    peer.subscribe("t")
+    peer.publish("t", b"x", properties=fits)
+    assert peer.expect_publish("t", b"x").properties["user"] == [("k", "v")] * 3
+    peer.send(wire.publish("t", b"x", properties=props(user=[("k", "v")] * 4)))
+    assert "more than 3 user properties" in peer.expect(Type.DISCONNECT, reason=0x97).properties["reason_string"]
+
+
+@pytest.mark.statement("5.0:MQTT-3.3.4-6")
+def test_many_subscription_identifiers_from_a_client() -> None:
+    """They are wrong from the first one on, and are not read to their end either."""
+    world = World(limits=Limits(user_properties_max=3))
+    _send(world, "PUBLISH", props(subscription_id=[1] * 4) + b"\xff\xff\xff\xff", VIOLATION)

@@ -482,6 +482,73 @@ def test_the_wrong_acknowledgement_ends_nothing(world: World, version: int, qos:
     again.expect_publish("t", b"x", qos=qos, dup=True, packet_id=received.packet_id)
 
 
+@pytest.mark.statement("3.1.1:MQTT-4.8.0-1", "5.0:MQTT-4.13.1-1", "5.0:MQTT-3.14.2-1")
+@pytest.mark.parametrize(("qos", "wrong"), [(1, Type.PUBREC), (1, Type.PUBCOMP), (2, Type.PUBACK), (2, Type.PUBCOMP)])
+def test_the_wrong_acknowledgement_closes(world: World, version: int, qos: int, wrong: Type) -> None:
+    subscriber = world.client("s", version)
+    subscriber.subscribe("t", qos)
+    world.client("p", version).publish("t", b"x", qos)
+    received = subscriber.expect_publish("t", b"x", qos=qos)
+    assert received.packet_id
+    subscriber.send(ack(wrong, received.packet_id))
+    subscriber.expect_closed(0x82)
+
+
+@pytest.mark.statement("3.1.1:MQTT-4.8.0-1", "5.0:MQTT-4.13.1-1", "5.0:MQTT-4.3.3-5")
+def test_a_puback_for_what_is_released_closes_and_ends_nothing(world: World, version: int) -> None:
+    subscriber = world.client("s", version, **persistent(version))
+    subscriber.subscribe("t", 2)
+    world.client("p", version).publish("t", b"x", 2)
+    packet_id = subscriber.expect_publish("t", b"x").packet_id
+    assert packet_id
+    subscriber.send(ack(Type.PUBREC, packet_id))
+    subscriber.expect(Type.PUBREL, packet_id=packet_id)
+    subscriber.send(ack(Type.PUBACK, packet_id))
+    subscriber.expect_closed(0x82)
+    again = world.client("s", version, **persistent(version))
+    again.expect(Type.PUBREL, packet_id=packet_id)
+
+
+@pytest.mark.statement("5.0:MQTT-4.4.0-1", "5.0:MQTT-3.7.2-1", "3.1.1:MQTT-4.4.0-1")
+def test_acknowledgements_that_come_again_are_no_error(world: World, version: int) -> None:
+    """A client that was cut off does not know which of them have come, and may have forgotten the exchange itself."""
+    subscriber = world.client("s", version, **persistent(version))
+    subscriber.subscribe("t", 2)
+    publisher = world.client("p", version)
+    publisher.publish("t", b"1", 2)
+    publisher.publish("t", b"2", 1)
+    released, once = (one.packet_id for one in subscriber.take())
+    assert released
+    assert once
+    subscriber.send(ack(Type.PUBREC, released))
+    subscriber.drop()
+    subscriber = world.client("s", version, **persistent(version))
+    assert {(one.type, one.packet_id) for one in subscriber.take()} == {(Type.PUBREL, released), (Type.PUBLISH, once)}
+    subscriber.send(ack(Type.PUBREC, released))
+    subscriber.expect(Type.PUBREL, packet_id=released)
+    not_found = 0x92 if version == V5 else None
+    for again in (
+        ack(Type.PUBCOMP, released, not_found),
+        ack(Type.PUBCOMP, released),
+        ack(Type.PUBCOMP, released, not_found),
+        ack(Type.PUBACK, once),
+        ack(Type.PUBACK, once),
+        ack(Type.PUBCOMP, 999, not_found),
+        ack(Type.PUBCOMP, 999),
+        ack(Type.PUBACK, 999),
+    ):
+        subscriber.send(again)
+        subscriber.expect_open()
+    if version == V5:  # it answers a PUBREL for an id that was given to another publication since
+        publisher.publish("t", b"3", 2)
+        fresh = subscriber.expect_publish("t", b"3")
+        assert fresh.packet_id
+        subscriber.send(ack(Type.PUBCOMP, fresh.packet_id, 0x92))
+        subscriber.expect_open()
+        subscriber.acknowledge(fresh)
+        subscriber.expect_open()
+
+
 @pytest.mark.statement("5.0:MQTT-4.3.3-11", "5.0:MQTT-3.6.2-1")
 @pytest.mark.parametrize("reason", [0x00, 0x92])
 def test_pubrel_with_a_reason(world: World, reason: int) -> None:

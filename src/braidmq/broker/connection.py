@@ -13,12 +13,14 @@ from braidmq.broker.fast_path import Repeat, forward_and_acknowledge, forward_ru
 from braidmq.broker.flow import Flow, Link
 from braidmq.broker.handshake import Handshake
 from braidmq.broker.message import Message, publish_bytes
+from braidmq.broker.observing.notices import address, described, one_line
 from braidmq.broker.security.identity import ANONYMOUS, Identity, Origin
 from braidmq.broker.state import State
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.codec import decode, encode
 from braidmq.mqtt.errors import PacketError, malformed, violation
-from braidmq.mqtt.properties import Properties
+from braidmq.mqtt.properties import CONNACK, CONNECT, DISCONNECT, Properties
+from braidmq.mqtt.reason_tables import sendable
 from braidmq.mqtt.reasons import Reason
 
 if TYPE_CHECKING:
@@ -192,7 +194,7 @@ class Connection(Flow):
         elif header == 0x62:
             publishing.on_pubrel(self, packet_id)
         else:
-            session.on_pubcomp(packet_id)
+            session.on_pubcomp(packet_id, Reason.SUCCESS)
 
     def _check_incomplete(self, header: int, size: int) -> None:
         """Refuses by its first bytes what could not be right whatever followed."""
@@ -203,20 +205,25 @@ class Connection(Flow):
 
     def _dispatch(self, header: int, body: bytes) -> bool:
         """Decodes one packet and gives it to whoever handles it in this state; False if no more should follow now."""
+        if header >> 4 == CONNECT and self.state is not State.CONNECTING:
+            raise violation("a second CONNECT")  # [MQTT-3.1.0-2], whatever it holds
         if self.state is State.OPEN:
-            self._on_packet(decode(header, body, self.version))
+            self._on_packet(self._decode(header, body))
         elif self.state is State.CONNECTING:
             self._on_connect(header, body)
         elif self.state is State.EXCHANGING:
-            self._on_exchange(decode(header, body, self.version))
+            self._on_exchange(self._decode(header, body))
         return self.state is not State.CLOSED and self.state is not State.AUTHENTICATING
 
+    def _decode(self, header: int, body: bytes) -> p.Packet:
+        return decode(header, body, self.version, self.broker.limits.user_properties_max)
+
     def _on_connect(self, header: int, body: bytes) -> None:
-        if header >> 4 != 1:
+        if header >> 4 != CONNECT:
             raise violation("the first packet is not a CONNECT")  # [MQTT-3.1.0-1]
         if body[:7] == b"\0\4MQTT\5":
             self.version = p.V5  # so that even a malformed CONNECT is refused in its own words
-        packet = decode(header, body, self.version)
+        packet = self._decode(header, body)
         assert isinstance(packet, p.Connect)
         self.version = packet.version
         self.handshake = Handshake(self, packet)
@@ -244,7 +251,7 @@ class Connection(Flow):
             case p.Pubrel():
                 publishing.on_pubrel(self, packet.packet_id)
             case p.Pubcomp():
-                session.on_pubcomp(packet.packet_id)
+                session.on_pubcomp(packet.packet_id, packet.reason)
             case p.Subscribe():
                 subscribing.on_subscribe(self, packet)
             case p.Unsubscribe():
@@ -255,8 +262,6 @@ class Connection(Flow):
                 self._on_disconnect(session, packet)
             case p.Auth():
                 self._on_auth(packet)
-            case p.Connect():
-                raise violation("a second CONNECT")  # [MQTT-3.1.0-2]
             case _:
                 raise violation(f"{type(packet).__name__.upper()} from a client")
 
@@ -360,14 +365,14 @@ class Connection(Flow):
             return
         if error.reason in (Reason.MALFORMED_PACKET, Reason.PROTOCOL_ERROR):
             self.broker.metrics.packets_malformed += 1
-        self.broker.log.info("%s: %s (0x%02X)", self.label, error.text, error.reason)
+        self.notice("%s (0x%02X)", one_line(error.text), error.reason)
         text = self.explained(error.text)
         if self.state is State.OPEN:
             if self.version == p.V5:
-                self.send_packet(p.Disconnect(error.reason, Properties(reason_string=text)))
+                self.send_packet(p.Disconnect(sendable(error.reason, DISCONNECT), Properties(reason_string=text)))
         elif self.version == p.V5:
-            self.send_packet(p.Connack(False, error.reason, Properties(reason_string=text)))
-        elif error.reason is Reason.UNSUPPORTED_PROTOCOL_VERSION:
+            self.send_packet(p.Connack(False, sendable(error.reason, CONNACK), Properties(reason_string=text)))
+        elif error.reason is Reason.UNSUPPORTED_PROTOCOL_VERSION and self.handshake is None:
             self.send(b"\x20\x02\x00\x01")  # 3.1.1 [MQTT-3.1.2-2]
         self.end(will=True)
 
@@ -448,11 +453,20 @@ class Connection(Flow):
             text = f"nothing heard for {self.keep_alive_s:g} s"
             self.fail(PacketError(Reason.KEEP_ALIVE_TIMEOUT, text))
 
-    @property
-    def label(self) -> str:
+    def notice(self, text: str, *arguments: object) -> None:
+        """A log line about this client, unless there are too many."""
+        session = self.session
+        about = f"client {session.client_id}" if session is not None else address(self.origin)
+        self.broker.notices.say(about, self, text, *arguments)
+
+    def __str__(self) -> str:
         """How a log line calls the client."""
-        client_id = self.session.client_id if self.session else "?"
-        return f"client {client_id!r} from {self.origin.peer or self.origin.listener}"
+        client_id = user = None
+        if self.session is not None:
+            client_id, user = self.session.client_id, self.identity.user
+        elif self.handshake is not None:
+            client_id, user = self.handshake.connect.client_id, self.handshake.connect.username
+        return described(client_id, user, self.origin)
 
 
 def _remaining_length(data: bytes, at: int, version: int) -> tuple[int, int]:

@@ -101,7 +101,7 @@ class Handshake:
 
     def _refused(self, reason: Reason, text: str) -> PacketError:
         """A refusal in the client's own words: 3.1.1 gets its CONNACK here, MQTT 5 on the error's way out."""
-        if self.connect.version == p.V3 and reason in RETURN_CODES:
+        if self.connect.version == p.V3 and reason.failed and reason in RETURN_CODES:
             self.connection.send_packet(p.Connack(False, reason))
         return PacketError(reason, text)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from braidmq.broker.braid.scope import ScopeError
 from braidmq.broker.local_topics import is_local
 from braidmq.broker.message import message_of
+from braidmq.broker.observing.notices import one_line, quoted
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.errors import PacketError, violation
 from braidmq.mqtt.properties import Properties
@@ -93,10 +94,12 @@ def _publish(connection: Connection, session: Session, packet: p.Publish) -> tup
             broker.braid.scopes.settle(packet)
         except ScopeError as error:
             broker.metrics.publish_refused += 1
-            broker.braid.scopes.complain(session.client_id, error)
+            if broker.braid.scopes.is_news(session.client_id, error):
+                connection.notice("a publication is refused: %s", one_line(error.text))
             return error.reason, error.text
     if not _may_publish(connection, session, packet.topic):
         broker.metrics.publish_refused += 1
+        connection.notice("may not publish to %s", quoted(packet.topic))
         return Reason.NOT_AUTHORIZED, f"{packet.topic!r} may not be published by this client"
     if broker.degraded and (packet.qos or packet.retain):
         if connection.version == p.V3:

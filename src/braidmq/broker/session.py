@@ -274,6 +274,8 @@ class Session:
         elif delivery is None:
             if not packet_id:
                 raise malformed("packet identifier 0")  # [MQTT-2.2.1-3]
+            if packet_id in self.released:
+                raise violation(f"PUBACK for packet {packet_id}, which is a QoS 2 publication")
         elif delivery.qos != 1:
             self.inflight[packet_id] = delivery
             raise violation(f"PUBACK for packet {packet_id}, which is a QoS 2 publication")
@@ -299,10 +301,16 @@ class Session:
         delivery.message = NOTHING
         return True
 
-    def on_pubcomp(self, packet_id: int) -> None:
+    def on_pubcomp(self, packet_id: int, reason: Reason) -> None:
+        """The end of a QoS 2 exchange [MQTT-4.3.3-5]; again, or of one that this session never knew, it says nothing.
+
+        That a client has not found a packet id is legal at any time: both sides may forget (MQTT 5 §3.7.2.1).
+        """
         delivery = self.released.pop(packet_id, None)
         if delivery is not None:
             self._done(delivery)
+        elif packet_id in self.inflight and reason is not Reason.PACKET_IDENTIFIER_NOT_FOUND:
+            raise violation(f"PUBCOMP for packet {packet_id}, which was not released")
 
     def _done(self, delivery: Delivery) -> None:
         if delivery.under_way:

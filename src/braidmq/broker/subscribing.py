@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from braidmq.broker.braid.scope import PREFIX as SCOPE_PREFIX
 from braidmq.broker.local_topics import DEMAND_PREFIX, is_local
 from braidmq.broker.message import Message
+from braidmq.broker.observing.notices import quoted
 from braidmq.broker.router import filter_cost
 from braidmq.broker.security.reading import may_read
 from braidmq.broker.shares import Subscribed
@@ -51,6 +52,8 @@ def on_subscribe(connection: Connection, packet: p.Subscribe) -> None:
                 reason = Reason(subscribed.qos)
             else:  # it asks again and again for what it does not read
                 reason = Reason.QUOTA_EXCEEDED
+        if reason.failed:
+            connection.notice("may not subscribe to %s: %s", quoted(one.topic_filter), reason.words)
         new.answer.reasons.append(reason)
     awaited = [one.topic_filter for one in packet.subscriptions if _is_awaited(broker, one.topic_filter)]
     if awaited and broker.braid is not None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from braidmq.broker.observing.metrics import Metrics
+from braidmq.broker.observing.notices import Notices
 from braidmq.broker.recorder import NoRecorder, Recorder
 from braidmq.broker.store import Store, StoreError
 from braidmq.broker.timers import Timers
@@ -41,6 +42,8 @@ class Tick:
         self.log = logging.getLogger("braidmq.broker")
         self.metrics = Metrics()
         self.timers = Timers()
+        self.notices = Notices(self.log, self.now, self.timers.at)
+        """Log lines that clients bring about."""
         self.connections: dict[Connection, None] = {}
         self.touched_connections: list[Connection] = []
         self.publisher: Connection | None = None

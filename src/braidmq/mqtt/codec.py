@@ -33,66 +33,19 @@ from braidmq.mqtt.properties import (
     read_properties,
     write_properties,
 )
+from braidmq.mqtt.reason_tables import REASONS
 from braidmq.mqtt.reasons import RETURN_CODES, Reason
-from braidmq.mqtt.wire import Reader, binary, string, varint
-
-_R = Reason
-_COMMON_FAILURES: Final = frozenset(
-    {
-        _R.UNSPECIFIED_ERROR,
-        _R.IMPLEMENTATION_SPECIFIC_ERROR,
-        _R.NOT_AUTHORIZED,
-        _R.TOPIC_NAME_INVALID,
-        _R.PACKET_IDENTIFIER_IN_USE,
-        _R.QUOTA_EXCEEDED,
-        _R.PAYLOAD_FORMAT_INVALID,
-    }
-)
-_RELEASE: Final = frozenset({_R.SUCCESS, _R.PACKET_IDENTIFIER_NOT_FOUND})
-_BROKEN: Final = frozenset(
-    {_R.UNSPECIFIED_ERROR, _R.MALFORMED_PACKET, _R.PROTOCOL_ERROR, _R.IMPLEMENTATION_SPECIFIC_ERROR}
-)
-_ELSEWHERE: Final = frozenset({_R.USE_ANOTHER_SERVER, _R.SERVER_MOVED, _R.CONNECTION_RATE_EXCEEDED})
-_LIMITED: Final = frozenset(
-    {_R.TOPIC_NAME_INVALID, _R.PACKET_TOO_LARGE, _R.QUOTA_EXCEEDED, _R.PAYLOAD_FORMAT_INVALID}
-    | {_R.RETAIN_NOT_SUPPORTED, _R.QOS_NOT_SUPPORTED, _R.NOT_AUTHORIZED, _R.SERVER_BUSY, _R.BAD_AUTHENTICATION_METHOD}
-)
-
-# The reason codes that each packet type may carry: the tables of §3.2.2.2, §3.4.2.1 … §3.15.2.1.
-REASONS: Final[dict[int, frozenset[Reason]]] = {
-    CONNACK: _BROKEN
-    | _ELSEWHERE
-    | _LIMITED
-    | {_R.SUCCESS, _R.UNSUPPORTED_PROTOCOL_VERSION, _R.CLIENT_IDENTIFIER_NOT_VALID, _R.BAD_USER_NAME_OR_PASSWORD}
-    | {_R.SERVER_UNAVAILABLE, _R.BANNED},
-    PUBACK: _COMMON_FAILURES | {_R.SUCCESS, _R.NO_MATCHING_SUBSCRIBERS},
-    PUBREC: _COMMON_FAILURES | {_R.SUCCESS, _R.NO_MATCHING_SUBSCRIBERS},
-    PUBREL: _RELEASE,
-    PUBCOMP: _RELEASE,
-    SUBACK: frozenset(
-        {_R.SUCCESS, _R.GRANTED_QOS_1, _R.GRANTED_QOS_2, _R.UNSPECIFIED_ERROR, _R.IMPLEMENTATION_SPECIFIC_ERROR}
-        | {_R.NOT_AUTHORIZED, _R.TOPIC_FILTER_INVALID, _R.PACKET_IDENTIFIER_IN_USE, _R.QUOTA_EXCEEDED}
-        | {_R.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, _R.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED}
-        | {_R.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED}
-    ),
-    UNSUBACK: frozenset(
-        {_R.SUCCESS, _R.NO_SUBSCRIPTION_EXISTED, _R.UNSPECIFIED_ERROR, _R.IMPLEMENTATION_SPECIFIC_ERROR}
-        | {_R.NOT_AUTHORIZED, _R.TOPIC_FILTER_INVALID, _R.PACKET_IDENTIFIER_IN_USE}
-    ),
-    DISCONNECT: frozenset(_R)
-    - {_R.GRANTED_QOS_1, _R.GRANTED_QOS_2, _R.NO_MATCHING_SUBSCRIBERS, _R.NO_SUBSCRIPTION_EXISTED}
-    - {_R.CONTINUE_AUTHENTICATION, _R.REAUTHENTICATE, _R.UNSUPPORTED_PROTOCOL_VERSION}
-    - {_R.CLIENT_IDENTIFIER_NOT_VALID, _R.BAD_USER_NAME_OR_PASSWORD, _R.SERVER_UNAVAILABLE, _R.BANNED}
-    - {_R.PACKET_IDENTIFIER_IN_USE, _R.PACKET_IDENTIFIER_NOT_FOUND},
-    AUTH: frozenset({_R.SUCCESS, _R.CONTINUE_AUTHENTICATION, _R.REAUTHENTICATE}),
-}
+from braidmq.mqtt.wire import VARINT_MAX, Reader, binary, string, varint
 
 # Flags of the fixed header: PUBLISH has its own, three types have 0b0010, the others none [MQTT-2.1.3-1].
 _FLAGS: Final = {PUBREL: 2, SUBSCRIBE: 2, UNSUBSCRIBE: 2}
 
 
-def decode(header: int, body: bytes, version: int) -> p.Packet:
-    """The packet with this first byte and this body, on a connection of this version (a CONNECT brings its own)."""
+def decode(header: int, body: bytes, version: int, user_properties_max: int = VARINT_MAX) -> p.Packet:
+    """The packet with this first byte and this body, on a connection of this version (a CONNECT brings its own).
+
+    One with more user properties is refused as soon as they are too many (0x97), so that it costs no more than others.
+    """
     kind = header >> 4
     if kind != PUBLISH and header & 0x0F != _FLAGS.get(kind, 0):
         raise malformed(f"reserved flags 0b{header & 15:04b} in the fixed header of packet type {kind}")
@@ -101,7 +54,7 @@ def decode(header: int, body: bytes, version: int) -> p.Packet:
         raise malformed("packet type 0 is reserved")
     if kind == AUTH and version < p.V5:
         raise malformed("packet type 15 is reserved")
-    return reader(header, Reader(body), version)
+    return reader(header, Reader(body, repeats_max=user_properties_max), version)
 
 
 def encode(packet: p.Packet, version: int) -> bytes:
@@ -190,7 +143,8 @@ def _read_connack(_header: int, r: Reader, version: int) -> p.Connack:
 
 def _write_connack(c: p.Connack, version: int) -> tuple[int, bytes]:
     if version == p.V5:
-        return CONNACK << 4, bytes((c.session_present, c.reason)) + write_properties(c.properties, CONNACK)
+        head = bytes((c.session_present,)) + _codes(CONNACK, c.reason)
+        return CONNACK << 4, head + write_properties(c.properties, CONNACK)
     return CONNACK << 4, bytes((c.session_present, RETURN_CODES[c.reason]))
 
 
@@ -314,7 +268,8 @@ def _read_suback(_header: int, r: Reader, version: int) -> p.Suback:
 
 def _write_suback(s: p.Suback, version: int) -> tuple[int, bytes]:
     if version == p.V5:
-        return SUBACK << 4, s.packet_id.to_bytes(2) + write_properties(s.properties, SUBACK) + bytes(s.reasons)
+        head = s.packet_id.to_bytes(2) + write_properties(s.properties, SUBACK)
+        return SUBACK << 4, head + _codes(SUBACK, *s.reasons)
     return SUBACK << 4, s.packet_id.to_bytes(2) + bytes(min(reason, 0x80) for reason in s.reasons)
 
 
@@ -346,7 +301,8 @@ def _read_unsuback(_header: int, r: Reader, version: int) -> p.Unsuback:
 def _write_unsuback(u: p.Unsuback, version: int) -> tuple[int, bytes]:
     if version == p.V3:
         return UNSUBACK << 4, u.packet_id.to_bytes(2)
-    return UNSUBACK << 4, u.packet_id.to_bytes(2) + write_properties(u.properties, UNSUBACK) + bytes(u.reasons)
+    head = u.packet_id.to_bytes(2) + write_properties(u.properties, UNSUBACK)
+    return UNSUBACK << 4, head + _codes(UNSUBACK, *u.reasons)
 
 
 # PINGREQ, PINGRESP, DISCONNECT, AUTH
@@ -404,9 +360,18 @@ def _reason(code: int, packet: int) -> Reason:
 def _reason_and_properties(reason: Reason, properties: Properties, packet: int) -> bytes:
     """The tail of most MQTT 5 packets: left out where it says nothing (§3.4.2.1)."""
     block = write_properties(properties, packet)
+    code = _codes(packet, reason)
     if block != b"\0":
-        return bytes((reason,)) + block
-    return bytes((reason,)) if reason else b""
+        return code + block
+    return code if reason else b""
+
+
+def _codes(packet: int, *reasons: Reason) -> bytes:
+    """Reason codes that such a packet may carry; another one is a mistake of whoever sends it [MQTT-3.14.2-1]."""
+    for reason in reasons:
+        if reason not in REASONS[packet]:
+            raise ValueError(f"reason code 0x{reason:02X} does not belong into packet type {packet}")
+    return bytes(reasons)
 
 
 _READERS: Final[dict[int, Callable[[int, Reader, int], p.Packet]]] = {

@@ -139,7 +139,10 @@ def read_properties(reader: Reader, packet: int) -> Properties:
         if row.type.allowed and not row.type.allowed(value):
             raise violation(f"property {row.name} may not be {value}")
         if row.repeats and not (packet == SUBSCRIBE and number == 0x0B):
-            getattr(properties, row.name).append(value)
+            values = getattr(properties, row.name)
+            if len(values) >= reader.repeats_max:
+                raise _too_many(row, reader.repeats_max)
+            values.append(value)
             continue
         if number in seen:
             raise violation(f"property {row.name} stands twice in one packet")
@@ -151,6 +154,18 @@ def read_properties(reader: Reader, packet: int) -> Properties:
         raise violation("authentication data without an authentication method")  # §3.1.2.11.10
     reader.pos = block.end
     return properties
+
+
+def _too_many(row: _Row, repeats_max: int) -> PacketError:
+    """What stands there too often is not read to its end.
+
+    Many user properties break a bound of this side and no rule of the protocol: that is 0x97. Only a server sends more
+    than one subscription identifier [MQTT-3.3.4-6].
+    """
+    if row.name == "user_properties":
+        text = f"more than {repeats_max} user properties in one packet; send fewer of them"
+        return PacketError(Reason.QUOTA_EXCEEDED, text)
+    return violation(f"more than {repeats_max} times the property {row.name}")
 
 
 def write_properties(properties: Properties, packet: int) -> bytes:

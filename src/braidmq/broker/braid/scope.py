@@ -10,8 +10,6 @@ history, in the queue of a session that moves. So whoever has to know asks `scop
 
 from __future__ import annotations
 
-import logging
-
 from braidmq.broker.braid.clusters import Clusters, cluster_problem
 from braidmq.mqtt.errors import PacketError
 from braidmq.mqtt.packets import Publish, Will
@@ -31,7 +29,6 @@ COMPLAINTS_MAX = 1000
 """Complaints that are remembered, so that each is logged once."""
 
 _MARK = b"\x26" + string(PROPERTY)
-_log = logging.getLogger("braidmq.braid")
 
 
 class ScopeError(PacketError):
@@ -120,11 +117,12 @@ class Scopes:
             count += 1
         return count
 
-    def complain(self, client_id: str, error: ScopeError) -> None:
-        """Logs what a client should know, and cannot be told at QoS 0 or in MQTT 3.1.1; once."""
+    def is_news(self, client_id: str, error: ScopeError) -> bool:
+        """Whether the log should say what a client cannot be told at QoS 0 or in MQTT 3.1.1: it says it once."""
         complaint = (client_id, error.text)
-        if complaint not in self._complaints:
-            self._complaints[complaint] = None
-            if len(self._complaints) > COMPLAINTS_MAX:
-                self._complaints.pop(next(iter(self._complaints)))
-            _log.warning("a publication of client %r is refused: %s", client_id, error.text)
+        if complaint in self._complaints:
+            return False
+        self._complaints[complaint] = None
+        if len(self._complaints) > COMPLAINTS_MAX:
+            self._complaints.pop(next(iter(self._complaints)))
+        return True

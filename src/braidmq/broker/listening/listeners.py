@@ -18,9 +18,26 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, cast
 
-from braidmq.broker.listening.sockets import ListenError, bind_tcp, bind_unix, host_and_port, unix_identity, unix_peer
-from braidmq.broker.listening.tls import ServerTls, TlsError, certified_origin, load_tls
+from braidmq.broker.listening.connect_rate import ConnectRate
+from braidmq.broker.listening.sockets import (
+    ListenError,
+    bind_tcp,
+    bind_unix,
+    end_of_stream,
+    host_and_port,
+    unix_identity,
+    unix_peer,
+)
+from braidmq.broker.listening.tls import (
+    ALERT_GRACE_S,
+    Handshake,
+    ServerTls,
+    TlsError,
+    certified_origin,
+    load_tls,
+)
 from braidmq.broker.listening.websocket import FRAME_SLACK_BYTES, WebSocketProtocol, web_origins
+from braidmq.broker.observing.notices import Notices, address, described
 from braidmq.broker.security.identity import Origin
 
 if TYPE_CHECKING:
@@ -38,8 +55,6 @@ ACCEPT_BATCH_MAX: Final = 64
 """Sockets accepted from one listener before the loop turns to its other work."""
 ACCEPT_PAUSE_S: Final = 0.2
 """How long nothing is accepted after the system said that it cannot, most often for lack of file descriptors."""
-BURST_S: Final = 0.1
-"""The connect rate is kept over spans of this length; connects that were not used up longer ago are lost."""
 LINGER_S: Final = 10.0
 """What a peer gets to take its last bytes after the connection was closed; at most twice this, then it is cut off."""
 COMPLAINT_INTERVAL_S: Final = 60.0
@@ -222,25 +237,49 @@ class Door:
         peer = host_and_port(*address[:2]) if isinstance(address, tuple) else unix_peer(accepted)
         protocol = WebSocketProtocol(self, peer) if settings.websocket else StreamProtocol(self, peer)
         self.inside.add(protocol)
-        task = asyncio.get_running_loop().create_task(self._shake_hands(accepted, protocol))
+        task = asyncio.get_running_loop().create_task(self._shake_hands(accepted, protocol, peer))
         self._handshakes.add(task)
         task.add_done_callback(self._handshakes.discard)
 
-    async def _shake_hands(self, accepted: socket.socket, protocol: StreamProtocol | WebSocketProtocol) -> None:
-        tls = self.tls
+    async def _shake_hands(
+        self, accepted: socket.socket, protocol: StreamProtocol | WebSocketProtocol, peer: str
+    ) -> None:
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: protocol,
-                accepted,
-                ssl=tls.context if tls else None,
-                ssl_handshake_timeout=self.limits.connect_timeout_s if tls else None,
-                ssl_shutdown_timeout=LINGER_S if tls else None,
-            )
+            if self.tls is None:
+                await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, accepted)
+            else:
+                await self._encrypt(accepted, protocol, peer, self.tls)
         except OSError as error:  # TLS errors and time-outs are of this kind too
             self.left(protocol)
-            _log.debug("listener %r: handshake failed: %s", self.settings.name, error)
+            _log.debug("listener %r: no connection with %s: %s", self.settings.name, peer, error)
         except BaseException:
             self.left(protocol)
+            raise
+
+    async def _encrypt(
+        self, accepted: socket.socket, protocol: StreamProtocol | WebSocketProtocol, peer: str, tls: ServerTls
+    ) -> None:
+        """The handshake of TLS; a peer with which it fails is told why, and gets the time to hear it."""
+        loop = asyncio.get_running_loop()
+
+        def on_failure() -> None:
+            loop.call_soon(end_of_stream, accepted)  # behind the alert, which leaves in this turn of the loop
+            patience.reschedule(loop.time() + ALERT_GRACE_S)
+
+        handshake = Handshake(on_failure)
+        handshake.watch()
+        try:
+            async with asyncio.timeout(None) as patience:
+                await loop.connect_accepted_socket(
+                    lambda: protocol,
+                    accepted,
+                    ssl=tls.context,
+                    ssl_handshake_timeout=self.limits.connect_timeout_s,
+                    ssl_shutdown_timeout=LINGER_S,
+                )
+        except OSError as error:
+            if handshake.heard:  # else it did not even try: somebody looks whether the port is open
+                self._hall.on_handshake_failed(self.settings.name, peer, handshake.problem(error))
             raise
 
     def cut_off_lingering(self) -> None:
@@ -249,32 +288,6 @@ class Door:
         for protocol in closing & self._lingering:
             protocol.abort()
         self._lingering = closing
-
-
-class ConnectRate:
-    """A token bucket: so many connects a second, and no more at once than a tenth of a second earns."""
-
-    __slots__ = ("_at", "_clock", "_tokens", "per_s")
-
-    def __init__(self, per_s: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.per_s = per_s
-        self._clock = clock
-        self._tokens = self._tokens_max
-        self._at = clock()
-
-    @property
-    def _tokens_max(self) -> float:
-        return max(1.0, self.per_s * BURST_S)
-
-    def wait_s(self) -> float:
-        """How long until the next connect may come in; 0 if it may now."""
-        now = self._clock()
-        self._tokens = min(self._tokens_max, self._tokens + (now - self._at) * self.per_s)
-        self._at = now
-        return 0.0 if self._tokens >= 1.0 else (1.0 - self._tokens) / self.per_s
-
-    def take(self) -> None:
-        self._tokens -= 1.0
 
 
 class Listeners:
@@ -289,6 +302,7 @@ class Listeners:
         self._sweep: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
         self._complained_at: dict[str, float] = {}
+        self._notices = Notices(_log, broker.now, broker.timers.at)
 
     async def start(self) -> None:
         """Opens all doors, or none: a ListenError says which one would not open and why."""
@@ -364,6 +378,12 @@ class Listeners:
     def on_left(self) -> None:
         if not self.inside_count:
             self._empty.set()
+
+    def on_handshake_failed(self, listener: str, peer: str, problem: str) -> None:
+        self.broker.metrics.tls_handshakes_failed += 1
+        origin = Origin(listener, peer)
+        who = described(None, None, origin)
+        self._notices.say(address(origin), who, "the TLS handshake on listener %r failed: %s", listener, problem)
 
     def complain(self, text: str) -> None:
         now = time.monotonic()

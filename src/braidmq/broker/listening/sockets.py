@@ -86,6 +86,12 @@ def unix_peer(connected: socket.socket) -> str:
     return f"unix:uid={uid},pid={pid}"
 
 
+def end_of_stream(connected: socket.socket) -> None:
+    """Tells the other end that nothing more will come; it may be gone already."""
+    with contextlib.suppress(OSError):
+        connected.shutdown(socket.SHUT_WR)
+
+
 def _listen_on_all(addresses: Sequence[tuple[int, tuple[Any, ...]]], port: int) -> list[socket.socket]:
     sockets: list[socket.socket] = []
     unavailable: OSError | None = None

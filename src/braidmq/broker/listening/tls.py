@@ -3,14 +3,21 @@
 A context is never changed once clients use it. A reload reads the files into a new one, which serves the connections
 that come after; so a certificate, its key and the client authority change together or not at all, sessions that were
 resumable under the old rules are not under the new ones, and a broken file leaves everything as it was.
+
+When a handshake fails, OpenSSL leaves an alert among the bytes to be sent, and the loop's own TLS cuts the connection
+without sending it: a client whose certificate has expired would never hear of it. So the failure of a handshake is kept
+from the loop. To the loop it looks like a wait for the peer, for which it sends all that there is to send; `Handshake`
+knows better. With TLS 1.3 this is the only word that the client gets: its own handshake is done by then (RFC 8446 §2).
 """
 
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from cryptography import x509
 
@@ -20,6 +27,10 @@ if TYPE_CHECKING:
     from braidmq.broker.config.settings import Listener
 
 _VERIFY_MODES = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+
+
+ALERT_GRACE_S: Final = 2.0
+"""What a peer gets to take the alert of a handshake that failed and to leave; then it is cut off."""
 
 
 class TlsError(OSError):
@@ -39,12 +50,83 @@ class ServerTls:
         return datetime.now(UTC).timestamp() >= self.expires_at
 
 
+class Handshake:
+    """What becomes of one handshake; `on_failure` is called when the alert that says why is about to be sent."""
+
+    __slots__ = ("error", "heard", "on_failure")
+
+    def __init__(self, on_failure: Callable[[], None]) -> None:
+        self.on_failure = on_failure
+        self.heard = False
+        """Whether the peer has sent anything."""
+        self.error: ssl.SSLError | None = None
+
+    def watch(self) -> None:
+        """The next handshake that begins in this task is this one."""
+        _under_way.set(self)
+
+    def problem(self, error: OSError) -> str:
+        """Why there is no connection, for people; `error` is how it ended."""
+        failure = self.error or error
+        if isinstance(failure, ssl.SSLCertVerificationError):
+            return f"its certificate is not accepted: {failure.verify_message}"
+        if isinstance(failure, ssl.SSLError):
+            return (failure.reason or str(failure)).replace("_", " ").lower()
+        return "it left" if isinstance(failure, ConnectionResetError) else "it took too long"
+
+
+_under_way: ContextVar[Handshake | None] = ContextVar("handshake", default=None)
+
+
+class _Telling(ssl.SSLObject):
+    """The server's side of a connection that tells its peer why a handshake failed."""
+
+    handshake: Handshake | None = None
+    incoming: ssl.MemoryBIO | None = None
+
+    def do_handshake(self) -> None:
+        handshake, incoming = self.handshake, self.incoming
+        if handshake is None or incoming is None:
+            super().do_handshake()
+            return
+        handshake.heard = handshake.heard or incoming.pending > 0
+        if handshake.error is None:
+            try:
+                super().do_handshake()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                raise
+            except ssl.SSLError as error:
+                handshake.error = error
+                handshake.on_failure()
+            else:
+                return
+        incoming.read()  # whatever else the peer says before it leaves
+        raise ssl.SSLWantReadError
+
+
+class _TellingContext(ssl.SSLContext):
+    sslobject_class = _Telling
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        made = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+        if isinstance(made, _Telling):
+            made.handshake, made.incoming = _under_way.get(), incoming
+        return made
+
+
 def load_tls(listener: Listener) -> ServerTls:
     """A context from the listener's files, read now."""
     name, certificate, key = listener.name, listener.certificate, listener.key
     if not certificate or not key:
         raise TlsError(f"listener {name!r} is of kind {listener.kind!r}: it needs a certificate and a key")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context = _TellingContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"] if listener.kind == "wss" else ["mqtt"])
     expires_at = _certificate_end(name, str(certificate))

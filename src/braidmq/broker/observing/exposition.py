@@ -55,6 +55,13 @@ METRICS: Final = (
     Measure(
         "counter", "auth_failures", "authentication_failures", "clients/authentication failures", "Failed log-ins."
     ),
+    Measure(
+        "counter",
+        "tls_handshakes_failed",
+        "tls_handshakes_failed",
+        "clients/TLS handshakes failed",
+        "TLS handshakes that came to nothing, most often for the client's certificate.",
+    ),
     Measure("counter", "messages_received", "messages_received", "messages/received", "Publications from clients."),
     Measure("counter", "messages_sent", "messages_sent", "messages/sent", "Publications to clients."),
     Measure(

@@ -16,6 +16,7 @@ class Metrics(msgspec.Struct):
     connects: int = 0
     connect_refused: int = 0
     auth_failures: int = 0
+    tls_handshakes_failed: int = 0
     messages_received: int = 0
     messages_sent: int = 0
     messages_dropped: int = 0

@@ -1,0 +1,81 @@
+"""The reason codes that each packet type of MQTT 5 may carry (§3.2.2.2, §3.4.2.1 … §3.15.2.1), and substitutes.
+
+What goes wrong is found in one place and told in another: a refusal of a log-in is a CONNACK at first and a DISCONNECT
+when a client authenticates again, and each has its own table.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from braidmq.mqtt.properties import AUTH, CONNACK, DISCONNECT, PUBACK, PUBCOMP, PUBREC, PUBREL, SUBACK, UNSUBACK
+from braidmq.mqtt.reasons import Reason
+
+_R = Reason
+_COMMON_FAILURES: Final = frozenset(
+    {
+        _R.UNSPECIFIED_ERROR,
+        _R.IMPLEMENTATION_SPECIFIC_ERROR,
+        _R.NOT_AUTHORIZED,
+        _R.TOPIC_NAME_INVALID,
+        _R.PACKET_IDENTIFIER_IN_USE,
+        _R.QUOTA_EXCEEDED,
+        _R.PAYLOAD_FORMAT_INVALID,
+    }
+)
+_RELEASE: Final = frozenset({_R.SUCCESS, _R.PACKET_IDENTIFIER_NOT_FOUND})
+_BROKEN: Final = frozenset(
+    {_R.UNSPECIFIED_ERROR, _R.MALFORMED_PACKET, _R.PROTOCOL_ERROR, _R.IMPLEMENTATION_SPECIFIC_ERROR}
+)
+_ELSEWHERE: Final = frozenset({_R.USE_ANOTHER_SERVER, _R.SERVER_MOVED, _R.CONNECTION_RATE_EXCEEDED})
+_LIMITED: Final = frozenset(
+    {_R.TOPIC_NAME_INVALID, _R.PACKET_TOO_LARGE, _R.QUOTA_EXCEEDED, _R.PAYLOAD_FORMAT_INVALID}
+    | {_R.RETAIN_NOT_SUPPORTED, _R.QOS_NOT_SUPPORTED, _R.NOT_AUTHORIZED, _R.SERVER_BUSY, _R.BAD_AUTHENTICATION_METHOD}
+)
+
+REASONS: Final[dict[int, frozenset[Reason]]] = {
+    CONNACK: _BROKEN
+    | _ELSEWHERE
+    | _LIMITED
+    | {_R.SUCCESS, _R.UNSUPPORTED_PROTOCOL_VERSION, _R.CLIENT_IDENTIFIER_NOT_VALID, _R.BAD_USER_NAME_OR_PASSWORD}
+    | {_R.SERVER_UNAVAILABLE, _R.BANNED},
+    PUBACK: _COMMON_FAILURES | {_R.SUCCESS, _R.NO_MATCHING_SUBSCRIBERS},
+    PUBREC: _COMMON_FAILURES | {_R.SUCCESS, _R.NO_MATCHING_SUBSCRIBERS},
+    PUBREL: _RELEASE,
+    PUBCOMP: _RELEASE,
+    SUBACK: frozenset(
+        {_R.SUCCESS, _R.GRANTED_QOS_1, _R.GRANTED_QOS_2, _R.UNSPECIFIED_ERROR, _R.IMPLEMENTATION_SPECIFIC_ERROR}
+        | {_R.NOT_AUTHORIZED, _R.TOPIC_FILTER_INVALID, _R.PACKET_IDENTIFIER_IN_USE, _R.QUOTA_EXCEEDED}
+        | {_R.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, _R.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED}
+        | {_R.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED}
+    ),
+    UNSUBACK: frozenset(
+        {_R.SUCCESS, _R.NO_SUBSCRIPTION_EXISTED, _R.UNSPECIFIED_ERROR, _R.IMPLEMENTATION_SPECIFIC_ERROR}
+        | {_R.NOT_AUTHORIZED, _R.TOPIC_FILTER_INVALID, _R.PACKET_IDENTIFIER_IN_USE}
+    ),
+    DISCONNECT: frozenset(_R)
+    - {_R.GRANTED_QOS_1, _R.GRANTED_QOS_2, _R.NO_MATCHING_SUBSCRIBERS, _R.NO_SUBSCRIPTION_EXISTED}
+    - {_R.CONTINUE_AUTHENTICATION, _R.REAUTHENTICATE, _R.UNSUPPORTED_PROTOCOL_VERSION}
+    - {_R.CLIENT_IDENTIFIER_NOT_VALID, _R.BAD_USER_NAME_OR_PASSWORD, _R.SERVER_UNAVAILABLE, _R.BANNED}
+    - {_R.PACKET_IDENTIFIER_IN_USE, _R.PACKET_IDENTIFIER_NOT_FOUND},
+    AUTH: frozenset({_R.SUCCESS, _R.CONTINUE_AUTHENTICATION, _R.REAUTHENTICATE}),
+}
+"""By packet type. DISCONNECT has 0x8C by §2.4 and not by §3.14.2.1: it is taken from a client, and never sent."""
+
+_NEXT_BEST: Final = {
+    _R.UNSUPPORTED_PROTOCOL_VERSION: _R.PROTOCOL_ERROR,
+    _R.CLIENT_IDENTIFIER_NOT_VALID: _R.PROTOCOL_ERROR,
+    _R.BAD_USER_NAME_OR_PASSWORD: _R.NOT_AUTHORIZED,
+    _R.BAD_AUTHENTICATION_METHOD: _R.NOT_AUTHORIZED,
+    _R.BANNED: _R.NOT_AUTHORIZED,
+    _R.SERVER_UNAVAILABLE: _R.SERVER_BUSY,
+    _R.SERVER_SHUTTING_DOWN: _R.SERVER_UNAVAILABLE,
+}
+
+
+def sendable(reason: Reason, packet: int) -> Reason:
+    """The reason of a failure, or the nearest one that a server may put into such a packet."""
+    if reason.failed and reason in REASONS[packet] and not (packet == DISCONNECT and reason == 0x8C):
+        return reason
+    next_best = _NEXT_BEST.get(reason, _R.UNSPECIFIED_ERROR)
+    return next_best if next_best in REASONS[packet] else _R.UNSPECIFIED_ERROR
