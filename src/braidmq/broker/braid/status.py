@@ -161,10 +161,12 @@ class Status(Service):
         braid, node = self.braid, self._home_node()
         return {
             "name": braid.name,
+            "identity": braid.identity,
             "address": str(self._host.address),
             "cluster": self.cluster,
             "method": self.method_name,
             "is_in": braid.is_in,
+            "trouble": braid.trouble,
             "age_s": round(self._host.now() - self._began_at, 3),
             "left": None if node is None else _told(node.left),
             "right": None if node is None else _told(node.right),

@@ -155,7 +155,7 @@ class Strays(Service):
             return
         for holder in others:
             self._compare(holder, clients[holder.client_id])
-        elsewhere = {holder.client_id for holder in others if holder.name != self._braid.name}
+        elsewhere = {holder.client_id for holder in others if not self._braid.is_own(holder.name)}
         for client_id in [one for one in self._aside if one in clients and one not in elsewhere]:
             self.take_back(client_id)
 
@@ -164,7 +164,7 @@ class Strays(Service):
         client_id = holder.client_id
         if client_id in self._moves.arriving or self._moves.epochs.get(client_id, UNKNOWN_EPOCH) != epoch:
             return
-        if holder.name == self._braid.name:
+        if self._braid.is_own(holder.name):
             self._moves.epochs[client_id] = max(epoch, holder.epoch)
         elif holder.epoch >= epoch:
             self._set_aside(holder)
@@ -190,7 +190,7 @@ class Strays(Service):
     async def _keep_offering(self, client_id: str, session: Session, to: Address) -> None:
         while self._aside.get(client_id) is session and self._broker.sessions.get(client_id) is session:
             try:
-                answer = await self._host.call(to, Offer(client_id, self._braid.name), CALL_TIMEOUT_S)
+                answer = await self._host.call(to, Offer(client_id, self._braid.identity), CALL_TIMEOUT_S)
             except CallError:
                 answer = None
             if isinstance(answer, Offered) and self._aside.get(client_id) is session:
