@@ -488,6 +488,8 @@ class Ring(Service):
         self.nodes: dict[tuple[int, Key], RingNode] = {}
         self.note: Callable[[Key], bytes] | None = None
         """What a node, named by its key, has to say to a new right neighbour: for the layers above."""
+        self.on_part: Callable[[Address], None] | None = None
+        """Called when all nodes of a host have left: for the layers above."""
         host.serve(self)
 
     def node(self, ring: int, me: Peer) -> RingNode:
@@ -499,6 +501,8 @@ class Ring(Service):
         for node in self.nodes.values():
             node.known.part(address)
             node.neighbours = tuple([peer for peer in node.neighbours if peer.address != address])
+        if self.on_part is not None:
+            self.on_part(address)
 
     def forget(self, node: RingNode) -> None:
         self.nodes.pop((node.ring, node.me.key), None)
