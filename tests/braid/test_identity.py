@@ -102,10 +102,10 @@ def test_what_a_third_broker_says_of_an_address_does_not_count_while_the_known_o
     assert (cursor.address, cursor.head) == (0, 5)
     sites[1].braid.comparing._learn_heads(0, [(origin, 0, 6)])
     assert (cursor.address, cursor.head) == (0, 6)
-    sites[1].braid.on_parted(0)
+    sites[1].braid.membership.on_parted(0)
     sites[1].braid.comparing._learn_heads(2, [(origin, 99, 6)])
     assert cursor.address == 99
-    sites[1].braid.on_linked(origin, 0)
+    sites[1].braid.membership.on_linked(origin, 0)
     assert cursor.address == 0
 
 
@@ -116,8 +116,8 @@ def test_a_name_that_is_taken_stays_out_until_it_is_free(method: str) -> None:
     other = sites.add(9)
     sites.run(30)
     assert not other.braid.is_in
-    assert other.braid.trouble == "the broker at 1 has the name 'site1', too: set another braid.name"
-    assert all(site.braid.trouble is None for site in sites if site is not other)
+    assert other.braid.membership.trouble == "the broker at 1 has the name 'site1', too: set another braid.name"
+    assert all(site.braid.membership.trouble is None for site in sites if site is not other)
     linked = [node for site in sites if site is not other for node in site.braid.overlay.view.own.values()]
     assert ring_is_closed_and_sorted(linked) == []
     listener = sites.client(1)
@@ -127,7 +127,7 @@ def test_a_name_that_is_taken_stays_out_until_it_is_free(method: str) -> None:
     sites[1].crash()
     sites.run(60)
     assert other.braid.is_in
-    assert other.braid.trouble is None
+    assert other.braid.membership.trouble is None
 
 
 def test_the_directory_of_an_earlier_version_has_names(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ empty topic, which no client can name, has every broker as its subscriber: what 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,6 +28,7 @@ from braidmq.broker.braid.inlets import Inlets
 from braidmq.broker.braid.interest import Interest
 from braidmq.broker.braid.introducers import Introducers
 from braidmq.broker.braid.keepers import Keepers
+from braidmq.broker.braid.membership import Membership
 from braidmq.broker.braid.moves import MOVED, Moves
 from braidmq.broker.braid.outlets import Outlet, Outlets
 from braidmq.broker.braid.reconcile import Reconciler
@@ -112,8 +113,7 @@ class Braid:
         was_before = any(row[0] == OWN for row in broker.saved_cursors)
         self.since = own.alive_at - AWAY_SLACK_S if was_before else broker.now()
         """What was published before is not missed by anybody here."""
-        self.refusals: Callable[[], Mapping[str, str]] = dict
-        """Why others do not let this broker in, by their addresses."""
+        self.membership = Membership(self)
         saved = [msgspec.msgpack.decode(row, type=Sent) for row in broker.saved_history]
         self.history = History(broker.store, saved)
         self.cursors = Cursors(
@@ -177,13 +177,19 @@ class Braid:
     # Entering
 
     async def enter(self) -> None:
-        """Joins the braid that an introducer is in, or begins one; then stands for what clients here want."""
+        """Joins the braid that an introducer is in, or begins one; then stands for what clients here want.
+
+        Who is refused by a braid does not begin another: its clients would be alone, and nobody would notice.
+        """
         began_at = self.host.now()
         pause_s = 0.1
+        told = ""
         while not await self._find_introducer():
-            if not self.introducers.seeds:
-                break
-            if self.host.now() - began_at > FOUND_AFTER_S and not self.refusals():
+            refusal = self.membership.refusal
+            if refusal and refusal != told:
+                told = refusal
+                _log.error("%s is not let into the braid, and goes on trying: %s", self.name, refusal)
+            if not self.introducers.seeds or (self.host.now() - began_at > FOUND_AFTER_S and not refusal):
                 break
             await self.host.sleep(pause_s * self.host.chance.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, 2.0)
@@ -267,35 +273,9 @@ class Braid:
         while under_way and not is_enough():
             await self.host.sleep(POLL_S)
 
-    # Others
-
     def is_own(self, identity: str) -> bool:
         """Whether an entry of the directory is about this broker; earlier versions wrote the name there."""
         return identity in (self.identity, self.name)
-
-    def on_linked(self, identity: str, address: Address) -> None:
-        """Another broker is at this address: whatever was known before."""
-        self.introducers.recall(address)
-        cursor = self.cursors.get(identity)
-        if cursor is not None and cursor.address != address:
-            cursor.address = address
-            self.cursors.note(identity)
-
-    def on_parted(self, address: Address) -> None:
-        """Another broker has ended, or is elsewhere: it is not looked for at this address any more."""
-        self.introducers.part(address)
-        self.overlay.ring.part(address)
-
-    @property
-    def trouble(self) -> str | None:
-        """Why this broker is not in its braid, None if it is."""
-        refusal = next(iter(self.refusals().values()), None)
-        if self.is_in:
-            return refusal if not self.introducers.has_met else None
-        for (_, key), node in self.overlay.ring.nodes.items():
-            if refusal is None and key == self.home and node.occupant is not None:
-                return f"the broker at {node.occupant.address} has the name {self.name!r}, too: set another braid.name"
-        return refusal or "this broker is not in its braid yet"
 
     # From time to time
 

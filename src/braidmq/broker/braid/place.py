@@ -136,8 +136,9 @@ class Place:
         self.braid = self._broker.braid = Braid(
             self._broker, overlay_, method, name, life, introducers, config.cluster, self._own
         )
-        self.braid.refusals = lambda: self.host.refusals
-        self.host.watch(self.braid.on_linked, self.braid.on_parted)
+        membership = self.braid.membership
+        membership.refusals = lambda: self.host.refusals
+        self.host.watch(membership.on_linked, membership.on_parted)
         self.braid.cork, self.braid.uncork = self.host.cork, self.host.uncork
         self.host.on_read = self._broker.begin_read
         self.status = Status(self.braid, config.cluster, config.method)
@@ -166,7 +167,7 @@ class Place:
 
     def trouble(self) -> str | None:
         """Why this broker is not in its braid, None if it is."""
-        return "this broker is just starting" if self.braid is None else self.braid.trouble
+        return "this broker is just starting" if self.braid is None else self.braid.membership.trouble
 
 
 def earlier_name(config: BraidConfig) -> str | None:
