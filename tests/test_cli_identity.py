@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import re
 import shutil
 import sqlite3
@@ -71,25 +72,41 @@ def until_checked(*brokers: Broker) -> None:
     wait_until(lambda: all(asked(one)["age_s"] > age_s for one, age_s in due.items()), "the checks are due", TIMEOUT_S)
 
 
-def subscribe(broker: Broker) -> None:
-    """The client `dur` subscribes to m/# and goes; its session stays."""
-    subscribed = threading.Event()
-    client = paho.Client(CallbackAPIVersion.VERSION2, "dur", clean_session=False)
-    client.on_connect = lambda client, *_: client.subscribe("m/#", 1)
-    client.on_subscribe = lambda *_: subscribed.set()
-    client.connect(broker.host, broker.port)
-    client.loop_start()
-    assert subscribed.wait(TIMEOUT_S)
-    client.disconnect()
-    client.loop_stop()
+class Durable:
+    """The client `dur`, whose session stays when it goes; subscribed to m/#, unless its session is."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.was_there = False
+        self._got: queue.Queue[str] = queue.Queue()
+        ready = threading.Event()
+        self._client = paho.Client(CallbackAPIVersion.VERSION2, "dur", clean_session=False)
+        self._client.on_connect = self._on_connect
+        self._client.on_subscribe = lambda *_: ready.set()
+        self._client.on_message = lambda _client, _data, message: self._got.put(message.payload.decode())
+        self._client.connect(broker.host, broker.port)
+        self._client.loop_start()
+        assert ready.wait(TIMEOUT_S)
+
+    def _on_connect(self, client: paho.Client, _data: Any, flags: paho.ConnectFlags, *_: Any) -> None:
+        self.was_there = flags.session_present
+        client.subscribe("m/#", 1)
+
+    def goes(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def gets(self) -> str:
+        """What waited for it, or comes soon; then it goes."""
+        text = self._got.get(timeout=TIMEOUT_S)
+        self.goes()
+        return text
 
 
 def got(broker: Broker) -> str:
-    """The message that waits for the client `dur`, or comes soon."""
-    words = ("m/#", "-q", "1", "-i", "dur", "--keep-session", "-V", "311", "-C", "1", "-W", "30")
-    done = in_process("sub", "-p", broker.port, *words)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()[-1]
+    """What the client finds in its session, which must be there."""
+    client = Durable(broker)
+    assert client.was_there, "its session is gone"
+    return client.gets()
 
 
 def pub(broker: Broker, text: str) -> None:
@@ -108,13 +125,13 @@ def test_a_restart_at_another_address_keeps_what_was_acknowledged(start_broker: 
     second = join(start_broker, first)
     until_ready(first, second)
     before, where = asked(second), place_of(second)
-    subscribe(second)
+    Durable(second).goes()
     pub(second, "x")
     getattr(second, ending)()
     second.start()
     assert place_of(second) != where
+    wait_until(lambda: bool(asked(second)["is_in"]), "it is in the braid again", TIMEOUT_S)
     assert got(second) == "x"
-    until_ready(second)
     after = asked(second)
     assert (after["name"], after["identity"]) == (before["name"], before["identity"])
     until_ring(first, asked(first)["name"], after["name"])
@@ -127,12 +144,12 @@ def test_the_name_may_change_and_the_broker_stays_the_same(start_broker: StartBr
     old = join(start_broker, first, "--set", "braid.name=old", data=tmp_path / "d")
     until_ready(first, old)
     identity = asked(old)["identity"]
-    subscribe(old)
+    Durable(old).goes()
     old.terminate()
     pub(first, "missed")
     new = join(start_broker, first, "--set", "braid.name=new", data=tmp_path / "d")
-    assert got(new) == "missed"
     until_ring(first, "first", "new")
+    assert got(new) == "missed"
     assert asked(new)["identity"] == identity
     assert "called 'new' from now on, and was called 'old'" in new.log
     new.terminate()
@@ -179,7 +196,7 @@ def test_a_name_that_is_in_use_is_refused_until_it_is_free(start_broker: StartBr
     assert asked(other)["trouble"] == reason
     until_ready(first, second)
     until_ring(first, "s1", "s2")
-    subscribe(second)
+    Durable(second).goes()
     pub(first, "z")
     assert got(second) == "z"
     second.terminate()

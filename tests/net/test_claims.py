@@ -160,6 +160,47 @@ async def test_one_that_took_a_name_by_mistake_does_not_keep_its_owner_out(start
     assert a.linked == [owner.address]
 
 
+async def test_one_that_is_slow_to_answer_keeps_its_name(start_host: StartHost) -> None:
+    """The rival says nothing at its door, but goes on talking on its link."""
+    a, _ = await start_host(security=Security.none(), name="s1", identity="s1#1", bounds=Bounds(connect_timeout_s=0.5))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        where = f"127.0.0.1:{silent.getsockname()[1]}"
+        host, port = a.address.split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        hello = Hello(where, bytes(16), a.address, "s2", identity="s2#1")
+        writer.write(preamble(Kind.NONE) + framed(msgspec.msgpack.encode(hello)))
+        await until(lambda: a.linked == [where], LATER_S)
+        other, _ = await start_host(security=Security.none(), name="s2", identity="s2#2", bounds=BRISK)
+        empty = framed(b"\xdd" + bytes(4))
+
+        async def talk() -> None:
+            while not refusal_of(other, a):
+                other.send(a.address, Note("let me in"))
+                writer.write(empty)
+                await asyncio.sleep(0.01)
+
+        await asyncio.wait_for(talk(), LATER_S)
+        assert where in refusal_of(other, a)
+        assert a.linked == [where]
+        writer.close()
+
+
+async def test_other_security_is_a_refusal_until_nobody_is_there_to_refuse(start_host: StartHost) -> None:
+    a, _ = await start_host(security=Security.key(bytes(range(32))))
+    b, _ = await start_host(security=Security.none(), bounds=BRISK)
+    b.send(a.address, Note("in the clear"))
+    await until(lambda: "all hosts of a braid must have the same" in refusal_of(b, a), LATER_S)
+    assert not a.refusals
+    await a.stop()
+
+    async def send() -> None:
+        while b.refusals:
+            b.send(a.address, Note("anybody?"))
+            await asyncio.sleep(0.01)
+
+    await asyncio.wait_for(send(), LATER_S)
+
+
 # Good-byes
 
 

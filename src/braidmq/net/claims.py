@@ -96,7 +96,10 @@ class Claims:
         self._links.keep(self._settle_name(link, hello, rival))
 
     async def _settle_name(self, link: Link, hello: Hello, rival: Peer) -> None:
+        heard = rival.counters.frames_in
         there = None if rival.has_left else (await self._ask(rival)).answer
+        if there is None and rival.link is not None and rival.counters.frames_in > heard:
+            there = rival.greeting  # it is only slow to answer
         if there is not None and there.is_namesake_of(hello) and (there.is_member or not hello.is_member):
             link.refuse(LinkError(Fault.NAME, clash(there, hello)))
             return

@@ -46,6 +46,8 @@ class Link(asyncio.Protocol):
         self.has_greeted = False
         """Whether this host has said hello."""
         self.failure = ""
+        self.is_refused = False
+        """Whether the other side does not let this host in."""
         self.settled = asyncio.Event()
         """Set once it is open or will never be."""
         self.is_closed = False

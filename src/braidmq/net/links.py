@@ -305,6 +305,7 @@ class Links:
     def on_fault(self, link: Link, error: LinkError, cut: bool = True) -> None:
         self.faults[error.fault] += 1
         if link.dialled is not None and not link.is_question and error.fault in REFUSALS:
+            link.is_refused = True
             link.dialled.refusal = str(error)
         self._notices.fault(link, str(error), self._now())
         if cut:
@@ -457,6 +458,8 @@ class Links:
             await self.connect(link)
         finally:
             peer.trying = None
+        if not link.is_refused:
+            peer.refusal = ""
         return None if link.peer is not None else link.failure
 
     async def connect(self, link: Link) -> None:
