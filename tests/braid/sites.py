@@ -43,9 +43,10 @@ class Site(World):
         introducers = Introducers(self.host, [0] if number else [])
         overlay = sites.overlay(self, introducers)
         self.cluster = sites.clusters.get(number, "")
-        method = sites.method(overlay, f"site{number}", self.cluster)
+        name = sites.names.get(number, f"site{number}")
+        method = sites.method(overlay, name, self.cluster)
         self.broker.braid = self.braid = Braid(
-            self.broker, overlay, method, f"site{number}", self.host.life, introducers, self.cluster
+            self.broker, overlay, method, name, self.host.life, introducers, self.cluster
         )
         self.host.spawn(self.braid.enter())
 
@@ -85,6 +86,8 @@ class Sites:
     ) -> None:
         """`clusters` are those of the sites, in their order."""
         self.clusters = dict(enumerate(clusters))
+        self.names: dict[int, str] = {}
+        """Of sites that are not called by their number."""
         self.sim = Simulator(seed, network or Uniform(0.001, 0.02))
         self.kind = method
         self.settle_s = SETTLE_S

@@ -97,6 +97,8 @@ class Server:
                 *numbers,
             )
             checks = {"listeners": self.listeners.trouble, "store": self._store_trouble}
+            if self._place is not None:
+                checks["braid"] = self._place.trouble
             routes = (
                 BraidRoutes(self._place),
                 PublishRoutes(self.broker),

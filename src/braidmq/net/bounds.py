@@ -45,6 +45,9 @@ class Bounds:
     backoff_s_max: float = 5.0
     """… up to this. A link that lasted so long begins anew with the shortest."""
 
+    notice_s: float = 60.0
+    """How often it is told of a peer that it was lost, or why it was refused, if that happens again and again."""
+
     idle_s_max: float = 300.0
     """A link on which nothing passes for so long is closed; the next message opens it again."""
 

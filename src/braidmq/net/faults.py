@@ -21,6 +21,15 @@ class Fault(StrEnum):
     ADDRESS = "address"
     """A hello with an address that is none, or not the sender's."""
 
+    TERMS = "terms"
+    """Another delivery method, or something else that all hosts of a braid must have the same."""
+
+    NAME = "name"
+    """A name, or an identity, that another host has."""
+
+    REFUSED = "refused"
+    """The other side has closed it, and said why."""
+
     SELF = "self"
     """This very host at the other end."""
 

@@ -59,6 +59,10 @@ class Refused(Message, frozen=True, array_like=True, tag=3, gc=False):
     reason: Annotated[str, msgspec.Meta(max_length=REASON_LENGTH_MAX)]
 
 
+class Farewell(Message, frozen=True, array_like=True, gc=False):
+    """A message that every host knows. I end: do not look for me until I am heard of again."""
+
+
 Envelope = Tell[Message] | Request[Message] | Reply[Message] | Refused
 
 
@@ -68,9 +72,10 @@ class Codec:
     def __init__(self, messages: Sequence[type[Message]], frame_messages_max: int) -> None:
         if not messages:
             raise ValueError("a host needs the classes of the messages that it may hear")
-        self.known = frozenset(messages)
+        kinds: tuple[type[Message], ...] = (*messages, Farewell)
+        self.known = frozenset(kinds)
         names: dict[object, type[Message]] = {}
-        for kind in messages:
+        for kind in kinds:
             tag = kind.__struct_config__.tag
             if names.setdefault(tag, kind) is not kind:
                 raise ValueError(f"two message classes are called {tag!r}: {names[tag]!r} and {kind!r}")

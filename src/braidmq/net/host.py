@@ -17,14 +17,14 @@ import random
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
 from braidmq.host import Address, CallRefused, CallTimeout, Chance, Forward, Handler, Message, handlers_of
 from braidmq.net.bounds import Bounds
 from braidmq.net.counters import Counters
 from braidmq.net.faults import Fault
-from braidmq.net.frames import REASON_LENGTH_MAX, Codec, Envelope, Refused, Reply, Request, Tell
+from braidmq.net.frames import REASON_LENGTH_MAX, Codec, Envelope, Farewell, Refused, Reply, Request, Tell
 from braidmq.net.hello import NAME_LENGTH_MAX
 from braidmq.net.links import Links, Shortcut
 from braidmq.net.peer import Peer
@@ -48,10 +48,13 @@ class NetHost:
         security: Security | None = None,
         bounds: Bounds | None = None,
         chance: Chance | None = None,
+        identity: str = "",
+        terms: Mapping[str, str] | None = None,
     ) -> None:
         """`listen` is where, as host:port; `advertise` is what peers are told if that differs; `messages` are all
         classes that any service of this host may send or hear; `security` is the same in all hosts of a braid, and
-        may be left out on loopback; `name` is for people who read logs."""
+        may be left out on loopback; `name` is for people, and no two hosts with an `identity` may have the same;
+        `identity` is who this host is, from one start to the next; `terms` are what must be the same in all hosts."""
         if len(name) > NAME_LENGTH_MAX:
             raise ValueError(f"a host's name has at most {NAME_LENGTH_MAX} characters")
         self.bounds = bounds or Bounds()
@@ -68,8 +71,17 @@ class NetHost:
         self._listen = listen
         self._advertise = advertise
         self._codec = Codec(messages, self.bounds.frame_messages_max)
-        self._links = Links(name, self._codec, self.bounds, security or Security.none(), self.chance, self._receive)
-        self._handlers: dict[type[Message], Handler] = {}
+        self._links = Links(
+            name,
+            self._codec,
+            self.bounds,
+            security or Security.none(),
+            self.chance,
+            self._receive,
+            identity,
+            terms,
+        )
+        self._handlers: dict[type[Message], Handler] = {Farewell: self._on_farewell}
         self._calls: dict[int, asyncio.Future[Message]] = {}
         self._next_call = secrets.randbits(62)  # an answer to an earlier life finds nobody
         self._own: deque[Envelope] = deque()
@@ -102,6 +114,37 @@ class NetHost:
             if not future.done():
                 future.set_exception(CallTimeout("this host stopped before there was an answer"))
         await self._links.stop()
+
+    def say_farewell(self) -> None:
+        """Tells all that are linked that this host is about to stop."""
+        for peer in self.linked:
+            self.send(peer, Farewell())
+
+    def _on_farewell(self, sender: Address, _told: Farewell) -> None:
+        peer = self._links.peer(sender)
+        if peer is not None:
+            self._links.part_from(peer)
+
+    # Who it is to others
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this host is in its braid. One that is not yet must give way if its name is another's."""
+        return self._links.is_member
+
+    @is_member.setter
+    def is_member(self, is_member: bool) -> None:
+        self._links.is_member = is_member
+
+    @property
+    def refusals(self) -> dict[str, str]:
+        """Why this host is not let in, by the addresses of those who said so."""
+        return self._links.refusals
+
+    def watch(self, on_linked: Callable[[str, str], None], on_parted: Callable[[str], None]) -> None:
+        """`on_linked` is told identity and address of each peer when there is a link to it, `on_parted` the address of
+        one that has said good-bye, or is known to be elsewhere."""
+        self._links.on_linked, self._links.on_parted = on_linked, on_parted
 
     # Host
 

@@ -16,7 +16,7 @@ import msgspec
 from braidmq.net.braid_key import TAG_BYTES, Opener, Proof, Sealer
 from braidmq.net.faults import Fault, LinkError
 from braidmq.net.frames import LENGTH_BYTES, FrameReader, framed
-from braidmq.net.hello import HELLO_BYTES_MAX, PREAMBLE_BYTES, check_preamble, preamble, read_hello
+from braidmq.net.hello import HELLO_BYTES_MAX, PREAMBLE_BYTES, Hello, check_preamble, preamble, read_hello
 
 if TYPE_CHECKING:
     from braidmq.net.links import Links
@@ -37,6 +37,8 @@ class Link(asyncio.Protocol):
         self.address = ""
         """What the other side calls itself; the sender of all that it tells."""
         self.nonce = b""
+        self.answer: Hello | None = None
+        """To a question: who is there."""
         self.opened_at = 0.0
         self.deadline = float("inf")
         """When it is cut: it has not said hello and shown what it must, or not taken its last bytes."""
@@ -44,6 +46,8 @@ class Link(asyncio.Protocol):
         self.has_greeted = False
         """Whether this host has said hello."""
         self.failure = ""
+        self.is_refused = False
+        """Whether the other side does not let this host in."""
         self.settled = asyncio.Event()
         """Set once it is open or will never be."""
         self.is_closed = False
@@ -90,9 +94,9 @@ class Link(asyncio.Protocol):
 
     # Out
 
-    def greet(self, to: str) -> None:
-        """Says hello."""
-        hello = msgspec.msgpack.encode(self.links.hello(to, self.is_question))
+    def greet(self, to: str, refusal: str = "") -> None:
+        """Says hello, or why not."""
+        hello = msgspec.msgpack.encode(self.links.hello(to, self.is_question, refusal))
         self.write(framed(hello if self._proof is None else self._proof.say(hello)))
         self.has_greeted = True
 
@@ -178,7 +182,7 @@ class Link(asyncio.Protocol):
                 if self.is_closed:
                     return
         except LinkError as error:
-            self._on_fault(error)
+            self.refuse(error)
 
     def _on_beginning(self, data: bytes) -> bytes:
         """The preamble, or a part of it; returns what is behind it."""
@@ -204,10 +208,16 @@ class Link(asyncio.Protocol):
             frame = self._proof.hear(frame)
         self.links.on_hello(self, read_hello(frame))
 
-    def _on_fault(self, error: LinkError) -> None:
+    def refuse(self, error: LinkError) -> None:
+        """Ends it because of a fault; the one who has dialled is told why, if that can be told."""
+        if self.is_closed:
+            return
         if error.fault in (Fault.VERSION, Fault.SECURITY) and self.dialled is None:
             # So that the other side can say why, too: another preamble, or nothing in the place of a proof.
             self.write(self._preamble if len(self._beginning) < PREAMBLE_BYTES else framed(b""))
+            self.links.on_fault(self, error, cut=False)
+        elif error.fault in (Fault.TERMS, Fault.NAME) and self.dialled is None and self.peer is None:
+            self.greet(self.address, str(error))
             self.links.on_fault(self, error, cut=False)
         else:
             self.links.on_fault(self, error)

@@ -6,9 +6,11 @@ when it hears that hello. A hello from a peer that is linked already comes from 
 takes the place of the old.
 
 If that hello has another nonce, then the peer was restarted and this host has not noticed, or two processes believe
-that they have the same address. Neither clocks nor the order of hellos can tell which it is, but the address can:
-whoever answers there has it. So the hello is turned away, and this host dials the address to ask who is there. If it is
-a newcomer, the old link is cut, and the newcomer is let in when it comes again; else all stays as it was.
+that they have the same address (`claims`). Who cannot be in the same braid as this host is refused and told why; it
+tries on, for what is in its way may go.
+
+A peer that is lost is told of once, and once when it is back, however often it was dialled meanwhile. One that has said
+good-bye is not lost: what waits for it is dropped, and when somebody wants it all the same it is dialled once.
 """
 
 from __future__ import annotations
@@ -20,18 +22,20 @@ import secrets
 import ssl
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Protocol
 
 from braidmq.host import Chance
 from braidmq.net.addresses import format_address, parse_address
 from braidmq.net.bounds import Bounds
+from braidmq.net.claims import Claims
 from braidmq.net.counters import Counters
 from braidmq.net.door import Door
 from braidmq.net.faults import Fault, LinkError
 from braidmq.net.frames import Codec, Envelope
 from braidmq.net.hello import NONCE_BYTES, Hello
 from braidmq.net.link import Link
+from braidmq.net.notices import Notices
 from braidmq.net.peer import Peer
 from braidmq.net.security import KIND_NAMES, Security
 
@@ -39,6 +43,9 @@ _log = logging.getLogger("braidmq.net")
 
 Receive = Callable[[str, list[Envelope]], None]
 """Given the sender and what it sent."""
+
+REFUSALS = (Fault.TERMS, Fault.NAME, Fault.REFUSED, Fault.VERSION, Fault.SECURITY)
+"""Faults by which a host that is dialled says that this one is not let in."""
 
 SHORT_BYTES_MAX = 4096
 """A larger frame is not offered to a shortcut."""
@@ -56,7 +63,15 @@ class Shortcut(Protocol):
 
 class Links:
     def __init__(
-        self, name: str, codec: Codec, bounds: Bounds, security: Security, chance: Chance, receive: Receive
+        self,
+        name: str,
+        codec: Codec,
+        bounds: Bounds,
+        security: Security,
+        chance: Chance,
+        receive: Receive,
+        identity: str = "",
+        terms: Mapping[str, str] | None = None,
     ) -> None:
         self.bounds = bounds
         self.security = security
@@ -64,7 +79,16 @@ class Links:
         self.past = Counters()
         """Of peers that are forgotten."""
         self.faults: Counter[Fault] = Counter()
+        self.is_member = True
+        """Whether this host is in its braid: see `Hello`."""
+        self.on_linked: Callable[[str, str], None] | None = None
+        """Called with the identity, if it has one, and the address of a peer to which there is a link now."""
+        self.on_parted: Callable[[str], None] | None = None
+        """Called with the address of a peer that has said good-bye, or is known to be elsewhere."""
         self._name = name
+        self._identity = identity
+        self._terms = dict(terms or {})
+        self._notices = Notices(bounds, self.describe)
         self._codec = codec
         self._chance = chance
         self._receive = receive
@@ -76,7 +100,8 @@ class Links:
         self._unflushed: list[Peer] = []
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._door = Door(self)
-        self._is_stopping = False
+        self._claims = Claims(self)
+        self.is_stopping = False
         self._complaint = ""
         self._all_lost = asyncio.Event()
 
@@ -89,7 +114,7 @@ class Links:
         _log.info("%s listens for its peers with %s", self.describe(), KIND_NAMES[self.security.kind])
 
     async def stop(self) -> None:
-        self._is_stopping = True
+        self.is_stopping = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -106,15 +131,25 @@ class Links:
                 await asyncio.wait_for(self._all_lost.wait(), self.bounds.close_s_max)
         for link in list(self._links):
             link.abort("this host stops")
-        for peer in dict.fromkeys(self._peers.values()):
+        for peer in self.peers():
             peer.drop_waiting()
         _log.info("%s has stopped", self.describe())
 
     def describe(self) -> str:
         return f"{self._name} at {self.address}" if self._name else self.address
 
-    def hello(self, to: str, is_question: bool) -> Hello:
-        return Hello(self.address, self._nonce, to, self._name, is_question)
+    def hello(self, to: str, is_question: bool = False, refusal: str = "") -> Hello:
+        return Hello(
+            self.address,
+            self._nonce,
+            to,
+            self._name,
+            is_question,
+            self._identity,
+            self._terms,
+            self.is_member,
+            refusal,
+        )
 
     def keep(self, procedure: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Runs a procedure of the links; it ends with them at the latest."""
@@ -161,6 +196,15 @@ class Links:
         """What is kept for another host, if anything is."""
         return self._peers.get(to) if isinstance(to, str) else None
 
+    def peers(self) -> Iterable[Peer]:
+        """All that are known, each once."""
+        return dict.fromkeys(self._peers.values())
+
+    @property
+    def refusals(self) -> dict[str, str]:
+        """Why this host is not let in, by the addresses of those who said so."""
+        return {peer.address: peer.refusal for peer in self.peers() if peer.refusal}
+
     def counters_of(self, to: str) -> Counters | None:
         peer = self._peers.get(to)
         return None if peer is None else peer.counters
@@ -168,14 +212,14 @@ class Links:
     def totals(self) -> Counters:
         totals = Counters()
         totals.add(self.past)
-        for peer in dict.fromkeys(self._peers.values()):
+        for peer in self.peers():
             totals.add(peer.counters)
         return totals
 
     @property
     def linked(self) -> list[str]:
         """The addresses of the peers to which there is a link."""
-        return [peer.address for peer in dict.fromkeys(self._peers.values()) if peer.link is not None]
+        return [peer.address for peer in self.peers() if peer.link is not None]
 
     def _flush(self) -> None:
         now = self._now()
@@ -211,8 +255,13 @@ class Links:
         if link.is_question or hello.is_question:
             self._answer_question(link, hello)
             return
-        if self._is_contested(link, hello):
-            self._ask_who_is_there(self._peers[hello.address], link.where)
+        self._claims.check(self.hello(hello.address), hello)
+        rival = self._claims.rival(hello)
+        if rival is not None:
+            self._claims.settle_name(link, hello, rival)
+            return
+        if self._claims.is_contested(link, hello):
+            self._claims.ask_who_is_there(self._peers[hello.address], link.where)
             link.close("another process is linked under its address", self._now() + self.bounds.close_s_max)
             return
         if link.dialled is not None:
@@ -227,6 +276,14 @@ class Links:
         if peer is not link.dialled:
             peer.give_up_dial()
         self._open(peer, link, hello)
+
+    def _answer_question(self, link: Link, hello: Hello) -> None:
+        """Says who is there, or hears it; no link comes of it."""
+        if link.dialled is None:
+            link.greet(hello.address)
+        else:
+            link.answer = hello
+        link.close("it was only asked who is there", self._now() + self.bounds.close_s_max)
 
     def on_frame(self, link: Link, frame: bytes) -> None:
         assert link.peer is not None
@@ -247,7 +304,10 @@ class Links:
 
     def on_fault(self, link: Link, error: LinkError, cut: bool = True) -> None:
         self.faults[error.fault] += 1
-        _log.warning("%s closed the link to %s: %s", self.describe(), link.describe(), error)
+        if link.dialled is not None and not link.is_question and error.fault in REFUSALS:
+            link.is_refused = True
+            link.dialled.refusal = str(error)
+        self._notices.fault(link, str(error), self._now())
         if cut:
             link.abort(str(error))
         else:
@@ -260,8 +320,26 @@ class Links:
         if peer is not None and peer.link is link:
             now = self._now()
             peer.on_lost(now, now - link.opened_at, self._chance)
-            _log.info("%s lost its link to %s: %s", self.describe(), peer.address, link.failure)
+            if peer.has_left:
+                peer.rest(now)
+            if not self.is_stopping:
+                self._notices.lost(peer, link, now)
             self._dial_if_wanted(peer)
+
+    def on_moved(self, rival: Peer, hello: Hello) -> None:
+        """A peer is at another address now, or somebody else has its name."""
+        _log.info("%s: %r is at %s now, no longer at %s", self.describe(), hello.name, hello.address, rival.address)
+        rival.greeting = None
+        self.part_from(rival)
+        if rival.link is not None:
+            rival.link.abort(f"{hello.name!r} is at {hello.address} now")
+
+    def part_from(self, peer: Peer) -> None:
+        """A peer ends, or is elsewhere: it need not be looked for."""
+        peer.has_left = True
+        if self.on_parted is not None:
+            for name in peer.names:
+                self.on_parted(name)
 
     def on_lost(self, link: Link) -> None:
         """A connection is gone."""
@@ -275,7 +353,7 @@ class Links:
         parse_address(address)
         assert isinstance(address, str)
         if len(self._peers) >= self.bounds.links_max:
-            for peer in [peer for peer in dict.fromkeys(self._peers.values()) if peer.is_forgettable]:
+            for peer in [peer for peer in self.peers() if peer.is_forgettable]:
                 self._forget(peer)
         if len(self._peers) >= self.bounds.links_max:
             raise LinkError(Fault.CROWD, f"{len(self._peers)} peers are enough (links_max)")
@@ -335,15 +413,23 @@ class Links:
         link.open(self.bounds.frame_bytes_max)
         if peer.linked_before:
             peer.counters.reconnects += 1
+        self._notices.linked(peer, hello.name)
         peer.linked_before = True
-        _log.info("%s is linked to %s%s", self.describe(), peer.address, f" ({hello.name!r})" if hello.name else "")
+        peer.greeting = hello
+        peer.has_left = peer.is_lost = False
+        peer.refusal = ""
+        if self.on_linked is not None:
+            self.on_linked(hello.identity, peer.address)
         peer.flush(now)
 
     # Dialling
 
     def _dial_if_wanted(self, peer: Peer) -> None:
-        if peer.waiting and peer.link is None and peer.dial is None and not self._is_stopping:
-            peer.dial = self.keep(self._dial(peer))
+        if peer.waiting and peer.link is None and peer.dial is None and not self.is_stopping:
+            if peer.has_left and self._now() < peer.dial_at:
+                peer.drop_waiting()
+            else:
+                peer.dial = self.keep(self._dial(peer))
 
     async def _dial(self, peer: Peer) -> None:
         """Tries until there is a link or nothing waits for one."""
@@ -356,10 +442,11 @@ class Links:
                     failure = await self._try(peer)
                     if failure is None:
                         return
-                    wait_s = peer.postpone(self._now(), self._chance)
-                    _log.info(
-                        "%s cannot reach %s, tries again in %.2f s: %s", self.describe(), peer.address, wait_s, failure
-                    )
+                    peer.postpone(self._now(), self._chance)
+                    self._notices.unreachable(peer, failure, self._now())
+                    if peer.has_left:
+                        peer.rest(self._now())
+                        return
                 peer.drop_waiting(self._now() - self.bounds.wait_s_max)
         finally:
             peer.dial = None
@@ -368,12 +455,14 @@ class Links:
         """Dials once; returns why there is no link, or None if there is."""
         link = peer.trying = Link(self, peer, peer.names[0])
         try:
-            await self._connect(link)
+            await self.connect(link)
         finally:
             peer.trying = None
+        if not link.is_refused:
+            peer.refusal = ""
         return None if link.peer is not None else link.failure
 
-    async def _connect(self, link: Link) -> None:
+    async def connect(self, link: Link) -> None:
         """Until it is open, or has failed, or has its answer."""
         host, port = parse_address(link.where)
         context = self.security.contexts.client if self.security.contexts is not None else None
@@ -398,50 +487,6 @@ class Links:
                 link.abort("given up")
                 self.on_lost(link)  # a loop whose connecting is cancelled may not say so
 
-    # Two processes, one address
-
-    def _is_contested(self, link: Link, hello: Hello) -> bool:
-        """Whether another process than the one that is linked claims its address, and was not reached there."""
-        known = self._peers.get(hello.address)
-        if known is None or known.link is None or known.link.nonce == hello.nonce:
-            return False
-        return link.dialled is None or link.where != hello.address
-
-    def _answer_question(self, link: Link, hello: Hello) -> None:
-        """Says who is there, or hears it; no link comes of it."""
-        if link.dialled is None:
-            link.greet(hello.address)
-        else:
-            link.nonce = hello.nonce
-        link.close("it was only asked who is there", self._now() + self.bounds.close_s_max)
-
-    def _ask_who_is_there(self, peer: Peer, claimant: str) -> None:
-        if peer.question is None:
-            peer.question = self.keep(self._settle(peer, claimant))
-
-    async def _settle(self, peer: Peer, claimant: str) -> None:
-        """Asks at an address that two processes claim, and cuts the link of one that is not there."""
-        try:
-            link = Link(self, peer, peer.address, is_question=True)
-            await self._connect(link)
-            held = peer.link
-            if held is None or self._is_stopping:
-                return
-            if not link.nonce or link.address != peer.address:
-                _log.info("%s asked at %s who is there, for nothing: %s", self.describe(), peer.address, link.failure)
-            elif link.nonce != held.nonce:
-                held.abort("another process has its address now")
-            else:
-                self.faults[Fault.ADDRESS] += 1
-                _log.warning(
-                    "%s turned %s away: it says that it is %s, but there another process answers",
-                    self.describe(),
-                    claimant,
-                    peer.address,
-                )
-        finally:
-            peer.question = None
-
     # Upkeep
 
     async def _sweep(self) -> None:
@@ -450,7 +495,7 @@ class Links:
             now = self._now()
             for link in list(self._links):
                 self._look_at(link, now)
-            for peer in list(dict.fromkeys(self._peers.values())):
+            for peer in self.peers():
                 self._dial_if_wanted(peer)
                 if peer.is_forgettable and now - peer.dial_at > self.bounds.idle_s_max:
                     self._forget(peer)

@@ -16,6 +16,7 @@ from braidmq.net.counters import Counters
 from braidmq.net.frames import Batch, Codec, Envelope
 
 if TYPE_CHECKING:
+    from braidmq.net.hello import Hello
     from braidmq.net.link import Link
 
 Waiting = tuple[float, int, int, int, list[bytearray]]
@@ -35,10 +36,15 @@ class Peer:
         "counters",
         "dial",
         "dial_at",
+        "greeting",
+        "has_left",
+        "is_lost",
         "link",
         "linked_before",
         "names",
         "question",
+        "refusal",
+        "told_at",
         "trying",
         "waiting",
     )
@@ -57,6 +63,16 @@ class Peer:
         self.dial_at = 0.0
         """Not before this time."""
         self.linked_before = False
+        self.greeting: Hello | None = None
+        """Its last hello."""
+        self.has_left = False
+        """Whether it has said good-bye, or is known to be elsewhere: it is dialled rarely, and without a word."""
+        self.is_lost = False
+        """Whether it was told to people that it cannot be reached."""
+        self.told_at = float("-inf")
+        """When that was."""
+        self.refusal = ""
+        """Why it has not let this host in, the last time that it was asked."""
         self.waiting: deque[Waiting] = deque()
         self._waiting_bytes = 0
         self._backlog = 0
@@ -170,6 +186,11 @@ class Peer:
         self.dial_at = now + wait_s
         self._backoff_s = min(2 * self._backoff_s, self._bounds.backoff_s_max)
         return wait_s
+
+    def rest(self, now: float) -> None:
+        """It has left: nothing waits for it, and it is left alone for a while."""
+        self.drop_waiting()
+        self.dial_at = now + self._bounds.backoff_s_max
 
     def on_lost(self, now: float, lasted_s: float, chance: Chance) -> None:
         """After the loss of a link: at once again if it was a good one."""

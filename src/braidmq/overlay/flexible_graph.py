@@ -144,6 +144,7 @@ class FlexibleGraph(Service):
         self._explorers = 0
         self._greetings = 0
         self._on_link = self._changed
+        self.ring.on_part = self._part
         host.serve(self)
 
     @property
@@ -507,6 +508,10 @@ class FlexibleGraph(Service):
                 self._heard.forget(gone.peer.key)
                 self._drop_from_view(gone.peer.key)
         return gone
+
+    def _part(self, broker: Address) -> None:
+        for node in self.nodes.values():
+            node.unknown_to(broker)
 
     def forget(self, key: Key) -> None:
         """Drops a node from all tables of this broker."""

@@ -73,6 +73,11 @@ class FlexibleNode:
         if len(knowing) > KNOWING_MAX:
             del knowing[next(iter(knowing))]
 
+    def unknown_to(self, broker: Address) -> None:
+        """That broker has left: it need not be told of this node's leave."""
+        if self._knowing is not None:
+            self._knowing.pop(broker, None)
+
     @property
     def knowing(self) -> list[Address]:
         return list(self._knowing or ())

@@ -47,6 +47,13 @@ class Acquaintances:
         while len(suspected) > KNOWN_MAX:
             suspected.pop(next(iter(suspected)))
 
+    def part(self, address: Address) -> None:
+        """Forgets all who were at an address: they have left."""
+        for key in [key for key, peer in (self._known or {}).items() if peer.address == address]:
+            del (self._known or {})[key]
+        for key in [key for key, (peer, _) in (self._suspected or {}).items() if peer.address == address]:
+            del (self._suspected or {})[key]
+
     def trust(self, peer: Peer) -> None:
         """It has answered."""
         if self._suspected:

@@ -153,6 +153,7 @@ class RingNode:
         "lseq",
         "me",
         "neighbours",
+        "occupant",
         "on_change",
         "right",
         "ring",
@@ -175,6 +176,8 @@ class RingNode:
         """The note of the left neighbour when this node was inserted."""
         self._grants: dict[tuple[Key, int, int], Granted] = {}
         self._number = host.chance.getrandbits(31)  # so that a node made anew does not repeat an earlier one's wishes
+        self.occupant: Peer | None = None
+        """While it joins: who is in the ring under the same key, and answers."""
         self._check: object = None
         self._locate: Locate | None = None
 
@@ -197,10 +200,19 @@ class RingNode:
                 if gap is None and self.is_in:
                     break
             else:
+                await self._look_at_occupant(gap)
                 gap = None
             if gap is None:
                 await self._pause()
+        self.occupant = None
         self._watch()
+
+    async def _look_at_occupant(self, gap: Gap | None) -> None:
+        """Who has this node's key: an earlier life of its own that nobody misses yet, or somebody else, who answers."""
+        found = [] if gap is None else [peer for peer in (gap.left, gap.right) if peer.key == self.me.key]
+        others = [peer for peer in found if peer.address != self.host.address]
+        told = await self._ask_left(others[0], tries=1) if others else None
+        self.occupant = others[0] if told is not None and told.is_in else None
 
     @property
     def is_in(self) -> bool:
@@ -476,11 +488,21 @@ class Ring(Service):
         self.nodes: dict[tuple[int, Key], RingNode] = {}
         self.note: Callable[[Key], bytes] | None = None
         """What a node, named by its key, has to say to a new right neighbour: for the layers above."""
+        self.on_part: Callable[[Address], None] | None = None
+        """Called when all nodes of a host have left: for the layers above."""
         host.serve(self)
 
     def node(self, ring: int, me: Peer) -> RingNode:
         node = self.nodes[ring, me.key] = RingNode(self.host, ring, me)
         return node
+
+    def part(self, address: Address) -> None:
+        """All nodes of a host have left: nobody looks for them any more."""
+        for node in self.nodes.values():
+            node.known.part(address)
+            node.neighbours = tuple([peer for peer in node.neighbours if peer.address != address])
+        if self.on_part is not None:
+            self.on_part(address)
 
     def forget(self, node: RingNode) -> None:
         self.nodes.pop((node.ring, node.me.key), None)

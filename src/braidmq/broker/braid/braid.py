@@ -23,10 +23,12 @@ from braidmq.broker.braid.cursors import SEEN_MANY, Cursors
 from braidmq.broker.braid.demand import Demand
 from braidmq.broker.braid.directory import Directory
 from braidmq.broker.braid.history import History, Sent
+from braidmq.broker.braid.identity import OWN, Own, own_of
 from braidmq.broker.braid.inlets import Inlets
 from braidmq.broker.braid.interest import Interest
 from braidmq.broker.braid.introducers import Introducers
 from braidmq.broker.braid.keepers import Keepers
+from braidmq.broker.braid.membership import Membership
 from braidmq.broker.braid.moves import MOVED, Moves
 from braidmq.broker.braid.outlets import Outlet, Outlets
 from braidmq.broker.braid.reconcile import Reconciler
@@ -64,20 +66,10 @@ AWAY_SLACK_S = 30.0
 SAVE_S = 1.0
 """How often cursors are written if nothing else is."""
 
-OWN = ""
-"""The store's row for the name of the own history, and the time when this broker was last alive."""
-
 POLL_S = 0.02
 
 SEEDS_ASKED_MAX = 16
 """Configured brokers that are asked at a time when this one enters."""
-
-
-class Own(msgspec.Struct, frozen=True, array_like=True):
-    """What a broker knows of itself from before."""
-
-    history: int
-    alive_at: float
 
 
 _log = logging.getLogger("braidmq.braid")
@@ -95,7 +87,9 @@ class Braid:
         life: int,
         introducers: Introducers,
         cluster: str = "",
+        own: Own | None = None,
     ) -> None:
+        """`own` is who this broker is; if it is not given, that is found out here."""
         self.broker = broker
         self.overlay = overlay
         self.host = host = overlay.host
@@ -112,17 +106,14 @@ class Braid:
         """The key by which this broker stands in the overlay whatever it wants and publishes."""
         self.shapes = Shapes()
         self.interest = Interest()
-        now = broker.now()
-        own = dict(broker.saved_cursors).get(OWN)
-        before = msgspec.msgpack.decode(own, type=Own) if own else Own(host.chance.getrandbits(48), now)
-        self.origin = f"{name}#{before.history:x}"
-        """The name of this broker's history: another one if its store was lost."""
-        self._own = before
-        if not own:  # at once: what is kept under a name must not come back under another
-            broker.store.save_cursor(OWN, msgspec.msgpack.encode(before))
-            broker.ring()
-        self.since = before.alive_at - AWAY_SLACK_S if own else now
+        own = own or own_of(broker, host.chance, name)
+        self.identity = self.origin = own.identity
+        """Who this broker is, whatever its name and address; it is also the name of its history."""
+        self._own = own
+        was_before = any(row[0] == OWN for row in broker.saved_cursors)
+        self.since = own.alive_at - AWAY_SLACK_S if was_before else broker.now()
         """What was published before is not missed by anybody here."""
+        self.membership = Membership(self)
         saved = [msgspec.msgpack.decode(row, type=Sent) for row in broker.saved_history]
         self.history = History(broker.store, saved)
         self.cursors = Cursors(
@@ -146,6 +137,7 @@ class Braid:
             self.inlets.settle,
             self.inlets.is_holding,
             cluster,
+            introducers.has_parted,
         )
         self.keepers = Keepers(broker, host, method, name)
         self.keepers.send_late = self._send_late
@@ -171,7 +163,7 @@ class Braid:
         method.on_demand = self.outlets.set_demand
         if isinstance(method, ProvenMethod):
             method.on_question = self.keepers.on_question
-        self.directory = Directory(overlay, name, broker.now)
+        self.directory = Directory(overlay, name, broker.now, self.identity)
         self.moves = Moves(self, self.directory)
         broker.router.on_filter = self._on_filter
         broker.router.outlet_for = self.outlets.open_for
@@ -185,11 +177,19 @@ class Braid:
     # Entering
 
     async def enter(self) -> None:
-        """Joins the braid that an introducer is in, or begins one; then stands for what clients here want."""
+        """Joins the braid that an introducer is in, or begins one; then stands for what clients here want.
+
+        Who is refused by a braid does not begin another: its clients would be alone, and nobody would notice.
+        """
         began_at = self.host.now()
         pause_s = 0.1
+        told = ""
         while not await self._find_introducer():
-            if not self.introducers.seeds or self.host.now() - began_at > FOUND_AFTER_S:
+            refusal = self.membership.refusal
+            if refusal and refusal != told:
+                told = refusal
+                _log.error("%s is not let into the braid, and goes on trying: %s", self.name, refusal)
+            if not self.introducers.seeds or (self.host.now() - began_at > FOUND_AFTER_S and not refusal):
                 break
             await self.host.sleep(pause_s * self.host.chance.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, 2.0)
@@ -273,6 +273,10 @@ class Braid:
         while under_way and not is_enough():
             await self.host.sleep(POLL_S)
 
+    def is_own(self, identity: str) -> bool:
+        """Whether an entry of the directory is about this broker; earlier versions wrote the name there."""
+        return identity in (self.identity, self.name)
+
     # From time to time
 
     async def _keep_comparing(self) -> None:
@@ -281,7 +285,7 @@ class Braid:
             await self.comparing.compare()
             self.reconciler.ask_regularly()
             self.history.trim(self.broker.now())
-            self._own = Own(self._own.history, self.broker.now())
+            self._own = msgspec.structs.replace(self._own, alive_at=self.broker.now())
             self.broker.store.save_cursor(OWN, msgspec.msgpack.encode(self._own))
             self.broker.ring()
 

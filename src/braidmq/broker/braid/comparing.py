@@ -87,7 +87,7 @@ class Comparing(Service):
             return False
         if told.is_in:
             self._braid.introducers.meet(address)
-        self._take_in(told)
+        self._take_in(address, told)
         return told.is_in
 
     def _comparison(self) -> Compare:
@@ -105,12 +105,12 @@ class Comparing(Service):
             self._braid.introducers.meet(origin)
         clusters = self._braid.clusters.told(self._broker.now(), asked.digest)
         answer = Compared(self._braid.is_in, tuple(self._braid.shapes), self._heads(), clusters)
-        self._take_in(asked)
+        self._take_in(origin, asked)
         return answer
 
-    def _take_in(self, told: Compare | Compared) -> None:
+    def _take_in(self, teller: Address, told: Compare | Compared) -> None:
         self._learn(told.shapes)
-        self._learn_heads(told.heads)
+        self._learn_heads(teller, told.heads)
         self._learn_clusters(told.clusters)
 
     def _heads(self) -> tuple[Head, ...]:
@@ -119,11 +119,17 @@ class Comparing(Service):
             heads.insert(0, (self._braid.origin, self._host.address, own))
         return tuple(heads)
 
-    def _learn_heads(self, heads: Iterable[Head]) -> None:
+    def _learn_heads(self, teller: Address, heads: Iterable[Head]) -> None:
+        """What others say of where a third one is may be old: it counts if that one does not answer where it was."""
         for origin, address, head in heads:
-            if origin != self._braid.origin:
-                cursor = self._braid.cursors.of(origin, address, self._braid.since)
-                cursor.head = max(cursor.head, head)
+            if origin == self._braid.origin:
+                continue
+            known = self._braid.cursors.get(origin)
+            is_there = known is not None and not known.retry_s and not self._braid.introducers.has_parted(known.address)
+            if known is not None and is_there and address != teller:
+                address = known.address
+            cursor = self._braid.cursors.of(origin, address, self._braid.since)
+            cursor.head = max(cursor.head, head)
 
     def _learn(self, shapes: Iterable[Shape]) -> None:
         for shape in self._braid.shapes.learn(shapes, self._host.now()):

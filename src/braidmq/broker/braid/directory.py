@@ -165,10 +165,10 @@ class AskEntries(Message, frozen=True, array_like=True, gc=False):
 class Directory(Service):
     """One broker's part: a keeper of entries, and the way to the others."""
 
-    def __init__(self, overlay: Overlay, name: str, now: Callable[[], float]) -> None:
-        """`now` is Unix time: epochs follow it."""
+    def __init__(self, overlay: Overlay, name: str, now: Callable[[], float], identity: str = "") -> None:
+        """`now` is Unix time: epochs follow it. `identity` stands for this broker in entries, if it is not the name."""
         self.host: Host = overlay.host
-        self.name = name
+        self.name = identity or name
         self.arcs = Arcs(overlay)
         self._overlay = overlay
         self._now = now

@@ -22,6 +22,10 @@ class Introducers:
         self._met: dict[Address, None] = {}
         self._missed: dict[Address, float] = {}
         """When one of them did not answer."""
+        self._parted: dict[Address, None] = {}
+        """Those that have said good-bye, and were not heard of since."""
+        self.has_met = False
+        """Whether any other broker was met."""
         self.may_be_used = False
         """Not before one of them is known to be in the braid."""
 
@@ -33,6 +37,8 @@ class Introducers:
 
     def meet(self, address: Address) -> None:
         if address != self._host.address:
+            self.has_met = True
+            self.recall(address)
             self._missed.pop(address, None)
             self._met.pop(address, None)
             self._met[address] = None
@@ -43,6 +49,21 @@ class Introducers:
         """One of them did not answer: it is left alone for a while, if there are others."""
         if address in self._met or address in self.seeds:
             self._missed[address] = self._host.now()
+
+    def part(self, address: Address) -> None:
+        """One of them has ended, or moved."""
+        self._met.pop(address, None)
+        self._missed.pop(address, None)
+        self._parted[address] = None
+        if len(self._parted) > INTRODUCERS_MAX:
+            self._parted.pop(next(iter(self._parted)))
+
+    def recall(self, address: Address) -> None:
+        """One that had ended is heard of again."""
+        self._parted.pop(address, None)
+
+    def has_parted(self, address: Address) -> bool:
+        return address in self._parted
 
     @property
     def stranger(self) -> Address | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Iterator
 from hashlib import sha256
@@ -11,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from braidmq.broker.braid.braid import Braid
+from braidmq.broker.braid.identity import own_of
 from braidmq.broker.braid.introducers import Introducers
 from braidmq.broker.braid.lanes import Lanes
 from braidmq.broker.braid.status import Status
@@ -18,6 +20,7 @@ from braidmq.broker.braid.traffic import weigh
 from braidmq.broker.config.braid_security import security_of
 from braidmq.broker.config.settings import BraidConfig
 from braidmq.host import Host, Message
+from braidmq.net.addresses import format_address, parse_address
 from braidmq.net.host import NetHost
 from braidmq.overlay import (
     can,
@@ -53,6 +56,9 @@ from braidmq.pubsub.method import Method, ignore
 
 if TYPE_CHECKING:
     from braidmq.broker.broker import Broker
+
+PROTOCOL = "1"
+"""What brokers say to each other: another number if a message changes so that others cannot read it any more."""
 
 LEAVE_S = 5.0
 """How long a broker that ends has to leave the braid in good order."""
@@ -103,13 +109,17 @@ class Place:
     def __init__(self, broker: Broker, config: BraidConfig) -> None:
         self._broker = broker
         self._config = config
+        self._own = own_of(broker, random.SystemRandom(), config.name, earlier_name(config))
         self.host = NetHost(
             config.listen,
             messages_of(config.method),
-            name=config.name or "",
+            name=self._own.name,
             advertise=config.advertise,
             security=security_of(config),
+            identity=self._own.identity,
+            terms={"braid.method": config.method, "protocol": PROTOCOL},
         )
+        self.host.is_member = False
         self.host.weigh = weigh
         self.braid: Braid | None = None
         self.status: Status | None = None
@@ -119,11 +129,16 @@ class Place:
         """Listens for other brokers, and begins to join them. OSError if it cannot listen."""
         await self.host.start()
         config = self._config
-        name = config.name or self.host.address
+        name = self._own.name
         life = int((time.time() - LIFE_EPOCH_S) * LIVES_A_SECOND)
         introducers = Introducers(self.host, config.join)
         overlay_, method = build(config, self.host, name, life, introducers)
-        self.braid = self._broker.braid = Braid(self._broker, overlay_, method, name, life, introducers, config.cluster)
+        self.braid = self._broker.braid = Braid(
+            self._broker, overlay_, method, name, life, introducers, config.cluster, self._own
+        )
+        membership = self.braid.membership
+        membership.refusals = lambda: self.host.refusals
+        self.host.watch(membership.on_linked, membership.on_parted)
         self.braid.cork, self.braid.uncork = self.host.cork, self.host.uncork
         self.host.on_read = self._broker.begin_read
         self.status = Status(self.braid, config.cluster, config.method)
@@ -134,6 +149,7 @@ class Place:
 
     async def _enter(self, braid: Braid) -> None:
         await braid.enter()
+        self.host.is_member = True
         _log.info("%s is in the braid, at %s", braid.name, self.host.address)
 
     async def stop(self, is_polite: bool = True) -> bool:
@@ -145,8 +161,19 @@ class Place:
             except TimeoutError:
                 is_polite = False
                 _log.warning("left the braid without a word: that took more than %g s", LEAVE_S)
+        self.host.say_farewell()
         await self.host.stop()
         return is_polite
+
+    def trouble(self) -> str | None:
+        """Why this broker is not in its braid, None if it is."""
+        return "this broker is just starting" if self.braid is None else self.braid.membership.trouble
+
+
+def earlier_name(config: BraidConfig) -> str | None:
+    """What a broker without a name was called before names were kept: its address, if that was the same each time."""
+    host, port = parse_address(config.listen, port_min=0)
+    return config.advertise or (format_address(host, port) if port else None)
 
 
 def _is_alone(braid: Braid) -> bool:

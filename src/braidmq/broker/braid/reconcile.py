@@ -76,9 +76,11 @@ class Reconciler(Service):
         settle: Callable[[str, int], None],
         is_holding: Callable[[str], bool],
         cluster: str = "",
+        has_parted: Callable[[Address], bool] = lambda _address: False,
     ) -> None:
         """`take` handles what was missed, `settle` is told an origin and up to which offset that was all; `is_holding`
-        says whether something of an origin is still held back. `cluster` is that of this broker."""
+        says whether something of an origin is still held back, `has_parted` whether nobody is at an address any more.
+        `cluster` is that of this broker."""
         self._host = host
         self._cluster = cluster
         self._name = name
@@ -88,6 +90,7 @@ class Reconciler(Service):
         self._take = take
         self._settle = settle
         self._is_holding = is_holding
+        self._has_parted = has_parted
         self._digests: dict[bytes, FilterTree[str]] = {}
         self._asking: dict[str, bool] = {}
         """The origins that are being asked, and whether they are to be asked once more."""
@@ -99,7 +102,7 @@ class Reconciler(Service):
 
     def ask_soon(self, origin: str, cursor: Cursor) -> None:
         """Something seems to be missing of an origin."""
-        if origin == self._name:
+        if origin == self._name or self._has_parted(cursor.address):
             return
         if origin in self._asking:
             self._asking[origin] = True

@@ -15,6 +15,7 @@ import msgspec
 
 from braidmq.broker.braid.braid import Braid
 from braidmq.broker.braid.comparing import HOME
+from braidmq.broker.braid.membership import NOT_IN
 from braidmq.broker.braid.probes import TRACE_S_MAX, Probes
 from braidmq.broker.braid.traffic import HopCounts
 from braidmq.broker.local_topics import LOCAL_PREFIXES
@@ -161,10 +162,12 @@ class Status(Service):
         braid, node = self.braid, self._home_node()
         return {
             "name": braid.name,
+            "identity": braid.identity,
             "address": str(self._host.address),
             "cluster": self.cluster,
             "method": self.method_name,
             "is_in": braid.is_in,
+            "trouble": braid.membership.trouble,
             "age_s": round(self._host.now() - self._began_at, 3),
             "left": None if node is None else _told(node.left),
             "right": None if node is None else _told(node.right),
@@ -251,7 +254,7 @@ class Status(Service):
         """All brokers in the order of their home keys, and whether neighbours agree that they are neighbours."""
         node = self._home_node()
         if node is None:
-            raise Unanswerable("this broker is not in its braid yet")
+            raise Unanswerable(self.braid.membership.trouble or NOT_IN)
         found = await self.braid.overlay.lookup(HOMES_FROM)
         peer: Peer | None = node.me if found is None else found.right
         walked: dict[Key, tuple[Peer, TellStatus | None]] = {}
@@ -318,7 +321,7 @@ class Status(Service):
         """Sends a probe where a publication on the topic would go; its way."""
         _check_passed_on(topic)
         if not self.braid.is_in:
-            raise Unanswerable("this broker is not in its braid yet")
+            raise Unanswerable(self.braid.membership.trouble or NOT_IN)
         if self._probes.is_full:
             raise Unanswerable("too many probes are under way")
         outlet = self.braid.outlets.for_publication(topic)

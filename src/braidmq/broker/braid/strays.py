@@ -161,7 +161,7 @@ class Strays(Service):
             return
         for holder in others:
             self._compare(holder, clients[holder.client_id])
-        elsewhere = {holder.client_id for holder in others if holder.name != self._braid.name}
+        elsewhere = {holder.client_id for holder in others if not self._braid.is_own(holder.name)}
         for client_id in [one for one in self._aside if one in clients and one not in elsewhere]:
             self.take_back(client_id)
 
@@ -170,12 +170,11 @@ class Strays(Service):
         client_id, epoch, owner = client
         if client_id in self._moves.arriving or self._moves.epochs.get(client_id, UNKNOWN_EPOCH) != epoch:
             return
-        if holder.is_contested(self._braid.name, owner):
+        if self._braid.is_own(holder.name):
+            self._moves.epochs[client_id] = max(epoch, holder.epoch)
+        elif holder.is_contested(self._braid.identity, owner):
             if holder.epoch <= epoch:
                 self._host.spawn(self._give_way(holder, client))
-            return
-        if holder.name == self._braid.name:
-            self._moves.epochs[client_id] = max(epoch, holder.epoch)
         elif holder.epoch >= epoch:
             self._set_aside(holder)
         elif client_id not in self._fetching:
@@ -213,7 +212,7 @@ class Strays(Service):
     async def _keep_offering(self, client_id: str, session: Session, to: Address) -> None:
         while self._aside.get(client_id) is session and self._broker.sessions.get(client_id) is session:
             try:
-                offer = Offer(client_id, self._braid.name, session.owner or "")
+                offer = Offer(client_id, self._braid.identity, session.owner or "")
                 answer = await self._host.call(to, offer, CALL_TIMEOUT_S)
             except CallError:
                 answer = None

@@ -22,6 +22,7 @@ from braidmq.broker.security.topic_patterns import pattern_problem
 from braidmq.mqtt.errors import PacketError
 from braidmq.mqtt.topics import check_filter, check_topic, matches
 from braidmq.net.addresses import parse_address
+from braidmq.net.hello import NAME_LENGTH_MAX
 from braidmq.processors.loading import is_file, split_source
 
 UNIX_PATH_BYTES_MAX: Final = 107
@@ -142,6 +143,8 @@ def _check_braid(braid: BraidConfig, findings: Findings) -> None:
                 parse_address(address or "localhost:1", port_min=0 if name == "listen" else 1)
             except ValueError as error:
                 findings.add(f"braid.{name}", address, f"expected an address as host:port: {error}")
+    if len(braid.name or "") > NAME_LENGTH_MAX:
+        findings.add("braid.name", braid.name, f"expected a name of at most {NAME_LENGTH_MAX} characters")
     if any(character <= "\x02" for character in braid.name or ""):
         findings.add("braid.name", braid.name, "expected a name without U+0000 to U+0002")
     if problem := cluster_problem(braid.cluster):

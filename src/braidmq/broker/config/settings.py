@@ -201,7 +201,8 @@ class BraidConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     join: Texts = ()
     """Other brokers of the braid, as `host:port`; one that is up is enough. Without any, a new braid begins here."""
     name: Text | None = None
-    """This broker's name in the braid, which no other may have. By default its address."""
+    """This broker's name in the braid, which no other may have. By default one that is made up with its store, and kept
+    there. A new name over an old store is taken: the broker stays the one that it was."""
     cluster: str = ""
     """Where it stands, as a path such as `cloud1/edge1`. No level may be `-` or `.`."""
     method: Literal["adaptive", "relayfree", "suzaku", "locality", "scribe", "bayeux", "canmc"] = "adaptive"
