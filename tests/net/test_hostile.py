@@ -74,7 +74,7 @@ async def target(start_host: StartHost) -> Target:
 BAD = {
     "an HTTP client": (b"GET / HTTP/1.1\r\n\r\n", Fault.GARBAGE, "it does not speak this protocol"),
     "one wrong byte": (b"X", Fault.GARBAGE, "it does not speak this protocol"),
-    "unknown version": (MAGIC + b"\x63", Fault.VERSION, "it speaks version 99 and this host version 1"),
+    "unknown version": (MAGIC + b"\x63", Fault.VERSION, f"it speaks version 99 and this host version {VERSION}"),
     "another security": (MAGIC + bytes((VERSION, Kind.KEY)), Fault.SECURITY, "it has a braid key and this host has no"),
     "unknown security": (MAGIC + bytes((VERSION, 77)), Fault.SECURITY, "security of the unknown kind 77"),
     "large hello": (PREAMBLE + struct.pack(">I", HELLO_BYTES_MAX + 1), Fault.OVERSIZE, "a frame of 4097 bytes"),
@@ -186,7 +186,7 @@ async def test_the_one_who_dials_says_why_as_well(start_host: StartHost, caplog:
         await until(lambda: a.faults[Fault.VERSION] >= 1)
         await until(lambda: a.counters(f"127.0.0.1:{port}").dropped == 1)
     assert a.faults[Fault.VERSION] < 6, "it backs off"
-    assert f"closed the link to 127.0.0.1:{port}: it speaks version 2 and this host version 1" in caplog.text
+    assert f"closed the link to 127.0.0.1:{port}: it speaks version {VERSION + 1} and this host version {VERSION}" in caplog.text
 
 
 async def test_hosts_that_know_other_messages_part(start_host: StartHost) -> None:

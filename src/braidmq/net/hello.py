@@ -22,7 +22,7 @@ from braidmq.net.faults import TEXT_LENGTH_MAX, Fault, LinkError
 from braidmq.net.security import KIND_NAMES, Kind
 
 MAGIC = b"BRAIDMQ"
-VERSION = 1
+VERSION = 2
 PREAMBLE_BYTES = len(MAGIC) + 2
 
 HELLO_BYTES_MAX = 4096
