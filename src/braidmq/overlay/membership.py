@@ -30,6 +30,12 @@ def is_member(vector: Vector, number: int) -> bool:
     return list_of(vector, level_of(number)) == number
 
 
+def shared_digits(vector: Vector, number: int) -> int:
+    """How many first digits a vector shares with all those of a list."""
+    level = level_of(number)
+    return level - ((vector >> (DIGITS_MAX - level)) ^ (number + 1 - (1 << level))).bit_length()
+
+
 def common_digits(one: Vector, other: Vector) -> int:
     """How many first digits two vectors share: the highest level on which they are in one list."""
     return DIGITS_MAX - (one ^ other).bit_length()

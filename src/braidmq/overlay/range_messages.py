@@ -39,10 +39,22 @@ PROVEN = Plan(Cut.RIGHT, Answering.DIRECT, Retrying.BOTH)
 """What `deliver` does if it is told nothing else."""
 
 
+class Errand(Message, frozen=True, array_like=True, gc=False):
+    """To which brokers of a range a message is brought over a Skip Graph (`errands`): those of one list of it.
+
+    `others` are errands, each with somebody of its list, that wait until somebody is found of the lists `sought`.
+    """
+
+    ring: int
+    others: tuple[tuple[Peer, int], ...] = ()
+    sought: tuple[int, ...] = ()
+
+
 class Deliver(Message, frozen=True, array_like=True, gc=False):
     """(root, number) names the delivery, `attempt` counts its repetitions by the root.
 
     `to` are the nodes for which the receiver gets it; `avoid` are nodes that others still know, and that are gone.
+    Without an errand the receiver sees to everybody in the ranges; with one to the brokers of its list there.
     """
 
     root: Address
@@ -54,10 +66,14 @@ class Deliver(Message, frozen=True, array_like=True, gc=False):
     plan: Plan
     to: tuple[Key, ...] = ()
     avoid: tuple[Key, ...] = ()
+    errand: Errand | None = None
 
 
 class Probe(Message, frozen=True, array_like=True, gc=False):
-    """As `Deliver`, without what is delivered, for ranges in which nobody is known."""
+    """As `Deliver`, without what is delivered, for ranges in which nobody is known.
+
+    Of `only_head` the owner of a range's first key answers for what it owns of it, and nobody else.
+    """
 
     root: Address
     number: int
@@ -66,6 +82,7 @@ class Probe(Message, frozen=True, array_like=True, gc=False):
     hops: int
     to: tuple[Key, ...]
     avoid: tuple[Key, ...]
+    only_head: bool = False
 
 
 class Wanted(Message, frozen=True, array_like=True, gc=False):

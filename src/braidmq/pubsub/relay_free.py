@@ -100,7 +100,7 @@ class RelayFree(Service):
         self.on_question: OnQuestion = no_answer
         self._explore: Callable[[Key], None] = getattr(overlay, "explore", ignore)
         """An overlay whose tables follow their use is told who publishes, and looks for what it lacks."""
-        self.ranges = RangeDelivery(overlay, self._on_delivery)
+        self.ranges = RangeDelivery(overlay, self._on_delivery, one_each=True)
         self.ranges.on_nobody = self._on_nobody
         self.within = Within(overlay, self.ranges, cut)
         self._subscribed: dict[str, None] = {}
