@@ -9,8 +9,11 @@ import pytest
 
 from braidmq.host import Address, Message
 from braidmq.keys import Key
+from braidmq.net.faults import LinkError
+from braidmq.net.frames import LENGTH_BYTES, Codec, Tell
 from braidmq.overlay.membership import DIGITS_MAX, is_member, list_of, shared_digits
-from braidmq.overlay.range_messages import PROVEN, Covered, Deliver, Plan, Retrying
+from braidmq.overlay.peers import Peer
+from braidmq.overlay.range_messages import PROVEN, Covered, Deliver, Errand, Plan, Retrying
 from braidmq.overlay.ranges import Outcome, RangeDelivery
 from braidmq.overlay.segments import KeyRange
 from braidmq.overlay.skip_graph import SkipGraph
@@ -160,6 +163,18 @@ def test_who_has_just_joined_gets_what_is_proven(seed: int) -> None:
     sim.run(sim.now + 5)
     assert sorted(got) == sorted(joined)
     assert sorted(receipts, key=int) == [number for number in range(16) if number != 3]
+
+
+@pytest.mark.parametrize("ring", [-1, (2 << DIGITS_MAX) - 1])
+def test_a_list_that_cannot_be_is_refused(ring: int) -> None:
+    codec = Codec((Deliver,), 10)
+    peer = Peer(b"k", "h:1")
+    for errand in (Errand(ring), Errand(0, ((peer, ring),)), Errand(0, (), (ring,))):
+        message = Deliver("h:1", 5, 0, (WHOLE,), 1, b"", Plan(), (), (), errand)
+        with pytest.raises(LinkError):
+            codec.decode(codec.frame(Tell(1, message))[LENGTH_BYTES:])
+    told: Tell[Message] = Tell(1, Deliver("h:1", 5, 0, (WHOLE,), 1, b"", Plan(), (), (), Errand(7, ((peer, 3),), (1,))))
+    assert codec.decode(codec.frame(told)[LENGTH_BYTES:]) == [told]
 
 
 def test_digits_that_a_vector_shares_with_a_list() -> None:

@@ -17,6 +17,12 @@ of the sister, in the list of the level below: so if the sister has anybody in t
 beside it. These are not sent out, then, but visited one after the other, each with the errands that are left, until one
 of them knows somebody of the sister (`sought`); all errands that are left go out from there. When none is left, there
 is nobody. With k keys in the range a broker knows nobody of a sister about once in 4^k times.
+
+Under MRF a broker sends two messages at most, as the paper has it: the largest list goes to one of its own, and what is
+left, about as many brokers, to somebody who sees to that, too.
+
+All this rests on the lists. A node that has joined level 0, and not yet the lists above, is in nobody's errand: what is
+only told can miss it until it is; what is to be proven finds it as a gap, which is sent to by keys.
 """
 
 from __future__ import annotations
@@ -40,8 +46,8 @@ def go_on(
     sought = list(errand.sought)
     left = [(shared_digits(vector, ring), peer, ring) for peer, ring in errand.others]
     if is_member(vector, errand.ring):
-        top = max(contacts, default=-1)
-        sought += [_sister(vector, level) for level in range(level_of(errand.ring), top + 1)]
+        end = min(max(contacts, default=-1) + 1, DIGITS_MAX)
+        sought += [_sister(vector, level) for level in range(level_of(errand.ring), end)]
     else:  # it was taken for one of that list
         sought.append(errand.ring)
     missing: list[tuple[int, int]] = []

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Annotated
+
+from msgspec import Meta
 
 from braidmq.host import Address, Message
 from braidmq.keys import Key
 from braidmq.overlay.conditions import Condition
+from braidmq.overlay.membership import DIGITS_MAX, ListNumber
 from braidmq.overlay.peers import Peer
 from braidmq.overlay.segments import KeyRange
 from braidmq.overlay.splitting import Cut
@@ -45,9 +49,9 @@ class Errand(Message, frozen=True, array_like=True, gc=False):
     `others` are errands, each with somebody of its list, that wait until somebody is found of the lists `sought`.
     """
 
-    ring: int
-    others: tuple[tuple[Peer, int], ...] = ()
-    sought: tuple[int, ...] = ()
+    ring: ListNumber
+    others: Annotated[tuple[tuple[Peer, ListNumber], ...], Meta(max_length=DIGITS_MAX)] = ()
+    sought: Annotated[tuple[ListNumber, ...], Meta(max_length=DIGITS_MAX)] = ()
 
 
 class Deliver(Message, frozen=True, array_like=True, gc=False):

@@ -10,6 +10,9 @@ fast (a hop that is not acknowledged is split again without the silent one), slo
 both. And it can be for those only for whom a condition holds: ranges whose aggregate rules it out are left out, and
 what is not known counts as a match.
 
+Where brokers may have several keys in a range, a Skip Graph lets the brokers be divided among forwarders, not the keys
+(`errands`): then each broker gets one message for all its keys, and answers for what all of them own.
+
 What lies before the first node that is known in a range is proven by a node outside of it, who has no use for the
 message: it gets a `Probe` without it. If somebody does stand there, the sender is asked for the message (`Wanted`).
 

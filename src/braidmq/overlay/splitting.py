@@ -4,8 +4,8 @@ Three ways to cut what lies between a broker's own keys (ALGORITHMS §4):
 
 MRF, multi-range forwarding (Banno et al. 2015, §5.2): the whole piece goes to one broker, the neighbour of the highest
 level inside it. A broker with one key in the range receives once and forwards at most twice: to the left and to the
-right of its key. That is what the subscribers of a topic have. (With several keys in the range a broker can receive
-more often, but each of its keys only once.)
+right of its key. That is what the subscribers of a topic have. With several keys in the range a broker can receive more
+often, each of its keys only once, by each of the three ways; over a Skip Graph brokers are divided instead (`errands`).
 
 SFB, split-forward (Banno and Shudo 2019, §3.5.1): the piece is cut at every neighbour inside it, and each gets what
 lies beyond it, seen from here. More messages at once, and fewer hops.
