@@ -22,12 +22,15 @@ from braidmq.overlay import flexible_graph
 from braidmq.overlay.flexible_graph import FlexibleGraph
 from braidmq.overlay.flexible_table import FlexibleTable
 from braidmq.overlay.overlay import Overlay
+from braidmq.overlay.ranges import RangeDelivery
 from braidmq.overlay.ring import NEIGHBOURS_MAX
 from braidmq.overlay.skip_graph import SkipGraph
+from braidmq.overlay.splitting import Cut
 from braidmq.overlay.suzaku import Suzaku
 from braidmq.pubsub.method import ProvenMethod, Publication
 from braidmq.sim.checkers import fingers_are_right, ring_is_closed_and_sorted
 from braidmq.sim.checkers_skip import levels_are_right
+from braidmq.sim.trial import Trial, play
 from tests import scenarios
 
 BROKERS = 12
@@ -193,3 +196,24 @@ async def test_the_hops_are_the_same(
     assert len(simulated) == sum(2 * len(PUBLISHERS) * len(subscribers) for subscribers in WANTED.values())
     assert simulated == real
     assert {topic: max(hop.hops for hop in simulated if hop.topic == topic) for topic in WANTED} == farthest
+
+
+@pytest.mark.parametrize("method", ["adaptive", "relayfree", "suzaku", "locality"])
+def test_a_trial_splits_ranges_as_a_broker_does(method: MethodName, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is found out about a method in trials is true of brokers only if both go the same way."""
+    monkeypatch.setattr(flexible_graph, "ROUND_S", PERIOD_S)
+    monkeypatch.setattr(flexible_graph, "SLOW_ROUND_S", PERIOD_S)
+    cuts: set[Cut] = set()
+    send = RangeDelivery.send
+
+    def note(self: RangeDelivery, low: bytes, high: bytes, body: bytes, cut: Cut = Cut.SFB) -> int:
+        cuts.add(cut)
+        return send(self, low, high, body, cut)
+
+    monkeypatch.setattr(RangeDelivery, "send", note)
+    assert play(Trial(method=method, pattern="2x8x1", nodes=12)).figures.deliveries == 16
+    of_trials = {*cuts}
+    cuts.clear()
+    scenarios.simulate(lambda hosts: braid(hosts, BraidConfig(method=method)), BROKERS)
+    assert cuts == of_trials
+    assert len(cuts) == 1

@@ -210,6 +210,62 @@ def test_aggregates_count_every_node_once(count: int) -> None:
         assert known == {"nodes:count": count, "low:min": 0}
 
 
+def between(keys: list[bytes], low: bytes, high: bytes) -> Aggregate:
+    """What the nodes at the keys of [low, high) add up to, from the keys alone; the circle is closed."""
+    inside = [key for key in keys if (low <= key < high if low < high else key >= low or key < high)]
+    return {"nodes:count": len(inside), "keys:union": tuple(sorted(key.decode() for key in inside))}
+
+
+def told_by_keys(country: Country) -> list[bytes]:
+    """Has every node add its own key to the aggregates; all keys, in order."""
+    for overlay in country.overlays.values():
+        overlay.value = lambda key: {"nodes:count": 1, "keys:union": (key.decode(),)}
+    return sorted(node.me.key for node in country.nodes)
+
+
+@pytest.mark.parametrize("count", [2, 3, 7, 16, 20])
+def test_the_backward_table_adds_up_what_lies_up_to_the_next_finger(count: int) -> None:
+    """BFT[0] has the left neighbour alone, BFT[i] the 2^(i − 1) nodes up to BFT[i − 1] (seed 000, Table 1)."""
+    country = grown(count)
+    keys = told_by_keys(country)
+    country.sim.run(count + 60 * PERIOD_S)
+    for node in country.nodes:
+        end = node.me.key
+        for level in range(len(node.backward) + 1):
+            finger = node.finger(level, False)
+            assert finger is not None
+            assert finger.peer.key == keys[keys.index(node.me.key) - (1 << level)]
+            assert finger.total is not None
+            assert finger.total.until == end
+            assert finger.total.aggregate == between(keys, finger.peer.key, end)
+            assert finger.total.aggregate["nodes:count"] == max(1, (1 << level) >> 1)
+            end = finger.peer.key
+
+
+def test_the_left_neighbours_aggregate_is_there_from_the_start_and_goes_with_it() -> None:
+    """Who joins asks for it; the next one to come between is asked in its turn, and the old one is forgotten."""
+    country = grown(8)
+    told_by_keys(country)
+    country.sim.run(country.sim.now + 60 * PERIOD_S)
+    country.add()
+    told_by_keys(country)
+    country.sim.run(country.sim.now + 1.0)
+    keys = told_by_keys(country)
+    assert len(keys) == 9
+    for node in country.nodes:
+        left = keys[keys.index(node.me.key) - 1]
+        finger = node.finger(0, False)
+        assert finger is not None
+        assert finger.peer.key == left
+        assert finger.total is not None
+        assert finger.total.aggregate == between(keys, left, node.me.key)
+        if left < node.me.key:
+            known = country.overlays[node.me.address].view.aggregate_over(left, node.me.key)
+            assert known is not None
+            assert known.peer.key == left
+            assert known.aggregate == finger.total.aggregate
+
+
 def test_chord_sharp_has_fingers_to_one_side_only_and_takes_more_hops() -> None:
     """The ancestor, by a flag: the same tables to the right, none to the left."""
     means = {}
@@ -217,6 +273,8 @@ def test_chord_sharp_has_fingers_to_one_side_only_and_takes_more_hops() -> None:
         country = grown(48, 0.2, 10.0, both_ways)
         country.sim.run(country.sim.now + 100 * 10.0)
         assert all(bool(node.backward) == both_ways for node in country.nodes)
+        before = [node.finger(0, False) for node in country.nodes]
+        assert all((finger is not None and finger.total is not None) == both_ways for finger in before)
         ordered = sorted(country.nodes, key=lambda node: node.me.key)
         for place, node in enumerate(ordered):
             assert [finger.peer for finger in node.forward] == [

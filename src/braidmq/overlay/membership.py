@@ -9,11 +9,18 @@ So a message for one list can never be taken for one of another list of the same
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Meta
+
 DIGITS_MAX = 56
 """Binary digits of a vector: the levels that a graph can have above level 0. No two of a million brokers share them."""
 
 Vector = int
 """DIGITS_MAX binary digits, the first one highest."""
+
+ListNumber = Annotated[int, Meta(ge=0, lt=(2 << DIGITS_MAX) - 1)]
+"""Names a list of some level."""
 
 
 def list_of(vector: Vector, level: int) -> int:
@@ -28,6 +35,12 @@ def level_of(number: int) -> int:
 
 def is_member(vector: Vector, number: int) -> bool:
     return list_of(vector, level_of(number)) == number
+
+
+def shared_digits(vector: Vector, number: int) -> int:
+    """How many first digits a vector shares with all those of a list."""
+    level = level_of(number)
+    return level - ((vector >> (DIGITS_MAX - level)) ^ (number + 1 - (1 << level))).bit_length()
 
 
 def common_digits(one: Vector, other: Vector) -> int:

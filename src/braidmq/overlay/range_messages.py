@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Annotated
+
+from msgspec import Meta
 
 from braidmq.host import Address, Message
 from braidmq.keys import Key
 from braidmq.overlay.conditions import Condition
+from braidmq.overlay.membership import DIGITS_MAX, ListNumber
 from braidmq.overlay.peers import Peer
 from braidmq.overlay.segments import KeyRange
 from braidmq.overlay.splitting import Cut
@@ -39,10 +43,22 @@ PROVEN = Plan(Cut.RIGHT, Answering.DIRECT, Retrying.BOTH)
 """What `deliver` does if it is told nothing else."""
 
 
+class Errand(Message, frozen=True, array_like=True, gc=False):
+    """To which brokers of a range a message is brought over a Skip Graph (`errands`): those of one list of it.
+
+    `others` are errands, each with somebody of its list, that wait until somebody is found of the lists `sought`.
+    """
+
+    ring: ListNumber
+    others: Annotated[tuple[tuple[Peer, ListNumber], ...], Meta(max_length=DIGITS_MAX)] = ()
+    sought: Annotated[tuple[ListNumber, ...], Meta(max_length=DIGITS_MAX)] = ()
+
+
 class Deliver(Message, frozen=True, array_like=True, gc=False):
     """(root, number) names the delivery, `attempt` counts its repetitions by the root.
 
     `to` are the nodes for which the receiver gets it; `avoid` are nodes that others still know, and that are gone.
+    Without an errand the receiver sees to everybody in the ranges; with one to the brokers of its list there.
     """
 
     root: Address
@@ -54,10 +70,14 @@ class Deliver(Message, frozen=True, array_like=True, gc=False):
     plan: Plan
     to: tuple[Key, ...] = ()
     avoid: tuple[Key, ...] = ()
+    errand: Errand | None = None
 
 
 class Probe(Message, frozen=True, array_like=True, gc=False):
-    """As `Deliver`, without what is delivered, for ranges in which nobody is known."""
+    """As `Deliver`, without what is delivered, for ranges in which nobody is known.
+
+    Of `only_head` the owner of a range's first key answers for what it owns of it, and nobody else.
+    """
 
     root: Address
     number: int
@@ -66,6 +86,7 @@ class Probe(Message, frozen=True, array_like=True, gc=False):
     hops: int
     to: tuple[Key, ...]
     avoid: tuple[Key, ...]
+    only_head: bool = False
 
 
 class Wanted(Message, frozen=True, array_like=True, gc=False):

@@ -10,6 +10,9 @@ fast (a hop that is not acknowledged is split again without the silent one), slo
 both. And it can be for those only for whom a condition holds: ranges whose aggregate rules it out are left out, and
 what is not known counts as a match.
 
+Where brokers may have several keys in a range, a Skip Graph lets the brokers be divided among forwarders, not the keys
+(`errands`): then each broker gets one message for all its keys, and answers for what all of them own.
+
 What lies before the first node that is known in a range is proven by a node outside of it, who has no use for the
 message: it gets a `Probe` without it. If somebody does stand there, the sender is asked for the message (`Wanted`).
 
@@ -28,6 +31,8 @@ from braidmq.host import Address, CallError, Host, Reply, Service, handles
 from braidmq.keys import Key
 from braidmq.overlay.aggregates import Aggregate
 from braidmq.overlay.conditions import Condition
+from braidmq.overlay.errands import EVERYBODY, go_on
+from braidmq.overlay.membership import Vector
 from braidmq.overlay.overlay import Overlay
 from braidmq.overlay.peers import Peer
 from braidmq.overlay.range_messages import (
@@ -36,15 +41,16 @@ from braidmq.overlay.range_messages import (
     Answering,
     Covered,
     Deliver,
+    Errand,
     Plan,
     Probe,
     Retrying,
     Vacant,
     Wanted,
 )
-from braidmq.overlay.ring import CALL_TIMEOUT_S
+from braidmq.overlay.ring import CALL_TIMEOUT_S, owns
 from braidmq.overlay.segments import KeyRange, without
-from braidmq.overlay.splitting import Cut, Split, split
+from braidmq.overlay.splitting import Cut, Split, owned_part, split
 from braidmq.overlay.view import View
 
 HOPS_MAX = 128
@@ -144,7 +150,9 @@ class _Branch(msgspec.Struct):
 class RangeDelivery(Service):
     """Sends to ranges of keys over the overlay of one host, and hands what arrives to the application."""
 
-    def __init__(self, overlay: Overlay, on_delivery: OnDelivery) -> None:
+    def __init__(self, overlay: Overlay, on_delivery: OnDelivery, *, one_each: bool = False) -> None:
+        """With `one_each` no broker has two keys in one range: then to cut ranges between keys is enough."""
+        self._one_each = one_each
         self.overlay = overlay
         self.host: Host = overlay.host
         self._on_delivery = on_delivery
@@ -152,6 +160,7 @@ class RangeDelivery(Service):
         self._open: dict[int, _Open] = {}
         self._branches: dict[tuple[Address, int, int], _Branch] = {}
         self._seen: OrderedDict[tuple[Address, int, int], tuple[KeyRange, ...]] = OrderedDict()
+        self._errands: OrderedDict[tuple[Address, int, int], None] = OrderedDict()
         self._done: dict[tuple[Address, int], dict[Key, bytes | None]] = {}
         self._is_sweeping = False
         self._splits: dict[tuple[Key, Key, Cut], Split] = {}
@@ -170,7 +179,10 @@ class RangeDelivery(Service):
     def send(self, low: Key, high: Key, body: bytes, cut: Cut = Cut.SFB) -> int:
         """Tells all nodes in [low, high), own ones included; the number of the message."""
         self._number += 1
-        self._begin(Deliver(self.host.address, self._number, 0, ((low, high),), 0, body, _PLANS[cut]), None)
+        plan = _PLANS[cut]
+        errand = self._errand(plan)
+        message = Deliver(self.host.address, self._number, 0, ((low, high),), 0, body, plan, (), (), errand)
+        self._begin(message, None)
         return self._number
 
     def send_within(self, low: Key, high: Key, body: bytes, cut: Cut, entrance: Peer) -> int:
@@ -199,7 +211,8 @@ class RangeDelivery(Service):
         if len(self._open) >= OPEN_MAX:
             raise RuntimeError(f"{OPEN_MAX} deliveries are under way: wait for their outcomes before beginning more")
         self._number += 1
-        message = Deliver(self.host.address, self._number, 0, ((low, high),), 0, body, plan)
+        errand = self._errand(plan)
+        message = Deliver(self.host.address, self._number, 0, ((low, high),), 0, body, plan, (), (), errand)
         now = self.host.now()
         self._open[self._number] = _Open(
             message, ((low, high),), on_outcome, now + REISSUE_S, now + timeout_s, entrance
@@ -218,7 +231,13 @@ class RangeDelivery(Service):
         if introducer is None:
             self._spread(message, self.host.address, ())
         else:  # a broker that has no key in the overlay hands it to one that has
-            self.host.send(introducer, _onward(message, message.ranges, ()))
+            self.host.send(introducer, _onward(message, message.ranges, (), message.errand))
+        if message.errand is not None and message.plan.answering is not None:
+            head = Probe(message.root, message.number, message.attempt, message.ranges, message.hops, (), (), True)
+            if introducer is None:
+                self._see_to_head(head)
+            else:
+                self.host.send(introducer, head)
 
     async def _sweep(self) -> None:
         """Re-issues gaps, and ends what takes too long."""
@@ -232,7 +251,9 @@ class RangeDelivery(Service):
                     mine.again_at = now + min(REISSUE_S_MAX, REISSUE_S * 2 ** (1 + mine.message.attempt))
                     if mine.message.plan.retrying in _SLOW:
                         attempt = mine.message.attempt + 1
-                        mine.message = msgspec.structs.replace(mine.message, attempt=attempt, ranges=mine.gaps)
+                        mine.message = msgspec.structs.replace(
+                            mine.message, attempt=attempt, ranges=mine.gaps, errand=None
+                        )
                         self._begin(mine.message, mine.entrance)
         self._is_sweeping = False
 
@@ -264,6 +285,9 @@ class RangeDelivery(Service):
         if probe.hops > HOPS_MAX or not view.own:
             return None
         avoid = tuple(dict.fromkeys((*probe.avoid, *(key for key in probe.to if key not in view.own))))[-AVOID_MAX:]
+        if probe.only_head:
+            self._see_to_head(msgspec.structs.replace(probe, avoid=avoid))
+            return None
         covered: list[KeyRange] = []
         wanted: list[tuple[Peer, KeyRange]] = []
         for low, high in probe.ranges:
@@ -279,8 +303,7 @@ class RangeDelivery(Service):
                     onward = (probe.root, probe.number, probe.attempt, (piece,), probe.hops + 1, (peer.key,), avoid)
                     self.host.send(peer.address, Probe(*onward))
         if covered:
-            answer = Covered(probe.root, probe.number, probe.attempt, tuple(covered), (), 0.0, ())
-            self._answer(answer, probe.root)
+            self._answer(_covered(probe, covered, ()), probe.root)
         if wanted:
             self.host.send(probe.root, Wanted(probe.number, probe.attempt, tuple(wanted), probe.hops))
         return None
@@ -307,6 +330,9 @@ class RangeDelivery(Service):
     def _spread(self, message: Deliver, parent: Address, avoid: tuple[Key, ...]) -> None:
         """Does what is for this host's own nodes, and hands the rest to those that are nearer to it."""
         new = message.ranges if avoid else self._unseen(message)
+        if message.errand is not None and self.overlay.view.vector is not None:
+            self._run_errand(message, message.errand, self.overlay.view.vector, () if avoid else new, parent, avoid)
+            return
         if not new:
             return
         view, now, plan = self.overlay.view, self.host.now(), message.plan
@@ -359,16 +385,18 @@ class RangeDelivery(Service):
             answer = Covered(message.root, message.number, message.attempt, done, tuple(ruled_out), age_s, answers)
             self._answer(answer, parent if up else message.root)
         for address, ranges in parcels.items():
-            onward = _onward(message, tuple(ranges), tuple(peers[address]))
-            if plan.retrying in _FAST:
-                self.host.spawn(self._hand_over(address, onward, parent, avoid))
-            else:
-                self.host.send(address, onward)
+            self._pass_on(address, _onward(message, tuple(ranges), tuple(peers[address])), parent, avoid)
         for peer, piece in heads:
             probe = Probe(
                 message.root, message.number, message.attempt, (piece,), message.hops + 1, (peer.key,), message.avoid
             )
             self.host.send(peer.address, probe)
+
+    def _pass_on(self, to: Address, message: Deliver, parent: Address, avoid: tuple[Key, ...]) -> None:
+        if message.plan.retrying in _FAST:
+            self.host.spawn(self._hand_over(to, message, parent, avoid))
+        else:
+            self.host.send(to, message)
 
     async def _hand_over(self, to: Address, message: Deliver, parent: Address, avoid: tuple[Key, ...]) -> None:
         """Gives ranges to a peer; if it does not take them on, they are split again without it."""
@@ -407,6 +435,83 @@ class RangeDelivery(Service):
         new = without(message.ranges, seen)
         self._seen[name] = seen + new
         return new
+
+    # Once to each broker, whatever keys it has there
+
+    def _errand(self, plan: Plan) -> Errand | None:
+        """What everybody in a range is brought a message by; None if it goes by keys.
+
+        So do answers up the tree: who waits for them must know for which keys. And so does what is sent again: that is
+        for parts of a range, and lists are whole only in all of it.
+        """
+        if self._one_each or self.overlay.view.vector is None:
+            return None
+        return None if plan.answering is Answering.UP_THE_TREE or plan.within is not None else EVERYBODY
+
+    def _run_errand(
+        self,
+        message: Deliver,
+        errand: Errand,
+        vector: Vector,
+        new: tuple[KeyRange, ...],
+        parent: Address,
+        avoid: tuple[Key, ...],
+    ) -> None:
+        """Does what is for this host's own nodes, and sends others on what is left to do."""
+        view, now = self.overlay.view, self.host.now()
+        if new:
+            self._take_and_answer(message, new, view)
+        low, high = message.ranges[0]
+        if not avoid and not self._is_first(message, errand):
+            return
+        silent = {entry.peer.address for key in avoid if (entry := view.at(key)) is not None}
+        beside = [
+            entry
+            for entry in view.inside(low, high, now, message.avoid)
+            if entry.peer.address != parent and entry.peer.address not in silent
+        ]
+        if view.own_inside(low, high):
+            sent = go_on(vector, beside, errand, at_most_two=message.plan.cut is Cut.MRF)
+        else:  # nobody of this host is in the range: somebody who is, or is nearer to it, sees to all of it
+            nearest = max(beside, key=lambda entry: entry.level, default=None)
+            step = nearest or view.step_towards(low, now, avoid=(*message.avoid, *avoid))
+            sent = [] if step is None else [(step.peer, errand)]
+            if step is None and self.on_nobody is not None:
+                self.on_nobody(message.root, message.body, new)
+        for peer, its in sent:
+            self._pass_on(peer.address, _onward(message, message.ranges, (peer.key,), its), parent, avoid)
+
+    def _take_and_answer(self, message: Deliver, ranges: tuple[KeyRange, ...], view: View) -> None:
+        """Takes a message for all own keys in the ranges, and answers for what they own of them."""
+        mine = [(key, high) for low, high in ranges for key in view.own_inside(low, high)]
+        if not mine:
+            return
+        answers = self._take(message, [key for key, _ in mine])
+        if message.plan.answering is not None:
+            covered = [owned_part(view.own[key], key, high) for key, high in mine]
+            self._answer(_covered(message, covered, answers), message.root)
+
+    def _is_first(self, message: Deliver, errand: Errand) -> bool:
+        """Whether this errand comes here for the first time."""
+        name = (message.root, message.number, errand.ring)
+        if name in self._errands:
+            return False
+        self._errands[name] = None
+        if len(self._errands) > SEEN_MAX:
+            self._errands.popitem(last=False)
+        return True
+
+    def _see_to_head(self, probe: Probe) -> None:
+        """Answers for what lies before the first node of a range, if that is this host's; else asks whose it is."""
+        view = self.overlay.view
+        low, high = probe.ranges[0]
+        own = view.own_up_to(low)
+        step = view.step_towards(low, self.host.now(), avoid=probe.avoid)
+        if step is not None:
+            onward = msgspec.structs.replace(probe, hops=probe.hops + 1, to=(step.peer.key,))
+            self.host.send(step.peer.address, onward)
+        elif own is not None and own.me.key != low and owns(own, low):
+            self._answer(_covered(probe, [owned_part(own, low, high)], ()), probe.root)
 
     # Arriving
 
@@ -480,7 +585,9 @@ class RangeDelivery(Service):
             self._conclude(answer.number, mine)
 
 
-def _onward(message: Deliver, ranges: tuple[KeyRange, ...], to: tuple[Key, ...]) -> Deliver:
+def _onward(
+    message: Deliver, ranges: tuple[KeyRange, ...], to: tuple[Key, ...], errand: Errand | None = None
+) -> Deliver:
     return Deliver(
         message.root,
         message.number,
@@ -491,7 +598,12 @@ def _onward(message: Deliver, ranges: tuple[KeyRange, ...], to: tuple[Key, ...])
         message.plan,
         to,
         message.avoid,
+        errand,
     )
+
+
+def _covered(message: Deliver | Probe, ranges: list[KeyRange], answers: tuple[tuple[Key, bytes], ...]) -> Covered:
+    return Covered(message.root, message.number, message.attempt, tuple(ranges), (), 0.0, answers)
 
 
 def _collected(name: tuple[Address, int, int], branch: _Branch) -> Covered:

@@ -95,7 +95,7 @@ class SkipGraph(Service):
     def view(self) -> View:
         if self._view is None:
             linked = [node.levels[0] for node in self.nodes.values() if node.is_linked(0)]
-            self._view = View(self.host.address, linked, self._entries)
+            self._view = View(self.host.address, linked, self._entries, self.vector)
         return self._view
 
     def _entries(self) -> list[Entry]:

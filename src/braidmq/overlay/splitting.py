@@ -4,8 +4,8 @@ Three ways to cut what lies between a broker's own keys (ALGORITHMS §4):
 
 MRF, multi-range forwarding (Banno et al. 2015, §5.2): the whole piece goes to one broker, the neighbour of the highest
 level inside it. A broker with one key in the range receives once and forwards at most twice: to the left and to the
-right of its key. That is what the subscribers of a topic have. (With several keys in the range a broker can receive
-more often, but each of its keys only once.)
+right of its key. That is what the subscribers of a topic have. With several keys in the range a broker can receive more
+often, each of its keys only once, by each of the three ways; over a Skip Graph brokers are divided instead (`errands`).
 
 SFB, split-forward (Banno and Shudo 2019, §3.5.1): the piece is cut at every neighbour inside it, and each gets what
 lies beyond it, seen from here. More messages at once, and fewer hops.
@@ -59,6 +59,11 @@ def split(view: View, low: Key, high: Key, cut: Cut, now: float, avoid: tuple[Ke
     return parts
 
 
+def owned_part(own: RingNode, start: Key, end: Key) -> KeyRange:
+    """What an own node owns of a range that begins with a key of its own."""
+    return start, own.right.key if start < own.right.key < end else end
+
+
 # By right links alone
 
 
@@ -83,12 +88,10 @@ def _to_the_right(parts: Split, view: View, low: Key, high: Key, now: float, avo
 
 def _owned(parts: Split, own: RingNode, start: Key, end: Key, avoid: tuple[Key, ...]) -> None:
     """A part that begins with keys that an own node owns: its right neighbour sees to the rest."""
+    part = owned_part(own, start, end)
+    parts.covered.append(part)
     right = own.right
-    if not start < right.key < end:
-        parts.covered.append((start, end))
-        return
-    parts.covered.append((start, right.key))
-    if right.key not in avoid:
+    if part[1] < end and right.key not in avoid:
         parts.pieces.append((right, (right.key, end)))
 
 

@@ -28,6 +28,7 @@ class SuzakuNode:
     """One key's fingers, over its place in the ring."""
 
     __slots__ = (
+        "_left",
         "_level",
         "_overlay",
         "_right",
@@ -53,6 +54,8 @@ class SuzakuNode:
         self._level = 0
         self._right: Finger | None = None
         """What the right neighbour has told of itself."""
+        self._left: Finger | None = None
+        """What the left neighbour has told of itself."""
 
     @property
     def me(self) -> Peer:
@@ -67,9 +70,8 @@ class SuzakuNode:
             peer = self.link.right if forward else self.link.left
             if peer.key == self.me.key:
                 return None
-            if forward and self._right is not None and self._right.peer == peer:
-                return self._right
-            return Finger(peer)
+            told = self._right if forward else self._left
+            return told if told is not None and told.peer == peer else Finger(peer)
         table = self.forward if forward else self.backward
         return table[level - 1] if level <= len(table) else None
 
@@ -82,17 +84,18 @@ class SuzakuNode:
                 yield from finger.backups
 
     def entries(self) -> list[Entry]:
-        """The same, as what they are for routing: a forward finger has the aggregate of those up to the next.
+        """The same, as what they are for routing: a finger has the aggregate of those from it up to the next.
 
         In a quiet network most backups are fingers or neighbours themselves: these are left out.
         """
         link, silent = self.link, self.silent
-        found = [Entry(peer, 0, link.known) for peer in (link.left, *link.neighbours)]
-        right = self.finger(0, True)
+        left, right = self.finger(0, False), self.finger(0, True)
+        found = [Entry(link.left, 0, link.known) if left is None else _entry(left, 0, link.known)]
+        found += [Entry(peer, 0, link.known) for peer in link.neighbours]
         if right is not None:
             found.append(_entry(right, 1, link.known))
         found += [_entry(finger, level, silent) for level, finger in enumerate(self.forward, 2)]
-        found += [Entry(finger.peer, level, silent) for level, finger in enumerate(self.backward, 1)]
+        found += [_entry(finger, level, silent) for level, finger in enumerate(self.backward, 1)]
         backups = {peer.key: peer for finger in (*self.forward, *self.backward) for peer in finger.backups}
         for entry in found:
             backups.pop(entry.peer.key, None)
@@ -158,7 +161,7 @@ class SuzakuNode:
         return None
 
     async def _ask(self, peer: Peer, level: int, forward: bool) -> Updated | None:
-        labels = self._labels(peer) if forward else ()
+        labels = self._labels(peer)
         told = self.total_below(level, labels) if forward else None
         request = Update(peer.key, self.me, self.link.neighbours, level, forward, told, labels)
         for _ in range(UPDATE_TRIES):
@@ -172,9 +175,12 @@ class SuzakuNode:
     def _note(self, level: int, forward: bool, finger: Finger) -> None:
         if level:
             self._put(level, forward, finger)
-        elif forward:
+            return
+        if forward:
             self._right = finger
-            self._overlay.changed()
+        else:
+            self._left = finger
+        self._overlay.changed()
 
     def _labels(self, peer: Peer) -> tuple[str, ...] | None:
         return self._overlay.labels(self.me.key, peer.key)
@@ -250,13 +256,16 @@ class SuzakuNode:
         if not self.link.is_in:
             return None
         self._remember_pointer(asked.asker)
+        asker = Finger(asked.asker, asked.backups, asked.total, self.host.now())
         if 0 < asked.level <= LEVELS_MAX and self._overlay.both_ways:
-            self._put(asked.level, not asked.forward, Finger(asked.asker, asked.backups, asked.total, self.host.now()))
+            self._put(asked.level, not asked.forward, asker)
+        elif asked.level == 0 and asked.forward and self._overlay.both_ways:
+            self._note(0, False, asker)
         beyond = self.finger(asked.level, asked.forward)
         return Updated(
             self.me,
             self.link.neighbours,
-            self.total_below(asked.level + 1, asked.labels) if asked.forward else None,
+            self.total_below(asked.level + asked.forward, asked.labels),
             beyond.peer if beyond else None,
         )
 

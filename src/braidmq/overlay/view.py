@@ -14,6 +14,7 @@ import msgspec
 from braidmq.host import Address
 from braidmq.keys import Key, in_arc
 from braidmq.overlay.aggregates import Aggregate
+from braidmq.overlay.membership import Vector
 from braidmq.overlay.peers import Acquaintances, Peer
 from braidmq.overlay.ring import RingNode
 
@@ -43,10 +44,18 @@ class View:
     not.
     """
 
-    __slots__ = ("_address", "_entries", "_find_entries", "_keys", "own", "own_keys")
+    __slots__ = ("_address", "_entries", "_find_entries", "_keys", "own", "own_keys", "vector")
 
-    def __init__(self, address: Address, own: Iterable[RingNode], find_entries: Callable[[], Iterable[Entry]]) -> None:
+    def __init__(
+        self,
+        address: Address,
+        own: Iterable[RingNode],
+        find_entries: Callable[[], Iterable[Entry]],
+        vector: Vector | None = None,
+    ) -> None:
         self._address = address
+        self.vector = vector
+        """The broker's membership vector, if levels of entries are those of a Skip Graph, each with all its links."""
         self._find_entries = find_entries
         self._keys: list[Key] = []
         self._entries: list[Entry] | None = None

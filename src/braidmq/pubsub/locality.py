@@ -109,7 +109,7 @@ class Locality(Service):
         self.on_question: OnQuestion = no_answer
         self.given_up = 0
         """Publications that some cluster may have missed, as nobody there took them or there was no room to wait."""
-        self.ranges = RangeDelivery(overlay, self._on_delivery)
+        self.ranges = RangeDelivery(overlay, self._on_delivery, one_each=True)
         self.directories = Directories(overlay, cluster)
         self.directories.on_learnt = self._tell_demand
         self._proofs = Proofs(overlay, self.ranges, self.directories, self._hand)

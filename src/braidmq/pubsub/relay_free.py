@@ -16,12 +16,14 @@ difference to the rendezvous point, which signals again.
 A broker that both publishes and subscribes to a topic stands among the subscribers only: there is demand as long as it
 is there itself (footnote 2 of §5.3.5). Over a Skip Graph this is the paper's method, by MRF; over flexible routing
 tables, by SFB, it is the adaptive method of Banno and Shudo (2019): an overlay whose tables follow their use is told of
-each publication, and looks for the subscribers that it lacks (§3.5.4).
+each publication, and looks for the subscribers that it lacks (§3.5.4). Over Suzaku it goes by right links alone, which
+also asks whoever stands before the first subscriber: that need not be a publisher, if all publishers subscribe.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 import msgspec
 
@@ -33,6 +35,17 @@ from braidmq.overlay.segments import KeyRange
 from braidmq.overlay.splitting import Cut
 from braidmq.pubsub.method import OnDemand, OnMessage, OnQuestion, Publication, ignore, no_answer
 from braidmq.pubsub.within import Within
+
+CUTS: Final[Mapping[str, tuple[Cut, ...]]] = {
+    "relayfree": (Cut.MRF, Cut.SFB),
+    "adaptive": (Cut.SFB, Cut.MRF),
+    "suzaku": (Cut.RIGHT,),
+}
+"""By method: how it can split ranges; the first is how it does, in both worlds.
+
+When a node is told that it is in, the right link to it is set, and the left link a moment later: by right links alone
+it gets all that is sent from then on; by those of both sides it can miss what is sent in that moment.
+"""
 
 COMPARE_S = 30.0
 """How often a publisher that is suspended compares itself with its neighbour: the longest that a lost signal lasts."""
@@ -100,7 +113,7 @@ class RelayFree(Service):
         self.on_question: OnQuestion = no_answer
         self._explore: Callable[[Key], None] = getattr(overlay, "explore", ignore)
         """An overlay whose tables follow their use is told who publishes, and looks for what it lacks."""
-        self.ranges = RangeDelivery(overlay, self._on_delivery)
+        self.ranges = RangeDelivery(overlay, self._on_delivery, one_each=True)
         self.ranges.on_nobody = self._on_nobody
         self.within = Within(overlay, self.ranges, cut)
         self._subscribed: dict[str, None] = {}

@@ -25,7 +25,7 @@ from braidmq.pubsub.bayeux import Bayeux
 from braidmq.pubsub.can_multicast import CanMulticast
 from braidmq.pubsub.locality import Locality, home_of
 from braidmq.pubsub.method import Method, ignore
-from braidmq.pubsub.relay_free import RelayFree
+from braidmq.pubsub.relay_free import CUTS, RelayFree
 from braidmq.pubsub.scribe import Scribe
 from braidmq.sim import layout_flexible, layout_skip
 from braidmq.sim.engine import SimHost, Simulator
@@ -274,15 +274,15 @@ def _start_flexible_graph(host: SimHost, introduce: Introduce, options: Options)
 KINDS: Final[Mapping[str, Kind]] = {
     "suzaku": Ordered(
         "range delivery over Suzaku",
-        (Cut.RIGHT,),
+        CUTS["suzaku"],
         _lay_out_suzaku,
         _start_suzaku,
         is_relay_free=False,  # what lies before a topic's first subscriber is for whoever stands there
         calm_s=SUZAKU_CALM_S,
     ),
-    "relayfree": Ordered("SG-TBPS: over a Skip Graph", (Cut.MRF, Cut.SFB), _lay_out_skip_graph, _start_skip_graph),
+    "relayfree": Ordered("SG-TBPS: over a Skip Graph", CUTS["relayfree"], _lay_out_skip_graph, _start_skip_graph),
     "adaptive": Learning(
-        "over flexible routing tables", (Cut.SFB, Cut.MRF), _lay_out_flexible_graph, _start_flexible_graph
+        "over flexible routing tables", CUTS["adaptive"], _lay_out_flexible_graph, _start_flexible_graph
     ),
     "locality": ByCluster("PIQT: by delegates in each cluster, over Suzaku"),
     "scribe": ByHash("Scribe: trees of the ways to a root", Scribe, is_relay_free=False),

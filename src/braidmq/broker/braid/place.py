@@ -39,7 +39,6 @@ from braidmq.overlay import (
 )
 from braidmq.overlay.membership import DIGITS_MAX, Vector
 from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.splitting import Cut
 from braidmq.pubsub import (
     bayeux,
     can_messages,
@@ -53,6 +52,7 @@ from braidmq.pubsub import (
     scribe,
 )
 from braidmq.pubsub.method import Method, ignore
+from braidmq.pubsub.relay_free import CUTS
 
 if TYPE_CHECKING:
     from braidmq.broker.broker import Broker
@@ -187,15 +187,15 @@ def build(config: BraidConfig, host: Host, name: str, life: int, introducers: In
     vector = vector_of(name)
     if config.method == "adaptive":
         flexible = flexible_graph.FlexibleGraph(host, vector, introducers, life, config.table_size)
-        return flexible, relay_free.RelayFree(flexible, name, config.cluster, Cut.SFB)
+        return flexible, relay_free.RelayFree(flexible, name, config.cluster, CUTS[config.method][0])
     if config.method in ("suzaku", "locality"):
         ring_ = suzaku.Suzaku(host, introducers, life)
         if config.method == "suzaku":
-            return ring_, relay_free.RelayFree(ring_, name, config.cluster, Cut.SFB)
+            return ring_, relay_free.RelayFree(ring_, name, config.cluster, CUTS[config.method][0])
         return ring_, locality.Locality(ring_, name, config.cluster)
     graph = skip_graph.SkipGraph(host, vector, introducers, life)
     if config.method == "relayfree":
-        return graph, relay_free.RelayFree(graph, name, config.cluster, Cut.MRF)
+        return graph, relay_free.RelayFree(graph, name, config.cluster, CUTS[config.method][0])
     router = skip_dht.IdRouter(graph)
     if config.method == "canmc":
         return graph, can_multicast.CanMulticast(router, ignore, ignore)
