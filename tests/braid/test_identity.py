@@ -10,7 +10,9 @@ import pytest
 
 from braidmq.broker.braid.directory import ENTRY_KEPT_S, Holder
 from braidmq.broker.braid.identity import OWN, Own, own_of
+from braidmq.broker.braid.introducers import PARTED_S
 from braidmq.broker.braid.place import earlier_name
+from braidmq.broker.braid.reconcile import REGULARLY_S
 from braidmq.broker.broker import Broker
 from braidmq.broker.config.settings import BraidConfig
 from braidmq.broker.sqlite_store import SqliteStore
@@ -23,6 +25,18 @@ from .sites import Sites, payloads
 METHODS = pytest.mark.parametrize("method", ["relayfree", "suzaku", "adaptive"])
 
 
+def with_session(folder: Path, method: str = "relayfree") -> tuple[Sites, SqliteStore]:
+    """Three sites, and site 7 with a store, where the client `ada` has a session that is subscribed to tide."""
+    sites = Sites(3, method=method)
+    store = SqliteStore(folder / "site7")
+    sites.add(7, store=store)
+    sites.run(20)
+    client = sites.client(7, "ada", version=V5, **persistent(V5))
+    client.subscribe("tide", 1)
+    client.drop()
+    return sites, store
+
+
 def move(sites: Sites, folder: Path, old: int, new: int) -> None:
     """The store of a site that has crashed is started elsewhere, under another name."""
     sites.add(new, store=SqliteStore(folder / f"site{old}"))
@@ -32,13 +46,7 @@ def move(sites: Sites, folder: Path, old: int, new: int) -> None:
 
 @METHODS
 def test_a_session_is_still_there_at_another_address_under_another_name(tmp_path: Path, method: str) -> None:
-    sites = Sites(3, method=method)
-    store = SqliteStore(tmp_path / "site7")
-    sites.add(7, store=store)
-    sites.run(20)
-    client = sites.client(7, "ada", version=V5, **persistent(V5))
-    client.subscribe("tide", 1)
-    client.drop()
+    sites, store = with_session(tmp_path, method)
     sites.client(7, "pub").publish("tide", b"before", 1)
     sites[7].crash()
     store.close()
@@ -109,6 +117,30 @@ def test_what_a_third_broker_says_of_an_address_does_not_count_while_the_known_o
     assert cursor.address == 0
 
 
+def test_one_that_has_left_is_asked_for_nothing_until_it_is_heard_of() -> None:
+    sites = Sites(3)
+    sites.client(1).subscribe("tide", 1)
+    sites.client(2).publish("tide", b"x", 1)
+    braid, origin = sites[1].braid, sites[2].braid.origin
+    cursor = braid.cursors.get(origin)
+    assert cursor is not None
+    sites[2].crash()
+    braid.membership.on_parted(2)
+    assert not any(peer.address == 2 for node in braid.overlay.ring.nodes.values() for peer in node.known)
+    assert 2 not in braid.introducers.known
+    cursor.head += 1  # something was not fetched in time
+    asked_at = cursor.asked_at
+    sites.run(2 * REGULARLY_S)
+    assert cursor.asked_at == asked_at
+    braid.comparing._learn_heads(0, [(origin, 2, cursor.head + 1)])
+    sites.run(2 * REGULARLY_S)
+    assert cursor.asked_at > asked_at, "somebody has heard of it"
+    braid.membership.on_parted(2)
+    asked_at = cursor.asked_at
+    sites.run(PARTED_S + 2 * REGULARLY_S)
+    assert cursor.asked_at > asked_at, "it may have come back unheard"
+
+
 @METHODS
 def test_a_name_that_is_taken_stays_out_until_it_is_free(method: str) -> None:
     sites = Sites(3, method=method)
@@ -132,13 +164,7 @@ def test_a_name_that_is_taken_stays_out_until_it_is_free(method: str) -> None:
 
 def test_the_directory_of_an_earlier_version_has_names(tmp_path: Path) -> None:
     """While a braid is updated broker by broker, entries say `site7` of who is `site7#…` now."""
-    sites = Sites(3)
-    store = SqliteStore(tmp_path / "site7")
-    sites.add(7, store=store)
-    sites.run(20)
-    client = sites.client(7, "ada", version=V5, **persistent(V5))
-    client.subscribe("tide", 1)
-    client.drop()
+    sites, store = with_session(tmp_path)
     for site in sites:
         for client_id, entry in list(site.braid.directory._entries.items()):
             holder = entry.holder

@@ -92,8 +92,11 @@ class Claims:
         return None
 
     def settle_name(self, link: Link, hello: Hello, rival: Peer) -> None:
-        """Lets a link wait until it is known who is at the other address."""
+        """Lets a link wait until it is known who is at the other address; one that was dialled is open for the other
+        side already, and comes again."""
         self._links.keep(self._settle_name(link, hello, rival))
+        if link.dialled is not None:
+            link.abort(f"another has its name: first {rival.address} is asked")
 
     async def _settle_name(self, link: Link, hello: Hello, rival: Peer) -> None:
         heard = rival.counters.frames_in

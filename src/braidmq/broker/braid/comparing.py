@@ -129,7 +129,9 @@ class Comparing(Service):
             if known is not None and is_there and address != teller:
                 address = known.address
             cursor = self._braid.cursors.of(origin, address, self._braid.since)
-            cursor.head = max(cursor.head, head)
+            if head > cursor.head:
+                cursor.head = head
+                self._braid.introducers.recall(address)  # whoever publishes is there
 
     def _learn(self, shapes: Iterable[Shape]) -> None:
         for shape in self._braid.shapes.learn(shapes, self._host.now()):

@@ -9,6 +9,9 @@ from braidmq.host import Address, Host
 MISSED_S = 20.0
 """How long one that did not answer is left alone."""
 
+PARTED_S = 300.0
+"""How long one that has said good-bye is taken for gone, if it is not heard of: it may be back and not have met us."""
+
 INTRODUCERS_MAX = 64
 """Other brokers that are remembered to enter by."""
 
@@ -22,8 +25,8 @@ class Introducers:
         self._met: dict[Address, None] = {}
         self._missed: dict[Address, float] = {}
         """When one of them did not answer."""
-        self._parted: dict[Address, None] = {}
-        """Those that have said good-bye, and were not heard of since."""
+        self._parted: dict[Address, float] = {}
+        """Those that have said good-bye, and were not heard of since; and when that was."""
         self.has_met = False
         """Whether any other broker was met."""
         self.may_be_used = False
@@ -54,7 +57,8 @@ class Introducers:
         """One of them has ended, or moved."""
         self._met.pop(address, None)
         self._missed.pop(address, None)
-        self._parted[address] = None
+        self._parted.pop(address, None)
+        self._parted[address] = self._host.now()
         if len(self._parted) > INTRODUCERS_MAX:
             self._parted.pop(next(iter(self._parted)))
 
@@ -63,7 +67,9 @@ class Introducers:
         self._parted.pop(address, None)
 
     def has_parted(self, address: Address) -> bool:
-        return address in self._parted
+        """Whether nobody is there, as far as it was heard."""
+        parted_at = self._parted.get(address)
+        return parted_at is not None and self._host.now() - parted_at < PARTED_S
 
     @property
     def stranger(self) -> Address | None:

@@ -102,7 +102,7 @@ class Reconciler(Service):
 
     def ask_soon(self, origin: str, cursor: Cursor) -> None:
         """Something seems to be missing of an origin."""
-        if origin == self._name or self._has_parted(cursor.address):
+        if origin == self._name:
             return
         if origin in self._asking:
             self._asking[origin] = True
@@ -112,13 +112,15 @@ class Reconciler(Service):
 
     def ask_everybody(self) -> None:
         for origin, cursor in self._cursors:
-            self.ask_soon(origin, cursor)
+            if not self._has_parted(cursor.address):
+                self.ask_soon(origin, cursor)
 
     def ask_regularly(self) -> None:
         """Asks those who have more than was seen of them, and again those who have not answered."""
         now = self._host.now()
         for origin, cursor in self._cursors:
-            if cursor.head > cursor.floor and now - cursor.asked_at > (cursor.retry_s or REGULARLY_S):
+            is_due = cursor.head > cursor.floor and now - cursor.asked_at > (cursor.retry_s or REGULARLY_S)
+            if is_due and not self._has_parted(cursor.address):
                 self.ask_soon(origin, cursor)
 
     async def _ask_all(self, origin: str, cursor: Cursor) -> None:
