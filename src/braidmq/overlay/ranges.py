@@ -160,7 +160,7 @@ class RangeDelivery(Service):
         self._open: dict[int, _Open] = {}
         self._branches: dict[tuple[Address, int, int], _Branch] = {}
         self._seen: OrderedDict[tuple[Address, int, int], tuple[KeyRange, ...]] = OrderedDict()
-        self._errands: OrderedDict[tuple[Address, int, int], None] = OrderedDict()
+        self._errands: dict[tuple[Address, int, int], None] = {}
         self._done: dict[tuple[Address, int], dict[Key, bytes | None]] = {}
         self._is_sweeping = False
         self._splits: dict[tuple[Key, Key, Cut], Split] = {}
@@ -498,7 +498,7 @@ class RangeDelivery(Service):
             return False
         self._errands[name] = None
         if len(self._errands) > SEEN_MAX:
-            self._errands.popitem(last=False)
+            self._errands.pop(next(iter(self._errands)))
         return True
 
     def _see_to_head(self, probe: Probe) -> None:

@@ -89,9 +89,10 @@ class SuzakuNode:
         In a quiet network most backups are fingers or neighbours themselves: these are left out.
         """
         link, silent = self.link, self.silent
-        left, right = self.finger(0, False), self.finger(0, True)
-        found = [Entry(link.left, 0, link.known) if left is None else _entry(left, 0, link.known)]
-        found += [Entry(peer, 0, link.known) for peer in link.neighbours]
+        found = [Entry(peer, 0, link.known) for peer in (link.left, *link.neighbours)]
+        if self._left is not None and self._left.peer == link.left:
+            found[0] = _entry(self._left, 0, link.known)
+        right = self.finger(0, True)
         if right is not None:
             found.append(_entry(right, 1, link.known))
         found += [_entry(finger, level, silent) for level, finger in enumerate(self.forward, 2)]
