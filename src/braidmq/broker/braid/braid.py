@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from braidmq.broker.braid.agreement import Agreement
 from braidmq.broker.braid.asking import Asking
 from braidmq.broker.braid.batch import Batch, Letter, letter_of, message_of, pack, unpack
 from braidmq.broker.braid.clusters import ROW as CLUSTERS
@@ -166,11 +167,12 @@ class Braid:
         self.unproven = 0
         """Publications of QoS 1 or 2 of which no proof came in time."""
         self.comparing = Comparing(self)
+        self.agreement = Agreement(self)
         self.standing = Standing(self, self._crew)
         method.on_message = self._on_message
         method.on_demand = self.outlets.set_demand
         if isinstance(method, ProvenMethod):
-            method.on_question = self.keepers.on_question
+            method.on_question = self._on_question
         self.directory = Directory(overlay, name, broker.now)
         self.moves = Moves(self, self.directory)
         broker.router.on_filter = self._on_filter
@@ -408,6 +410,9 @@ class Braid:
             if batch.letters and batch.letters[0].offset:
                 self.cursors.of(batch.origin, arrival.origin, self.since)
             self.inlets.take(batch)
+
+    def _on_question(self, topic: str, body: bytes) -> bytes | None:
+        return self.agreement.on_question(body) if topic == HOME else self.keepers.on_question(topic, body)
 
     def _on_gap(self, origin: str) -> None:
         cursor = self.cursors.get(origin)

@@ -109,7 +109,7 @@ class Comparing(Service):
         return answer
 
     def _take_in(self, told: Compare | Compared) -> None:
-        self._learn(told.shapes)
+        self.learn(told.shapes)
         self._learn_heads(told.heads)
         self._learn_clusters(told.clusters)
 
@@ -125,7 +125,8 @@ class Comparing(Service):
                 cursor = self._braid.cursors.of(origin, address, self._braid.since)
                 cursor.head = max(cursor.head, head)
 
-    def _learn(self, shapes: Iterable[Shape]) -> None:
+    def learn(self, shapes: Iterable[Shape]) -> None:
+        """Takes up shapes that somebody uses."""
         for shape in self._braid.shapes.learn(shapes, self._host.now()):
             self._braid.outlets.learn_shape(shape)
 
@@ -139,7 +140,7 @@ class Comparing(Service):
     ) -> None:
         """Tells all brokers of shapes that are used here, and of a cluster."""
         shapes = list(dict.fromkeys(shapes))
-        self._learn(shapes)
+        self.learn(shapes)
         body = _encode(Announcement(tuple(shapes), clusters))
         if not (shapes or clusters) or not self._braid.is_in:
             done()
@@ -155,5 +156,5 @@ class Comparing(Service):
         except msgspec.MsgspecError as error:
             _log.warning("%s announced something that cannot be read: %s", arrival.origin, error)
             return
-        self._learn(told.shapes)
+        self.learn(told.shapes)
         self._learn_clusters(told.clusters)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from braidmq.broker.braid.batch import Batch, Letter, Skip
 from braidmq.broker.braid.crew import Crew
 from braidmq.broker.braid.history import GENERATIONS_MAX, HISTORY_S, History
+from braidmq.broker.braid.shapes import shape_of
 from braidmq.mqtt.packets import V5
 from braidmq.pubsub.delegates import is_within
 
@@ -202,6 +203,8 @@ class Outlets:
         self._by_filter: dict[str, dict[Outlet, None]] = {}
         self._known: dict[str, bool] = {}
         """The demand for each filter that is advertised, once it is known."""
+        self._taking_up: dict[str, None] = {}
+        """Filters of new shapes of which that is not known yet, though a topic that fits is settled and holds nothing."""
 
     def __len__(self) -> int:
         return len(self._by_topic)
@@ -278,6 +281,7 @@ class Outlets:
         if topic_filter not in self._by_filter:
             return
         self._known[topic_filter] = wanted
+        self._taking_up.pop(topic_filter, None)
         for outlet in list(self._by_filter[topic_filter]):
             self._update(outlet, topic_filter, wanted)
 
@@ -312,6 +316,10 @@ class Outlets:
                 self.on_open(outlet.topic)
                 self.on_demand(outlet.topic)
 
+    def is_taking_up(self, shape: Shape) -> bool:
+        """Whether a topic that fits a shape would be published, and not yet be sent to those who use it."""
+        return any(shape_of(one) == shape for one in self._taking_up)
+
     def sweep(self) -> None:
         """Withdraws what nobody publishes any more."""
         now = self._host.now()
@@ -335,6 +343,8 @@ class Outlets:
     def _add_filter(self, outlet: Outlet, topic_filter: str) -> None:
         outlet.filters[topic_filter] = None
         outlet.lane = None
+        if outlet.is_settled and topic_filter not in self._known:
+            self._taking_up[topic_filter] = None
         others = self._by_filter.get(topic_filter)
         if others is None:
             self._by_filter[topic_filter] = {outlet: None}
@@ -359,6 +369,7 @@ class Outlets:
             if not others:
                 del self._by_filter[topic_filter]
                 self._known.pop(topic_filter, None)
+                self._taking_up.pop(topic_filter, None)
                 self._crew.do(partial(self._end, topic_filter))
         self.on_open(outlet.topic)
         self.on_demand(outlet.topic)
