@@ -62,13 +62,14 @@ class Effect(Service):
         node = self._overlay.view.own.get(asked.to)
         return TellBehind(node is not None and in_arc(asked.key, node.left.key, asked.to))
 
-    async def tell(self, keys: KeyRange, body: bytes) -> bool:
-        """Delivers to all nodes in a range; returns when that is proven, or whether it is when time is over."""
+    async def tell(self, body: bytes, *ranges: KeyRange) -> bool:
+        """Delivers to all nodes in some ranges; returns when that is proven, or whether it is when time is over."""
         outcomes: list[Outcome] = []
         try:
-            self._ranges.deliver(*keys, body, EFFECT_S, outcomes.append)
+            for keys in ranges:
+                self._ranges.deliver(*keys, body, EFFECT_S, outcomes.append)
         except RuntimeError:  # too many are under way
             return False
-        while not outcomes:
+        while len(outcomes) < len(ranges):
             await self._host.sleep(POLL_S)
-        return outcomes[0].complete
+        return all(outcome.complete for outcome in outcomes)

@@ -294,7 +294,7 @@ class RelayFree(Service):
         If that is nobody of the topic, there were no publishers then, and who comes later sees the subscriber.
         """
         await self._effect.wait_for_right(key, segment(topic, Role.SUBSCRIBER))
-        if note not in (b"", EFFECTIVE) and not await self._effect.tell(segment(topic, Role.PUBLISHER), RESUME):
+        if note not in (b"", EFFECTIVE) and not await self._effect.tell(RESUME, segment(topic, Role.PUBLISHER)):
             return
         if key in self._standing:
             self._effective[key] = None
