@@ -280,7 +280,7 @@ class RangeDelivery(Service):
         return tuple([key for key in message.to if key not in self.overlay.view.own])
 
     def _is_early(self, keys: tuple[Key, ...]) -> bool:
-        """Whether a node's left neighbour has linked it and it does not know that yet; then others wait until it does."""
+        """Whether a node's left neighbour may have linked it, and it does not know that yet: it will in a moment."""
         return self._held < INSERTING_MAX and any(map(self.overlay.ring.is_inserting, keys))
 
     async def _when_inserted(self, keys: tuple[Key, ...], action: Callable[[], None]) -> None:

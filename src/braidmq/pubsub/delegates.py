@@ -9,8 +9,8 @@ another, each asked at the end of the cluster that was found last, finds them al
 
 The owner of such a place is remembered and asked directly the next time, one hop instead of a lookup: that is the check
 of each period, and it misses nothing, as a right link is what a node itself decides on. A first subscriber in a cluster
-is therefore known to a publisher after CHECK_S, the time of the questions added; aggregates would need T · log² n. It is
-known sooner where it says so itself (`hear`), and nothing that was asked before that makes it unknown again.
+is therefore known to a publisher after CHECK_S, the time of the questions added; aggregates would need T · log² n. It
+is known sooner where it says so itself (`hear`), and nothing that was asked before that makes it unknown again.
 
 Clusters are seen from a broker's own: of another tree of clusters only the root counts, as one area; of the own one
 every branch that leaves the way to the own cluster is an area, and each cluster on that way is one without its children
@@ -144,7 +144,7 @@ class Directory:
         self.delegates = [delegate for delegate in self.delegates if delegate.area != area]
 
     def add_heard(self, since: float) -> None:
-        """Puts in those who have said so since a time, where nobody else of their areas is known; forgets the others."""
+        """Puts in those who have said so since a time, where nobody else of their area is known; forgets the others."""
         self.heard = {area: (at, one) for area, (at, one) in self.heard.items() if at >= since}
         for area, (_, delegate) in self.heard.items():
             if self.of(area) is None:

@@ -1,9 +1,9 @@
 """When a subscription has taken effect: whatever is published anywhere from then on comes to the new subscriber.
 
-It stands in the overlay when its left neighbour has linked it. Two more things must be known to others by then. Who gets
-a publication from its right passes it on by left links, and a left link is told after the right one was made: so the
-right neighbour, if it subscribes to the same topic, must know who is on its left now. And the publishers must know that
-there is demand, each of them: they are told by a range delivery that is proven.
+It stands in the overlay when its left neighbour has linked it. Two more things must be known to others by then. A
+publication may come from the right, by left links, and a left link is told after the right one was made: so the right
+neighbour, if it subscribes to the same topic, must know who is on its left now. And the publishers must know that there
+is demand, each of them: they are told by a range delivery that is proven.
 """
 
 from __future__ import annotations

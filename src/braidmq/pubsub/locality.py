@@ -264,7 +264,7 @@ class Locality(Service):
     async def _take_effect(self, topic: str, key: Key, note: bytes) -> None:
         """Returns when all whom it takes know of a subscriber that has just been inserted.
 
-        If it stands behind one of its own cluster, of which all know, nobody has to: whoever reaches that one reaches it.
+        If it stands behind one of its own cluster, of which all know, nobody has to: who reaches that one reaches it.
         """
         await self._effect.wait_for_right(key, segment(topic, Role.SUBSCRIBER))
         own = self.overlay.view.own.get(key)

@@ -289,7 +289,7 @@ class RelayFree(Service):
             self._keep_comparing()
 
     async def _take_effect(self, topic: str, key: Key, note: bytes) -> None:
-        """Returns when all whom it takes know of a subscriber that has just been inserted; who, its left neighbour says.
+        """Returns when all whom it takes know of a subscriber that has just been inserted; its left neighbour says who.
 
         If that is nobody of the topic, there were no publishers then, and who comes later sees the subscriber.
         """

@@ -2,8 +2,8 @@
 
 A wildcard subscription reaches the publishers that stand for its filter, and they find the filter by its shape. So
 before it is made, all brokers are asked: have you taken this shape up? Topics that are published for the first time are
-held until all is known about them, and need not be asked for; those that were known before the shape was join the filter
-one after the other, and a broker says no until they have. After that, a subscription is all that publishers wait for.
+held until all is known about them, and need not be asked for; those that were known before the shape was join the
+filter one after the other, and a broker says no until they have. After that, a subscription is all that they wait for.
 
 The question goes to all brokers by a range delivery that is proven, and is put again until all say yes. It carries the
 shape: it is also how a new one is made known. Who cannot be reached hears of it when it compares (`comparing`).

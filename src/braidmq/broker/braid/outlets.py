@@ -204,7 +204,7 @@ class Outlets:
         self._known: dict[str, bool] = {}
         """The demand for each filter that is advertised, once it is known."""
         self._taking_up: dict[str, None] = {}
-        """Filters of new shapes of which that is not known yet, though a topic that fits is settled and holds nothing."""
+        """Filters of new shapes of which that is not known yet, though a topic that fits is settled: it holds nothing."""
 
     def __len__(self) -> int:
         return len(self._by_topic)
