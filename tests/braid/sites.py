@@ -34,7 +34,11 @@ from tests.conformance.wire import Type
 
 SETTLE_S = 1.0
 
-BY_ID = {"scribe": Scribe, "bayeux": Bayeux, "canmc": CanMulticast}
+BY_ID: dict[str, type[Scribe] | type[Bayeux] | type[CanMulticast]] = {
+    "scribe": Scribe,
+    "bayeux": Bayeux,
+    "canmc": CanMulticast,
+}
 """Methods over the DHT of a Skip Graph."""
 
 
