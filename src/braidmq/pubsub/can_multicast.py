@@ -67,7 +67,7 @@ GRANTS_MAX = 16
 HOLE_S = 0.5
 HOLE_POLL_S = 0.005
 HELD_MAX = 1024
-"""How long a publication waits here for neighbours that are not known, and how many may; then it goes to the others."""
+"""How long a publication waits for neighbours that are not known, or for an own place, and how many do at a time."""
 
 FLOODS_MAX = 256
 """Publications of a topic whose copies a member recognises."""
@@ -187,7 +187,20 @@ class CanMulticast(Service):
         part, can = self._member(flood.topic, flood.can)
         if part is not None and can is not None:
             self._flood(part, can, flood)
+        elif part is not None and part.is_entering and self._held < HELD_MAX:
+            self.host.spawn(self._flood_when_in(part, flood))
         return None
+
+    async def _flood_when_in(self, part: Membership, flood: CanFlood) -> None:
+        """Neighbours may know of a place before the one who has it."""
+        ends_at = self.host.now() + HOLE_S
+        self._held += 1
+        while part.is_entering and part.can is None and self.host.now() < ends_at:
+            await self.host.sleep(HOLE_POLL_S)
+        self._held -= 1
+        _, can = self._member(flood.topic, flood.can)
+        if can is not None:
+            self._flood(part, can, flood)
 
     def _flood(self, part: Membership, can: Can, flood: CanFlood) -> None:
         sent = part.floods.get((flood.origin, flood.number))
