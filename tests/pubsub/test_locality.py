@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Coroutine, Iterable
 from itertools import pairwise
+from random import Random
 from statistics import mean
 from typing import Any
 
@@ -376,17 +377,28 @@ def test_who_could_not_tell_is_found_by_the_next_check() -> None:
     assert country.entries() == {"c01": 1, "c02": 1, "c03": 1}
 
 
+class SlowAnswer(Network):
+    """While it is slow, what the first broker says to the last takes long."""
+
+    is_slow = False
+
+    def delays(self, chance: Random, source: Address, to: Address, now: float) -> tuple[float, ...]:
+        return (1.5 if self.is_slow and (source, to) == (0, 5) else 0.01,)
+
+
 def test_what_was_asked_before_a_subscriber_told_does_not_make_it_unknown_again() -> None:
-    """The check is under way while the first of a cluster subscribes: for each moment of it."""
-    for moment in range(12):
-        country = Country(grid(3, 2), seed=moment).grow([0])
-        country.advertise(0)
-        country.do(1, country.brokers[1].subscribe(TOPIC))
-        country.run(0.01 * moment)
-        directory = country.brokers[0].directories.of(TOPIC, None)
-        country.do(0, country.brokers[0].directories.learn(directory))
-        country.run(3)
-        assert country.publish(0) == [0, 1], f"asked after {moment} hops"
+    network = SlowAnswer()
+    country = Country(grid(3, 2), network=network).grow([0])
+    country.advertise(5)
+    directories = country.brokers[5].directories
+    network.is_slow = True
+    country.do(5, directories.learn(directories.of(TOPIC, None)))
+    country.run(0.05)
+    network.is_slow = False
+    country.subscribe(1, seconds=1)
+    assert country.publish(5, seconds=0.5) == [0, 1]
+    country.run(3)  # the answer of before has come
+    assert country.publish(5) == [0, 1]
 
 
 def test_what_was_known_before_a_broker_stood_for_the_topic_again_is_forgotten() -> None:
