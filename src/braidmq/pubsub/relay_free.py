@@ -27,11 +27,8 @@ each publication, and looks for the subscribers that it lacks (§3.5.4).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from math import inf
 
-import msgspec
-
-from braidmq.host import Address, CallError, Host, Message, Reply, Service, handles
+from braidmq.host import Address, CallError, Host, Reply, Service, handles
 from braidmq.keys import SEPARATOR, Key, Role, key_of, segment
 from braidmq.overlay.overlay import Overlay
 from braidmq.overlay.ranges import Delivery, OnOutcome, RangeDelivery
@@ -39,6 +36,19 @@ from braidmq.overlay.segments import KeyRange
 from braidmq.overlay.splitting import Cut
 from braidmq.pubsub.effect import Effect
 from braidmq.pubsub.method import OnDemand, OnMessage, OnQuestion, Publication, ignore, no_answer
+from braidmq.pubsub.signals import (
+    EFFECTIVE,
+    MESSAGE,
+    QUESTION,
+    RESUME,
+    SUSPEND,
+    UNSURE,
+    Advert,
+    AskDemand,
+    Demand,
+    Report,
+    Suspend,
+)
 from braidmq.pubsub.within import Within
 
 COMPARE_S = 30.0
@@ -54,53 +64,6 @@ FIND_PAUSE_S = 0.1
 CALL_TIMEOUT_S = 2.0
 SETTLE_POLL_S = 0.05
 """How often a change of a topic looks whether an earlier one of the same topic is through."""
-
-MESSAGE, QUESTION, SUSPEND, RESUME = b"m", b"q", b"0", b"1"
-"""The first byte of what is delivered to a segment: a publication, a question, or a signal.
-
-The signals are also what a publisher says of itself to a new right neighbour."""
-
-EFFECTIVE, UNSURE = b"e", b"?"
-"""What others say to it: a subscriber of which all publishers know; whoever does not know enough."""
-
-
-class AskDemand(Message, frozen=True, array_like=True, gc=False):
-    """Is the topic of this publisher's key wanted, as far as you know?"""
-
-    key: Key
-
-
-class Demand(Message, frozen=True, array_like=True, gc=False):
-    """`known` is False if the key does not stand here."""
-
-    known: bool
-    wanted: bool
-
-
-class Report(Message, frozen=True, array_like=True, gc=False):
-    """Publishers of this topic disagree: whoever is the rendezvous point, signal again."""
-
-    topic: str
-
-
-class Suspend(Message, frozen=True, array_like=True, gc=False):
-    """Your publication found no subscriber: nobody wants this topic."""
-
-    topic: str
-
-
-class Advert(msgspec.Struct):
-    """A topic that clients here publish."""
-
-    wanted: bool = False
-    learnt: bool = False
-    """Whether `wanted` was found out since the publisher's node was inserted."""
-    right: Key | None = None
-    """The right neighbour of the publisher's node, when it was last looked at."""
-    resumes: int = 0
-    """How many signals have come that it is wanted: one that has come since others were asked is newer than that."""
-    wanted_at: float = -inf
-    """When it was last heard or seen that it is wanted."""
 
 
 class RelayFree(Service):

@@ -49,6 +49,7 @@ from braidmq.pubsub import (
     relay_free,
     rendezvous_tree,
     scribe,
+    signals,
 )
 from braidmq.pubsub.method import Method, ignore
 
@@ -69,9 +70,9 @@ _SKIP = (finding, skip_graph, skip_messages)
 _DHT = (*_SKIP, skip_dht, introducer)
 _TREES = (*_DHT, rendezvous_tree)
 MODULES: dict[str, tuple[ModuleType, ...]] = {
-    "adaptive": (finding, skip_messages, flexible_messages, relay_free, effect),
-    "relayfree": (*_SKIP, relay_free, effect),
-    "suzaku": (suzaku_messages, relay_free, effect),
+    "adaptive": (finding, skip_messages, flexible_messages, signals, effect),
+    "relayfree": (*_SKIP, signals, effect),
+    "suzaku": (suzaku_messages, signals, effect),
     "locality": (suzaku_messages, locality, delegates, proofs, effect),
     "scribe": (*_TREES, scribe),
     "bayeux": (*_TREES, bayeux),
