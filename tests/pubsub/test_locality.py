@@ -32,7 +32,7 @@ from braidmq.pubsub.delegates import (
     area_of,
     is_within,
 )
-from braidmq.pubsub.locality import HandOver, Locality, home_of
+from braidmq.pubsub.locality import HandOver, Locality
 from braidmq.pubsub.method import Publication
 from braidmq.pubsub.proofs import Carried
 from braidmq.sim.engine import Simulator
@@ -65,7 +65,10 @@ class Country:
         """All at their homes, and some subscribed; nothing is mended."""
         wanted = {*subscribers}
         keys = {
-            a: [home_of(c, f"b{a}"), *([key_of(TOPIC, Role.SUBSCRIBER, c, f"b{a}")] if a in wanted else [])]
+            a: [
+                key_of("", Role.PUBLISHER, c, f"b{a}"),
+                *([key_of(TOPIC, Role.SUBSCRIBER, c, f"b{a}")] if a in wanted else []),
+            ]
             for a, c in self.clusters.items()
         }
         overlays: dict[Address, Overlay] = (

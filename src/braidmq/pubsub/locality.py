@@ -423,8 +423,3 @@ class Locality(Service):
                 hops = carried.hops + delivery.hops
                 self.on_message(Publication(topic, carried.body, carried.origin, carried.number, hops))
         return None
-
-
-def home_of(cluster: str, name: str) -> Key:
-    """The key at which a broker stands while it advertises anything: of no topic, before all of them."""
-    return key_of("", Role.PUBLISHER, cluster, name)
