@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -155,6 +156,19 @@ def test_a_message_stays_inside_a_cluster(braid: Braid, subscriber: Subscriber, 
     done = publish("nowhere", "site9")
     assert (done.returncode == 1) == (version == "5")
     assert ("no broker of the braid is in the cluster 'site9'" in done.stderr) == (version == "5")
+
+
+def test_a_script_is_told_by_the_first_message_whether_anyone_listens(braid: Braid, subscriber: Subscriber) -> None:
+    """The example of `braidmq pub --help`; on a machine that is too busy to find out in time it is told nothing."""
+    numbers = count()
+
+    def first_reason(topic: str) -> int:
+        done = in_process("pub", "-p", braid.ports[0], f"{topic}/{next(numbers)}", "test", "-q", "1", "--json")
+        assert done.returncode == 0, done.stderr
+        return int(json.loads(done.stdout)["reason_code"])
+
+    wait_until(lambda: first_reason("alarm") == 16, "nobody is said not to listen")
+    assert first_reason("tide") == 0
 
 
 def test_the_ring_names_all_brokers_in_order(braid: Braid) -> None:

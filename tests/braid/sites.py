@@ -17,18 +17,29 @@ from braidmq.host import Address, Message
 from braidmq.overlay.flexible_graph import FlexibleGraph
 from braidmq.overlay.membership import DIGITS_MAX
 from braidmq.overlay.overlay import Overlay
+from braidmq.overlay.skip_dht import IdRouter
 from braidmq.overlay.skip_graph import SkipGraph
 from braidmq.overlay.splitting import Cut
 from braidmq.overlay.suzaku import Suzaku
+from braidmq.pubsub.bayeux import Bayeux
+from braidmq.pubsub.can_multicast import CanMulticast
 from braidmq.pubsub.locality import Locality
-from braidmq.pubsub.method import Method
+from braidmq.pubsub.method import Method, ignore
 from braidmq.pubsub.relay_free import RelayFree
+from braidmq.pubsub.scribe import Scribe
 from braidmq.sim.engine import Simulator
 from braidmq.sim.network import Network, Uniform
 from tests.conformance.pair import Peer, World
 from tests.conformance.wire import Type
 
 SETTLE_S = 1.0
+
+BY_ID: dict[str, type[Scribe] | type[Bayeux] | type[CanMulticast]] = {
+    "scribe": Scribe,
+    "bayeux": Bayeux,
+    "canmc": CanMulticast,
+}
+"""Methods over the DHT of a Skip Graph."""
 
 
 class Site(World):
@@ -118,6 +129,9 @@ class Sites:
     def method(self, overlay: Overlay, name: str, cluster: str) -> Method:
         if self.kind == "locality":
             return Locality(overlay, name, cluster)
+        if self.kind in BY_ID:
+            assert isinstance(overlay, SkipGraph)
+            return BY_ID[self.kind](IdRouter(overlay), ignore, ignore)
         return RelayFree(overlay, name, cluster, Cut.MRF if self.kind == "relayfree" else Cut.SFB)
 
     def overlay(self, site: Site, introducers: Introducers) -> Overlay:

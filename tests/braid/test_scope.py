@@ -20,7 +20,7 @@ from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.broker.store import MemoryStore
 from braidmq.host import Address, Message
 from braidmq.pubsub.delegates import CHECK_S, is_within
-from braidmq.pubsub.method import Method, ProvenMethod, ScopedMethod
+from braidmq.pubsub.method import ProvenMethod, ScopedMethod
 from braidmq.sim.network import Faults, Uniform
 from tests.conformance import wire
 from tests.conformance.pair import Peer, Rules, persistent
@@ -547,28 +547,9 @@ def test_a_will_is_checked_for_its_plain_topic() -> None:
 # Methods that cannot, and brokers without a braid
 
 
-class Plain:
-    """A method that can no more than bring publications to subscribers."""
-
-    def __init__(self, method: Method) -> None:
-        self._method = method
-        self.subscribe, self.unsubscribe = method.subscribe, method.unsubscribe
-        self.advertise, self.withdraw = method.advertise, method.withdraw
-        self.publish = method.publish
-
-    def __setattr__(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
-        if name in ("on_message", "on_demand"):
-            setattr(self._method, name, value)
-
-
-class PlainSites(Sites):
-    def method(self, overlay: Any, name: str, cluster: str) -> Any:
-        return Plain(super().method(overlay, name, cluster))
-
-
-def test_a_method_that_cannot_keep_it_inside_says_so() -> None:
-    sites = PlainSites(3, clusters=CLUSTERS)
+@pytest.mark.parametrize("method", ["scribe", "bayeux", "canmc"])
+def test_a_method_that_cannot_keep_it_inside_says_so(method: str) -> None:
+    sites = Sites(3, method=method, clusters=CLUSTERS)
     assert not isinstance(sites[0].braid.method, ProvenMethod | ScopedMethod)
     subscriber = sites.client(1, "s")
     subscriber.subscribe("tide")

@@ -14,7 +14,7 @@ from braidmq.broker.braid.status import AskStatus, Status, Unanswerable
 from braidmq.broker.braid.traffic import weigh
 from braidmq.keys import Role, segment
 from braidmq.overlay.range_messages import Deliver, Plan
-from braidmq.pubsub.relay_free import MESSAGE, QUESTION, RESUME
+from braidmq.pubsub.signals import MESSAGE, QUESTION, RESUME
 
 from .sites import Sites, payloads
 

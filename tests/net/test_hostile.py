@@ -186,7 +186,10 @@ async def test_the_one_who_dials_says_why_as_well(start_host: StartHost, caplog:
         await until(lambda: a.faults[Fault.VERSION] >= 1)
         await until(lambda: a.counters(f"127.0.0.1:{port}").dropped == 1)
     assert a.faults[Fault.VERSION] < 6, "it backs off"
-    assert f"closed the link to 127.0.0.1:{port}: it speaks version {VERSION + 1} and this host version {VERSION}" in caplog.text
+    assert (
+        f"closed the link to 127.0.0.1:{port}: it speaks version {VERSION + 1} and this host version {VERSION}"
+        in caplog.text
+    )
 
 
 async def test_hosts_that_know_other_messages_part(start_host: StartHost) -> None:

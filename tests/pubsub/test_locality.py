@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Coroutine, Iterable
 from itertools import pairwise
+from random import Random
 from statistics import mean
 from typing import Any
 
@@ -31,7 +32,7 @@ from braidmq.pubsub.delegates import (
     area_of,
     is_within,
 )
-from braidmq.pubsub.locality import HandOver, Locality, home_of
+from braidmq.pubsub.locality import HandOver, Locality
 from braidmq.pubsub.method import Publication
 from braidmq.pubsub.proofs import Carried
 from braidmq.sim.engine import Simulator
@@ -64,7 +65,10 @@ class Country:
         """All at their homes, and some subscribed; nothing is mended."""
         wanted = {*subscribers}
         keys = {
-            a: [home_of(c, f"b{a}"), *([key_of(TOPIC, Role.SUBSCRIBER, c, f"b{a}")] if a in wanted else [])]
+            a: [
+                key_of("", Role.PUBLISHER, c, f"b{a}"),
+                *([key_of(TOPIC, Role.SUBSCRIBER, c, f"b{a}")] if a in wanted else []),
+            ]
             for a, c in self.clusters.items()
         }
         overlays: dict[Address, Overlay] = (
@@ -124,6 +128,15 @@ class Country:
     def subscribe(self, *addresses: Address, seconds: float = 10.0) -> None:
         for address in addresses:
             self.do(address, self.brokers[address].subscribe(TOPIC))
+        self.run(seconds)
+
+    def stand(self, *addresses: Address, seconds: float = 2.0) -> None:
+        """As who subscribes, and cannot tell anybody."""
+        for address in addresses:
+            broker = self.brokers[address]
+            broker.adopt([TOPIC])
+            key = key_of(TOPIC, Role.SUBSCRIBER, self.clusters[address], f"b{address}")
+            self.do(address, join(broker.overlay, key))
         self.run(seconds)
 
     def unsubscribe(self, *addresses: Address, seconds: float = 10.0) -> None:
@@ -292,13 +305,21 @@ def test_the_check_costs_one_question_a_cluster_and_no_lookup() -> None:
 # Demand
 
 
-def test_demand_is_learnt_within_a_check_and_nothing_is_sent_without() -> None:
+def test_demand_is_known_when_subscribe_returns_and_nothing_is_sent_without() -> None:
     country = Country(grid(4, 4)).grow([])
     country.advertise(5)
     assert not country.brokers[5].publish(TOPIC, b"hot")
     country.sent.clear()
     assert country.demand == []
-    country.subscribe(6, seconds=CHECK_S + 5)
+    known: list[bool] = []
+
+    async def subscribe() -> None:
+        await country.brokers[6].subscribe(TOPIC)
+        known.append(country.brokers[5].is_wanted(TOPIC))
+
+    country.do(6, subscribe())
+    country.run(2)
+    assert known == [True]
     assert country.demand == [(5, True)]
     assert country.brokers[5].is_wanted(TOPIC)
     assert country.publish(5) == [6]
@@ -339,14 +360,59 @@ def test_who_changes_its_mind_ends_as_it_said_last() -> None:
 # Clusters that come and go
 
 
-def test_a_cluster_that_appears_is_entered_after_the_next_check() -> None:
+def test_a_cluster_that_appears_is_entered_at_once() -> None:
     country = Country(grid(4, 4)).grow([0, 4, 2, 6])  # of c00 and c02
     country.advertise(0)
     country.subscribe(8, 10, seconds=2)
-    assert country.publish(0) == [0, 2, 4, 6, 8, 10], "who is not the first of its cluster is reached at once"
-    country.subscribe(1, 3, 5, 7, 9, seconds=CHECK_S + 5)
+    assert country.publish(0) == [0, 2, 4, 6, 8, 10]
+    country.subscribe(1, 3, 5, 7, 9, seconds=2)
     assert country.publish(0) == list(range(11))
     assert country.entries() == {"c01": 1, "c02": 1, "c03": 1}
+
+
+def test_who_could_not_tell_is_found_by_the_next_check() -> None:
+    country = Country(grid(4, 4)).grow([0, 4, 2, 6])
+    country.advertise(0)
+    country.stand(8, 10)
+    assert country.publish(0) == [0, 2, 4, 6, 8, 10], "who is not the first of its cluster is reached at once"
+    country.stand(1, 3, 5, 7, 9, seconds=CHECK_S + 5)
+    assert country.publish(0) == list(range(11))
+    assert country.entries() == {"c01": 1, "c02": 1, "c03": 1}
+
+
+class SlowAnswer(Network):
+    """While it is slow, what the first broker says to the last takes long."""
+
+    is_slow = False
+
+    def delays(self, chance: Random, source: Address, to: Address, now: float) -> tuple[float, ...]:
+        return (1.5 if self.is_slow and (source, to) == (0, 5) else 0.01,)
+
+
+def test_what_was_asked_before_a_subscriber_told_does_not_make_it_unknown_again() -> None:
+    network = SlowAnswer()
+    country = Country(grid(3, 2), network=network).grow([0])
+    country.advertise(5)
+    directories = country.brokers[5].directories
+    network.is_slow = True
+    country.do(5, directories.learn(directories.of(TOPIC, None)))
+    country.run(0.05)
+    network.is_slow = False
+    country.subscribe(1, seconds=1)
+    assert country.publish(5, seconds=0.5) == [0, 1]
+    country.run(3)  # the answer of before has come
+    assert country.publish(5) == [0, 1]
+
+
+def test_what_was_known_before_a_broker_stood_for_the_topic_again_is_forgotten() -> None:
+    """A delegate that has left hears nothing of clusters that come meanwhile."""
+    country = Country(["x", "y", "y/1"]).grow([1])
+    country.advertise(0)
+    assert country.publish(0) == [1]
+    country.unsubscribe(1, seconds=3)
+    country.subscribe(2, seconds=3)
+    country.subscribe(1, seconds=3)
+    assert country.publish(0) == [1, 2]
 
 
 @pytest.mark.parametrize(("known", "new"), [([0, 4, 2, 6], [1, 5, 3, 7]), ([2, 6], [0, 4, 1]), ([1], [0, 2, 3])])
@@ -354,17 +420,22 @@ def test_a_sure_publication_reaches_clusters_that_nobody_knows_of(known: list[Ad
     """Between those that are known, behind and before them."""
     country = Country(grid(4, 4)).grow(known)
     country.advertise(15)
-    country.subscribe(*new, seconds=2)
+    country.stand(*new)
     assert country.publish_surely(15, 20.0).complete
     assert country.receivers() == sorted([*known, *new])
 
 
-def test_a_nested_cluster_that_appears_is_entered_when_the_delegate_looks_again() -> None:
+@pytest.mark.parametrize("can_tell", [True, False])
+def test_a_nested_cluster_that_appears_is_entered_at_once_or_when_the_delegate_looks_again(can_tell: bool) -> None:
     country = Country(["x", "y", "y", "y/1", "y/1", "y/2"]).grow([0, 1, 2, 5])
     country.advertise(0)
     assert country.publish(0) == [0, 1, 2, 5]
-    country.subscribe(3, 4)
-    country.run(EXPIRY_S)
+    if can_tell:
+        country.subscribe(3, 4, seconds=2)
+    else:
+        country.stand(3, 4)
+        assert country.publish(0) == [0, 1, 2, 5]
+        country.run(EXPIRY_S)
     assert country.publish(0) == [0, 1, 2, 3, 4, 5]
     assert country.entries() == {"y": 1, "y/1": 1, "y/2": 1}
 

@@ -17,7 +17,8 @@ from braidmq.overlay.skip_graph import SkipGraph
 from braidmq.overlay.splitting import Cut
 from braidmq.overlay.suzaku import Suzaku
 from braidmq.pubsub.method import Publication
-from braidmq.pubsub.relay_free import COMPARE_S, RESUME, SUSPEND, RelayFree
+from braidmq.pubsub.relay_free import COMPARE_S, SIGNAL_S, RelayFree
+from braidmq.pubsub.signals import RESUME, SUSPEND, Suspend
 from braidmq.sim.engine import Simulator
 from braidmq.sim.network import Faults, Network, Uniform
 
@@ -306,3 +307,52 @@ def test_after_faults_and_churn_demand_is_right_and_everybody_gets_one_copy(over
         assert all(wanted == bool(subscribers) for wanted in publishers.values()), f"seed {seed}: {publishers}"
         for publisher in publishers:
             assert sorted(harbour.publish(publisher, topic), key=int) == subscribers, f"seed {seed}"
+
+
+# What is known when
+
+
+@OVERLAYS
+@pytest.mark.parametrize("seed", range(5))
+def test_all_publishers_know_of_a_subscriber_when_subscribe_returns(overlay: str, seed: int) -> None:
+    harbour = Harbour(12, seed, overlay=overlay)
+    harbour.advertise("tide", *range(6))
+    harbour.settle()
+    known: list[dict[Address, bool]] = []
+
+    async def subscribe(address: Address) -> None:
+        await harbour.brokers[address].subscribe("tide")
+        known.append(harbour.wanted("tide"))
+
+    for address in (9, 8):
+        harbour.run(address, subscribe(address))
+    harbour.settle(5)
+    assert known == 2 * [dict.fromkeys(range(6), True)]
+
+
+@OVERLAYS
+@pytest.mark.parametrize("seed", range(8))
+def test_publishers_that_begin_together_all_know_what_is_wanted(overlay: str, seed: int) -> None:
+    """None of them takes over from another what that one does not know yet."""
+    harbour = Harbour(16, seed, overlay=overlay)
+    harbour.subscribe("tide", 15)
+    harbour.settle()
+    harbour.advertise("tide", *range(8))
+    harbour.settle(5)
+    assert harbour.wanted("tide") == dict.fromkeys(range(8), True)
+
+
+def test_a_suspension_that_was_said_before_is_not_believed() -> None:
+    harbour = Harbour(8)
+    harbour.advertise("tide", 0, 1, 2)
+    harbour.settle()
+    harbour.subscribe("tide", 5)
+    harbour.settle(1)
+    for publisher in (0, 1, 2):
+        harbour.brokers[publisher].on_suspend(7, Suspend("tide"))
+    assert all(harbour.wanted("tide").values())
+    harbour.settle(SIGNAL_S - 2)
+    assert all(harbour.wanted("tide").values())
+    harbour.unsubscribe("tide", 5)
+    harbour.settle(3)
+    assert not any(harbour.wanted("tide").values()), "what is true is believed, however soon it comes"

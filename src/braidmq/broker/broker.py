@@ -17,7 +17,7 @@ from braidmq.broker.flow import Link
 from braidmq.broker.ledger import Ledger
 from braidmq.broker.limits import Limits
 from braidmq.broker.local_topics import is_local
-from braidmq.broker.message import Delivery, Message
+from braidmq.broker.message import Delivery, Message, Reached
 from braidmq.broker.recorder import Recorder
 from braidmq.broker.retained import Retained, tombstone
 from braidmq.broker.router import Router, Target, filter_cost
@@ -383,23 +383,25 @@ class Broker(Tick):
 
     # Messages
 
-    def publish(self, message: Message, publisher: Connection | None = None) -> bool:
-        """Keeps a message if it is to be retained and gives it to all that want it; False if that is nobody."""
+    def publish(self, message: Message, publisher: Connection | None = None) -> Reached:
+        """Keeps a message if it is to be retained and gives it to all that want it; whether that is anybody."""
         self.publisher = publisher
         is_new = message.retain and self._retain(message)
         route = self.router.route(message.topic)
         if route.logged:
             self.recorder.take(message, self.now())
         is_for_here = not message.forward or self.braid is None or self.braid.is_for_here(message)
-        reached = is_for_here and self.deliver(message, route.targets, route.groups)
+        reached = Reached.NOBODY
+        if is_for_here and self.deliver(message, route.targets, route.groups):
+            reached = Reached.SOMEBODY
         if self.braid is not None:
-            has_left = self.braid.send(message)
-            reached = has_left or reached
+            elsewhere = self.braid.send(message)
+            reached = max(reached, elsewhere)
             if message.retain:
-                self.braid.keepers.on_retained(message, is_new, has_left)
+                self.braid.keepers.on_retained(message, is_new, bool(elsewhere))
         if route.tap is not None and is_for_here:
             route.tap.take(message, route.logged)
-            reached = True
+            reached = Reached.SOMEBODY
         return reached
 
     def inject(self, message: Message) -> None:

@@ -25,6 +25,7 @@ from braidmq.mqtt.reasons import Reason
 
 if TYPE_CHECKING:
     from braidmq.broker.broker import Broker
+    from braidmq.broker.owed import Owed
     from braidmq.broker.session import Session
     from braidmq.broker.timers import Timer
 
@@ -66,6 +67,7 @@ class Connection(Flow):
         "keep_alive_s",
         "origin",
         "out",
+        "owed",
         "packet_max",
         "packet_max_out",
         "problem_information",
@@ -87,6 +89,8 @@ class Connection(Flow):
         self.session: Session | None = None
         self.handshake: Handshake | None = None
         self.out: list[bytes] = []
+        self.owed: Owed | None = None
+        """Acknowledgements that wait, while there are such."""
         self.awaits_commit = False
         self.packet_max = broker.limits.connect_packet_bytes_max
         self.packet_max_out = 0
@@ -366,6 +370,7 @@ class Connection(Flow):
         if error.reason in (Reason.MALFORMED_PACKET, Reason.PROTOCOL_ERROR):
             self.broker.metrics.packets_malformed += 1
         self.notice("%s (0x%02X)", one_line(error.text), error.reason)
+        self._pay_all()
         text = self.explained(error.text)
         if self.state is State.OPEN:
             if self.version == p.V5:
@@ -393,6 +398,7 @@ class Connection(Flow):
 
     def disconnect(self, reason: Reason, text: str = "") -> None:
         """The broker's own wish, not the client's fault."""
+        self._pay_all()
         if self.state is State.OPEN and self.version == p.V5:
             self.send_packet(p.Disconnect(reason, Properties(reason_string=self.explained(text))))
         self.end(will=reason is not Reason.SUCCESS)
@@ -401,9 +407,15 @@ class Connection(Flow):
         """Closes the socket once what was queued has gone, and parts from the session at once."""
         if self.state is State.CLOSED:
             return
+        self._pay_all()
         self._part(will)
         self.broker.closing(self)
         self._timer = self.broker.timers.at(self.broker.now() + CLOSE_GRACE_S, self.link.abort)
+
+    def _pay_all(self) -> None:
+        """Acknowledgements that wait leave before the connection ends."""
+        if self.owed is not None:
+            self.owed.pay_all()
 
     def lost(self, _error: Exception | None = None) -> None:
         """The socket is gone."""
@@ -417,6 +429,8 @@ class Connection(Flow):
     def _part(self, will: bool) -> None:
         self.state = State.CLOSED
         self.end_stall()
+        if self.owed is not None:
+            self.owed.drop()
         self._tail.clear()
         self.handshake = self.repeat = None
         for timer in (self._timer, self.identity_timer):

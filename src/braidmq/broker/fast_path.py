@@ -233,6 +233,8 @@ def forward_and_acknowledge(connection: Connection, data: bytes, body: int, afte
     if is_v5:
         payload_at += 1
         if connection.unacknowledged_tick != broker.tick:
+            if connection.owed is not None:
+                return False  # its acknowledgement must not overtake others
             connection.unacknowledged_tick = broker.tick
             connection.unacknowledged = len(session.received)
         if connection.unacknowledged >= broker.limits.receive_max:

@@ -5,6 +5,7 @@ A message is made once and shared by all its receivers; a `Delivery` is one rece
 
 from __future__ import annotations
 
+from enum import IntEnum
 from math import ceil
 
 import msgspec
@@ -12,6 +13,16 @@ import msgspec
 from braidmq.mqtt.packets import V3, Publish, Will
 from braidmq.mqtt.properties import PUBLISH, Properties, property_bytes
 from braidmq.mqtt.wire import string, varint
+
+
+class Reached(IntEnum):
+    """Whom a publication reaches."""
+
+    NOBODY = 0
+    UNKNOWN = 1
+    """Nobody here, and it is just being found out whether anybody elsewhere wants it."""
+    SOMEBODY = 2
+    """As far as is known: somebody may be gone, or may be out of reach."""
 
 
 class Message(msgspec.Struct, gc=False):

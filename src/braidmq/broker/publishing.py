@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from braidmq.broker.braid.scope import ScopeError
 from braidmq.broker.local_topics import is_local
-from braidmq.broker.message import message_of
+from braidmq.broker.message import Message, Reached, message_of
 from braidmq.broker.observing.notices import one_line, quoted
+from braidmq.broker.owed import Owed
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.errors import PacketError, violation
 from braidmq.mqtt.properties import Properties
@@ -22,6 +23,17 @@ if TYPE_CHECKING:
 ALLOWED_TOPICS_MAX = 1024
 """Topics that a connection may publish to, remembered so that the fast path need not ask."""
 
+NEVER = -1
+"""A tick that never is: what is unacknowledged is counted each time."""
+
+
+class Verdict(NamedTuple):
+    """How a publication went, and what a client may be told about it; `doubtful` if that is not known yet."""
+
+    reason: Reason
+    text: str
+    doubtful: Message | None = None
+
 
 def on_publish(connection: Connection, packet: p.Publish) -> None:
     """Any publication: checked, refused or published, and acknowledged."""
@@ -35,11 +47,11 @@ def on_publish(connection: Connection, packet: p.Publish) -> None:
     if packet_id is not None and connection.version == p.V5:
         _count_unacknowledged(connection, session, packet_id)
     if packet.qos == 2 and packet_id in session.received:
-        connection.send_packet(p.Pubrec(packet_id))  # the second copy [MQTT-4.3.3-10]
+        _send(connection, p.Pubrec(packet_id))  # the second copy [MQTT-4.3.3-10]
         return
-    reason, text = _publish(connection, session, packet)
+    reason, text, doubtful = _publish(connection, session, packet)
     if packet_id is not None:
-        _acknowledge(connection, session, packet, packet_id, reason, text)
+        _acknowledge(connection, session, packet, packet_id, reason, text, doubtful)
 
 
 def _resolve_alias(connection: Connection, packet: p.Publish) -> None:
@@ -77,7 +89,10 @@ def _count_unacknowledged(connection: Connection, session: Session, packet_id: i
     """[MQTT-3.3.4-7]: more publications under way than this broker's Receive Maximum."""
     if packet_id in session.received:
         return
-    if connection.unacknowledged_tick != connection.broker.tick:
+    if connection.owed is not None:
+        connection.unacknowledged_tick = NEVER
+        connection.unacknowledged = len(session.received) + connection.owed.qos1
+    elif connection.unacknowledged_tick != connection.broker.tick:
         connection.unacknowledged_tick = connection.broker.tick
         connection.unacknowledged = len(session.received)
     if connection.unacknowledged >= connection.broker.limits.receive_max:
@@ -86,7 +101,7 @@ def _count_unacknowledged(connection: Connection, session: Session, packet_id: i
     connection.unacknowledged += 1
 
 
-def _publish(connection: Connection, session: Session, packet: p.Publish) -> tuple[Reason, str]:
+def _publish(connection: Connection, session: Session, packet: p.Publish) -> Verdict:
     """Publishes if the client may, and says how it went."""
     broker = connection.broker
     if broker.braid is not None and (packet.properties.user_properties or packet.topic[:1] == "$"):
@@ -96,22 +111,24 @@ def _publish(connection: Connection, session: Session, packet: p.Publish) -> tup
             broker.metrics.publish_refused += 1
             if broker.braid.scopes.is_news(session.client_id, error):
                 connection.notice("a publication is refused: %s", one_line(error.text))
-            return error.reason, error.text
+            return Verdict(error.reason, error.text)
     if not _may_publish(connection, session, packet.topic):
         broker.metrics.publish_refused += 1
         connection.notice("may not publish to %s", quoted(packet.topic))
-        return Reason.NOT_AUTHORIZED, f"{packet.topic!r} may not be published by this client"
+        return Verdict(Reason.NOT_AUTHORIZED, f"{packet.topic!r} may not be published by this client")
     if broker.degraded and (packet.qos or packet.retain):
         if connection.version == p.V3:
             raise PacketError(Reason.QUOTA_EXCEEDED, "the store cannot be written")
         broker.metrics.publish_refused += 1
-        return Reason.QUOTA_EXCEEDED, "the broker's store cannot be written at the moment"
+        return Verdict(Reason.QUOTA_EXCEEDED, "the broker's store cannot be written at the moment")
     message = message_of(packet, session.client_id, broker.now(), broker.limits.message_expiry_max_s)
     if packet.retain and packet.payload and not broker.retained.fits(message):
         broker.metrics.publish_refused += 1
-        return Reason.QUOTA_EXCEEDED, "no room for another retained message"
+        return Verdict(Reason.QUOTA_EXCEEDED, "no room for another retained message")
     reached = broker.publish(message, connection)
-    return (Reason.SUCCESS if reached else Reason.NO_MATCHING_SUBSCRIBERS), ""
+    if reached is Reached.UNKNOWN and packet.qos and connection.version == p.V5:
+        return Verdict(Reason.SUCCESS, "", message)
+    return Verdict(Reason.SUCCESS if reached else Reason.NO_MATCHING_SUBSCRIBERS, "")
 
 
 def _may_publish(connection: Connection, session: Session, topic: str) -> bool:
@@ -132,7 +149,13 @@ def _may_publish(connection: Connection, session: Session, topic: str) -> bool:
 
 
 def _acknowledge(
-    connection: Connection, session: Session, packet: p.Publish, packet_id: int, reason: Reason, text: str
+    connection: Connection,
+    session: Session,
+    packet: p.Publish,
+    packet_id: int,
+    reason: Reason,
+    text: str,
+    doubtful: Message | None,
 ) -> None:
     """PUBACK or PUBREC; 3.1.1 has no words for a refusal and acknowledges all the same [MQTT-3.3.5-2]."""
     if packet.qos == 2 and (not reason.failed or connection.version == p.V3):
@@ -144,10 +167,24 @@ def _acknowledge(
         properties.reason_string = connection.explained(text)
         connection.unacknowledged -= packet.qos == 2
     make = p.Puback if packet.qos == 1 else p.Pubrec
-    connection.send_packet(make(packet_id, reason, properties))
+    _send(connection, make(packet_id, reason, properties), doubtful)
     broker = connection.broker
     if (broker.store.dirty or broker.recorder.dirty) and not reason.failed:
         connection.awaits_commit = True
+
+
+def _send(connection: Connection, packet: p.Puback | p.Pubrec, doubtful: Message | None = None) -> None:
+    """Sends an acknowledgement; behind others that wait, if there are any, and not before it is known what to say."""
+    braid = connection.broker.braid
+    if doubtful is not None and braid is not None and not braid.outlets.is_resting:
+        if connection.owed is None:
+            connection.owed = Owed(connection)
+            connection.unacknowledged_tick = NEVER
+        braid.when_known(doubtful, connection.owed.add_doubtful(packet))
+    elif connection.owed is not None:
+        connection.owed.add(packet)
+    else:
+        connection.send_packet(packet)
 
 
 def on_pubrel(connection: Connection, packet_id: int) -> None:

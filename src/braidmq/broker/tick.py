@@ -148,6 +148,8 @@ class Tick:
 
     def _cut(self, connection: Connection) -> None:
         """What this connection was about to be told is not true: it is told nothing, and will ask again."""
+        if connection.owed is not None:
+            connection.owed.drop()
         connection.out.clear()
         connection.end(will=True)
         connection.link.abort()

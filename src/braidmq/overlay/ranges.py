@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -73,6 +74,11 @@ BRANCH_S = 3.0
 SPLITS_MAX = 4096
 SPLITS_KEPT_S = 0.5
 """Ranges whose cutting is remembered, while the view is the same, and for how long: who is suspected may change."""
+
+INSERTING_S = 1.0
+INSERTING_POLL_S = 0.005
+INSERTING_MAX = 1024
+"""How long what comes for a node that is just being inserted waits until it is, and how many messages may at a time."""
 
 AVOID_MAX = 8
 """How many silent peers a hop goes round before it leaves the rest to the sender."""
@@ -159,10 +165,12 @@ class RangeDelivery(Service):
         self._number = self.host.chance.getrandbits(40)  # so that a host made anew does not repeat earlier ones
         self._open: dict[int, _Open] = {}
         self._branches: dict[tuple[Address, int, int], _Branch] = {}
-        self._seen: OrderedDict[tuple[Address, int, int], tuple[KeyRange, ...]] = OrderedDict()
-        self._errands: dict[tuple[Address, int, int], None] = {}
+        self._seen: OrderedDict[tuple[Address, int, int, tuple[Key, ...]], tuple[KeyRange, ...]] = OrderedDict()
+        self._errands: OrderedDict[tuple[Address, int, int], None] = OrderedDict()
         self._done: dict[tuple[Address, int], dict[Key, bytes | None]] = {}
         self._is_sweeping = False
+        self._held = 0
+        """Messages that wait for a node to be inserted."""
         self._splits: dict[tuple[Key, Key, Cut], Split] = {}
         self._split_view: View | None = None
         self._split_until = 0.0
@@ -270,24 +278,58 @@ class RangeDelivery(Service):
             return None
         if self.on_hop is not None:
             self.on_hop(origin, message)
-        gone = tuple([key for key in message.to if key not in self.overlay.view.own])
+        gone = self._gone(message)
+        if not gone:
+            self._spread(message, origin, ())
+        elif self._is_early(gone):
+            self.host.spawn(self._when_inserted(gone, partial(self._go_round, origin, message)))
+        else:
+            self._go_round(origin, message)
+        return Accepted() if fast else None
+
+    def _go_round(self, origin: Address, message: Deliver) -> None:
+        """Passes a message on without those it was for and that are gone."""
+        gone = self._gone(message)
         if gone:
             self.host.send(origin, Vacant(gone))
             avoid = tuple(dict.fromkeys((*message.avoid, *gone)))[-AVOID_MAX:]
             message = msgspec.structs.replace(message, avoid=avoid)
         self._spread(message, origin, ())
-        return Accepted() if fast else None
+
+    def _gone(self, message: Deliver | Probe) -> tuple[Key, ...]:
+        """The nodes that a message is for, and that do not stand here."""
+        return tuple([key for key in message.to if key not in self.overlay.view.own])
+
+    def _is_early(self, keys: tuple[Key, ...]) -> bool:
+        """Whether a node's left neighbour may have linked it, and it does not know that yet: it will in a moment."""
+        return self._held < INSERTING_MAX and any(map(self.overlay.ring.is_inserting, keys))
+
+    async def _when_inserted(self, keys: tuple[Key, ...], action: Callable[[], None]) -> None:
+        ends_at = self.host.now() + INSERTING_S
+        self._held += 1
+        while any(map(self.overlay.ring.is_inserting, keys)) and self.host.now() < ends_at:
+            await self.host.sleep(INSERTING_POLL_S)
+        self._held -= 1
+        action()
 
     @handles(Probe)
     def on_probe(self, origin: Address, probe: Probe) -> Reply:
         """Answers for what is empty, sends on what others know better, and asks for the message where somebody is."""
-        view, now = self.overlay.view, self.host.now()
-        if probe.hops > HOPS_MAX or not view.own:
+        if probe.hops > HOPS_MAX or not self.overlay.view.own:
             return None
-        avoid = tuple(dict.fromkeys((*probe.avoid, *(key for key in probe.to if key not in view.own))))[-AVOID_MAX:]
+        gone = self._gone(probe)
+        if gone and self._is_early(gone):
+            self.host.spawn(self._when_inserted(gone, partial(self._pass_probe_on, probe)))
+        else:
+            self._pass_probe_on(probe)
+        return None
+
+    def _pass_probe_on(self, probe: Probe) -> None:
+        view, now = self.overlay.view, self.host.now()
+        avoid = tuple(dict.fromkeys((*probe.avoid, *self._gone(probe))))[-AVOID_MAX:]
         if probe.only_head:
             self._see_to_head(msgspec.structs.replace(probe, avoid=avoid))
-            return None
+            return
         covered: list[KeyRange] = []
         wanted: list[tuple[Peer, KeyRange]] = []
         for low, high in probe.ranges:
@@ -306,7 +348,6 @@ class RangeDelivery(Service):
             self._answer(_covered(probe, covered, ()), probe.root)
         if wanted:
             self.host.send(probe.root, Wanted(probe.number, probe.attempt, tuple(wanted), probe.hops))
-        return None
 
     @handles(Wanted)
     def on_wanted(self, _origin: Address, told: Wanted) -> Reply:
@@ -424,8 +465,11 @@ class RangeDelivery(Service):
         return parts
 
     def _unseen(self, message: Deliver) -> tuple[KeyRange, ...]:
-        """The parts of the message's ranges that come here for the first time in this attempt."""
-        name = (message.root, message.number, message.attempt)
+        """The parts of the message's ranges that come here for the first time in this attempt.
+
+        A part that was handed to a node that is gone may come back, to go round it: that is the first time again.
+        """
+        name = (message.root, message.number, message.attempt, message.avoid)
         seen = self._seen.get(name)
         if seen is None:
             self._seen[name] = message.ranges

@@ -507,6 +507,11 @@ class Ring(Service):
     def forget(self, node: RingNode) -> None:
         self.nodes.pop((node.ring, node.me.key), None)
 
+    def is_inserting(self, key: Key) -> bool:
+        """Whether a node of this host waits for its place in the ring of all: others may know it before it knows."""
+        node = self.nodes.get((0, key))
+        return node is not None and node.status is Status.INSERTING
+
     @handles(SetRight)
     def on_set_right(self, origin: Address, wish: SetRight) -> Reply:
         node = self.nodes.get((wish.ring, wish.to))
@@ -543,6 +548,8 @@ class Ring(Service):
     @handles(AskLeft)
     def on_ask_left(self, origin: Address, asked: AskLeft) -> Reply:
         node = self.nodes.get((asked.ring, asked.to))
+        if node and node.status is Status.INSERTING:
+            return None  # its left neighbour may have linked it: who hears that it is not in would link past it
         if node:
             return node.on_ask_left(origin, asked)
         nobody = Peer(asked.to, self.host.address)

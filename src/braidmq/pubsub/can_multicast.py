@@ -64,6 +64,11 @@ MEND_PAUSE_S = 0.2
 GRANTS_MAX = 16
 """Wishes of newcomers that a member remembers, to give the same answer if they are repeated."""
 
+HOLE_S = 0.5
+HOLE_POLL_S = 0.005
+HELD_MAX = 1024
+"""How long a publication waits for neighbours that are not known, or for an own place, and how many do at a time."""
+
 FLOODS_MAX = 256
 """Publications of a topic whose copies a member recognises."""
 
@@ -118,6 +123,8 @@ class CanMulticast(Service):
         self.space = Space(dimensions)
         self.topics: dict[str, Membership] = {}
         self._number = self.host.chance.getrandbits(NUMBER_BITS)
+        self._held = 0
+        """Publications that wait until all neighbours are known."""
         self.introducer = Introducer(router, inf if refresh_s is None else LEASE_REFRESHES * refresh_s)
         self.host.serve(self)
         if refresh_s is not None:
@@ -180,7 +187,20 @@ class CanMulticast(Service):
         part, can = self._member(flood.topic, flood.can)
         if part is not None and can is not None:
             self._flood(part, can, flood)
+        elif part is not None and part.is_entering and self._held < HELD_MAX:
+            self.host.spawn(self._flood_when_in(part, flood))
         return None
+
+    async def _flood_when_in(self, part: Membership, flood: CanFlood) -> None:
+        """Neighbours may know of a place before the one who has it."""
+        ends_at = self.host.now() + HOLE_S
+        self._held += 1
+        while part.is_entering and part.can is None and self.host.now() < ends_at:
+            await self.host.sleep(HOLE_POLL_S)
+        self._held -= 1
+        _, can = self._member(flood.topic, flood.can)
+        if can is not None:
+            self._flood(part, can, flood)
 
     def _flood(self, part: Membership, can: Can, flood: CanFlood) -> None:
         sent = part.floods.get((flood.origin, flood.number))
@@ -189,19 +209,36 @@ class CanMulticast(Service):
             sent = part.floods[flood.origin, flood.number] = set()
             if len(part.floods) > FLOODS_MAX:
                 del part.floods[next(iter(part.floods))]
+        if can.holes() and self._held < HELD_MAX:
+            self.host.spawn(self._pass_on_later(can, flood, sent))
+        else:
+            self._pass_on(can, flood, sent)
+        if is_new and part.subscribed:
+            self.on_message(Publication(flood.topic, flood.body, flood.origin, flood.number, flood.hops))
+
+    async def _pass_on_later(self, can: Can, flood: CanFlood, sent: set[Way]) -> None:
+        """A neighbour has given a part of its zone away, and who has it now is not known here yet, but soon."""
+        ends_at = self.host.now() + HOLE_S
+        self._held += 1
+        while can.holes() and self.host.now() < ends_at:
+            await self.host.sleep(HOLE_POLL_S)
+        self._held -= 1
+        self._pass_on(can, flood, sent)
+
+    def _pass_on(self, can: Can, flood: CanFlood, sent: set[Way]) -> None:
         for to, ways in self._ways_on(can, flood, sent).items():
             on = CanFlood(
                 *(flood.topic, flood.can, flood.origin, flood.number),
                 *(flood.hops + 1, flood.body, flood.start, tuple(ways)),
             )
             self.host.send(to, on)
-        if is_new and part.subscribed:
-            self.on_message(Publication(flood.topic, flood.body, flood.origin, flood.number, flood.hops))
 
     def _ways_on(self, can: Can, flood: CanFlood, sent: set[Way]) -> dict[Address, list[Way]]:
         """Where a publication goes from here: to whom, and by which ways. Own zones pass it to each other at once."""
         found: dict[Address, list[Way]] = {}
         ways = [(mine, *way[1:]) for way in flood.ways for mine in can.zones if overlap(mine, way[0])]
+        for way in flood.ways:
+            self._pass_to_heirs(can, way, sent, found)
         while ways:
             zone, came, direction = ways.pop()
             for dimension, sign in self.space.directions():
@@ -216,6 +253,16 @@ class CanMulticast(Service):
                     else:
                         found.setdefault(address, []).append((other, dimension, sign))
         return found
+
+    def _pass_to_heirs(self, can: Can, way: Way, sent: set[Way], found: dict[Address, list[Way]]) -> None:
+        """What comes to a zone of which a part was given away meanwhile comes to whoever holds that part, too."""
+        zone, came, direction = way
+        for address, holder in can.holders.items():
+            for theirs, _ in holder.claims:
+                passed = (theirs, came, direction)
+                if theirs != zone and theirs.startswith(zone) and passed not in sent:
+                    sent.add(passed)
+                    found.setdefault(address, []).append(passed)
 
     def _member(self, topic: str, name: int) -> tuple[Membership | None, Can | None]:
         """This broker's part in a topic's network, if it is in that very one."""

@@ -9,7 +9,8 @@ another, each asked at the end of the cluster that was found last, finds them al
 
 The owner of such a place is remembered and asked directly the next time, one hop instead of a lookup: that is the check
 of each period, and it misses nothing, as a right link is what a node itself decides on. A first subscriber in a cluster
-is therefore known to a publisher after CHECK_S, the time of the questions added; aggregates would need T · log² n.
+is therefore known to a publisher after CHECK_S, the time of the questions added; aggregates would need T · log² n. It
+is known sooner where it says so itself (`hear`), and nothing that was asked before that makes it unknown again.
 
 Clusters are seen from a broker's own: of another tree of clusters only the root counts, as one area; of the own one
 every branch that leaves the way to the own cluster is an area, and each cluster on that way is one without its children
@@ -107,7 +108,7 @@ class Delegate(msgspec.Struct, frozen=True, gc=False):
 class Directory:
     """The areas of a topic within a scope that have subscribers, in the order of keys."""
 
-    __slots__ = ("delegates", "is_learning", "learnt_at", "owners", "range", "scope", "topic", "waiting")
+    __slots__ = ("delegates", "heard", "is_learning", "learnt_at", "owners", "range", "scope", "topic", "waiting")
 
     def __init__(self, topic: str, scope: str | None) -> None:
         self.topic = topic
@@ -115,6 +116,8 @@ class Directory:
         self.range: KeyRange = segment(topic, Role.SUBSCRIBER, scope)
         self.delegates: list[Delegate] = []
         self.learnt_at: float | None = None
+        self.heard: dict[Area, tuple[float, Delegate]] = {}
+        """The subscribers that have said so themselves, and when: newer than what was asked for before."""
         self.owners: dict[Key, Peer] = {}
         """Who was asked where, the last time."""
         self.waiting: list[Callable[[Directory], None]] = []
@@ -139,6 +142,13 @@ class Directory:
 
     def remove(self, area: Area) -> None:
         self.delegates = [delegate for delegate in self.delegates if delegate.area != area]
+
+    def add_heard(self, since: float) -> None:
+        """Puts in those who have said so since a time, where nobody else of their area is known; forgets the others."""
+        self.heard = {area: (at, one) for area, (at, one) in self.heard.items() if at >= since}
+        for area, (_, delegate) in self.heard.items():
+            if self.of(area) is None:
+                self.put(delegate)
 
     def split(self, low: Key, high: Key) -> list[tuple[Delegate, KeyRange]]:
         """The areas in [low, high), with their ranges."""
@@ -174,6 +184,25 @@ class Directories(Service):
 
     def release(self, topic: str) -> None:
         self._kept.pop(topic, None)
+
+    def forget(self, topic: str) -> None:
+        """Nobody has said anything here while this broker did not stand for a topic: what was known may be old."""
+        for name in [name for name in self._others if name[0] == topic]:
+            del self._others[name]
+
+    def hear(self, topic: str, subscriber: Peer) -> None:
+        """A subscriber stands that may be the first of its cluster."""
+        known = [directory for (of, _), directory in self._others.items() if of == topic]
+        if topic in self._kept:
+            known.append(self._kept[topic])
+        for directory in known:
+            delegate = self._delegate(directory, subscriber)
+            if delegate is not None:
+                now = self._host.now()
+                directory.heard[delegate.area] = (now, delegate)
+                if directory.of(delegate.area) is None:
+                    directory.put(delegate)
+                    self.on_learnt(directory)
 
     def of(self, topic: str, scope: str | None) -> Directory:
         """What is known of a topic's clusters within a scope: nothing at first."""
@@ -246,6 +275,7 @@ class Directories(Service):
             place = delegate.area.range_of(directory.topic)[1]
         if directory.learnt_at is None or directory.learnt_at <= began_at:
             directory.delegates, directory.owners, directory.learnt_at = delegates, owners, began_at
+            directory.add_heard(began_at)
         return True
 
     def _as_first(self, directory: Directory) -> Peer | None:
@@ -261,12 +291,14 @@ class Directories(Service):
     async def look_again(self, directory: Directory, area: Area) -> None:
         """Makes sure of one area's delegate, which did not do; if it is the same, of another one beside it."""
         low, high = area.range_of(directory.topic)
+        began_at = self._host.now()
         before = await self._owner(low, directory.owners.get(low))
         if before is None:
             return
         first, old = before.right, directory.of(area)
         if not low <= first.key < high:
             directory.remove(area)
+            directory.add_heard(began_at)
             self.on_learnt(directory)
             return
         last = old.last if old is not None else None

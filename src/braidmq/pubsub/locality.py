@@ -5,14 +5,14 @@ which clusters have subscribers (`delegates`), and hands a publication to one br
 it to the others there by range delivery, and to each cluster below its own by another delegate. So of all links between
 two clusters, whichever they are, a publication takes one, and only on the way in.
 
-Publishers stand for no topic: there is no rendezvous point that could signal. A publisher learns that there is demand,
-or none any more, by its check of each CHECK_S; so long it takes at most, besides the time of the questions. To ask,
-a broker that advertises something stands in the overlay at a key of its own (`home_of`; B_i in seed 000 §3.2).
+A publisher stands for its topic, too, before the subscribers: so who subscribes where nobody of its cluster did can say
+so to all publishers, and to those of its own tree of clusters, who may be delegates. `subscribe` returns when it is
+proven that all know it (`effect`). There is no rendezvous point that could signal: that there is no demand any more, a
+publisher learns by its check of each CHECK_S.
 
 Areas do not overlap, so nobody is in two of them. A delegate says whether it has taken a message: one that subscribes
 no longer says no, one that has crashed says nothing, and the sender looks again and hands it to another. What so comes
-twice is dropped by (origin, number). Who subscribes where others of its cluster do is reached at once; the first of a
-cluster when its publisher has seen it (CHECK_S), or the delegate of the cluster above it (EXPIRY_S).
+twice is dropped by (origin, number).
 
 `publish` is as sure as that, and no more: within a cluster nobody answers. `publish_surely` proves (`proofs`).
 """
@@ -32,6 +32,7 @@ from braidmq.overlay.ring import CALL_TIMEOUT_S
 from braidmq.overlay.segments import KeyRange, without
 from braidmq.overlay.splitting import Cut
 from braidmq.pubsub.delegates import CHECK_S, Area, Directories, Directory
+from braidmq.pubsub.effect import Effect
 from braidmq.pubsub.method import OnDemand, OnMessage, OnQuestion, Publication, ignore, no_answer
 from braidmq.pubsub.proofs import Carried, Proofs, Proven
 from braidmq.pubsub.seen import Seen
@@ -51,8 +52,11 @@ HANDING_MAX = 8192
 TAKEN_MAX = 4096
 """Messages that a delegate tells from new ones when they are handed to it again."""
 
-QUESTION = b"q"
-"""The first byte of a question; a publication begins otherwise, as every packed array does."""
+QUESTION, SUBSCRIBED = b"q", b"s"
+"""The first byte of a question, and of what a new subscriber says; a publication begins as every packed array does."""
+
+EFFECTIVE, UNSURE = b"e", b"?"
+"""What a node says to a new right neighbour: a subscriber of which all know, with its cluster; or anybody else."""
 
 SETTLE_POLL_S = 0.05
 """How often a change of a key that is under way is looked at."""
@@ -113,38 +117,52 @@ class Locality(Service):
         self.directories = Directories(overlay, cluster)
         self.directories.on_learnt = self._tell_demand
         self._proofs = Proofs(overlay, self.ranges, self.directories, self._hand)
-        self._home = home_of(cluster, name)
+        self._effect = Effect(overlay, self.ranges)
+        self._effective: dict[Key, None] = {}
+        """The own subscribers of which all know."""
         self._number = self.host.chance.getrandbits(40)  # so that a host made anew does not repeat earlier ones
         self._subscribed: dict[Key, str] = {}
         """The topics that clients here want, by the keys that stand for them or will soon."""
         self._adverts: dict[str, _Advert] = {}
+        self._published: dict[Key, str] = {}
+        """The topics that are advertised, by the keys that stand for them or will soon."""
         self._settling: dict[Key, None] = {}
         self._seen = Seen()
         self._silent = Acquaintances()
         self._handing = 0
         self._taken: dict[_Name, bool] = {}
         """What was handed to this broker, and whether it is proven."""
+        overlay.ring.note = self._note
         self.host.serve(self)
 
     # What the broker asks for
 
     async def subscribe(self, topic: str) -> None:
         key = self._key(topic)
+        if topic not in self._adverts:
+            self.directories.forget(topic)
         self._subscribed[key] = topic
-        await self._settle(key, lambda: key in self._subscribed)
+        note = await self._settle(key, lambda: key in self._subscribed)
+        if key not in self._effective:
+            await self._take_effect(topic, key, note)
         self._look_again(topic)
 
     async def unsubscribe(self, topic: str) -> None:
         key = self._key(topic)
         self._subscribed.pop(key, None)
+        self._effective.pop(key, None)
         await self._settle(key, lambda: key in self._subscribed)
         self._look_again(topic)
 
     async def advertise(self, topic: str) -> None:
         if topic in self._adverts:
             return
+        key = key_of(topic, Role.PUBLISHER, self.cluster, self.name)
+        if self._key(topic) not in self._subscribed:
+            self.directories.forget(topic)
         advert = self._adverts[topic] = _Advert(self.directories.keep(topic))
-        await self._settle(self._home, lambda: bool(self._adverts))
+        self._published[key] = topic
+        await self._settle(key, lambda: key in self._published)
         await self.directories.learn(advert.directory)
         if self._adverts.get(topic) is advert:
             advert.check = self.host.spawn(self._check_regularly(advert))
@@ -155,7 +173,9 @@ class Locality(Service):
             self.directories.release(topic)
             if advert.check is not None:
                 advert.check.cancel()
-        await self._settle(self._home, lambda: bool(self._adverts))
+        key = key_of(topic, Role.PUBLISHER, self.cluster, self.name)
+        self._published.pop(key, None)
+        await self._settle(key, lambda: key in self._published)
 
     def is_wanted(self, topic: str) -> bool:
         """Whether somebody subscribes to an advertised topic, as far as is known here."""
@@ -195,6 +215,7 @@ class Locality(Service):
     def adopt(self, subscribed: Iterable[str]) -> None:
         """Takes over the topics of a laid-out network, in which the keys of this broker stand already."""
         self._subscribed.update({self._key(topic): topic for topic in subscribed})
+        self._effective.update(dict.fromkeys(self._subscribed))
 
     def _publish(self, topic: str, body: bytes, scope: str | None) -> bool:
         if not self.may_be_wanted(topic, scope):
@@ -220,8 +241,9 @@ class Locality(Service):
     def _key(self, topic: str) -> Key:
         return key_of(topic, Role.SUBSCRIBER, self.cluster, self.name)
 
-    async def _settle(self, key: Key, is_wanted: Callable[[], bool]) -> None:
-        """Makes an own key stand or not, as it should be when this is through."""
+    async def _settle(self, key: Key, is_wanted: Callable[[], bool]) -> bytes:
+        """Makes an own key stand or not, as it should be when this is through; what its left neighbour had to say."""
+        note = b""
         while key in self._settling:
             await self.host.sleep(SETTLE_POLL_S)
         self._settling[key] = None
@@ -230,13 +252,35 @@ class Locality(Service):
                 if not is_wanted():
                     await self.overlay.leave(key)
                 elif self.overlay.view.own or self.overlay.introduce() is not None:
-                    await self.overlay.join(key)
+                    note = await self.overlay.join(key)
                 else:
                     self.overlay.found(key)
                 if is_wanted() != (key in self.overlay.view.own):
                     await self.host.sleep(SETTLE_POLL_S)
         finally:
             del self._settling[key]
+        return note
+
+    async def _take_effect(self, topic: str, key: Key, note: bytes) -> None:
+        """Returns when all whom it takes know of a subscriber that has just been inserted.
+
+        If it stands behind one of its own cluster, of which all know, nobody has to: who reaches that one reaches it.
+        """
+        await self._effect.wait_for_right(key, segment(topic, Role.SUBSCRIBER))
+        own = self.overlay.view.own.get(key)
+        if own is None:
+            return
+        if note != EFFECTIVE + self.cluster.encode():
+            root = self.cluster.split("/")[0]
+            told = (segment(topic, Role.PUBLISHER), segment(topic, Role.SUBSCRIBER, root))
+            if not await self._effect.tell(SUBSCRIBED + msgspec.msgpack.encode(own.me), *told):
+                return
+        if key in self._subscribed:
+            self._effective[key] = None
+
+    def _note(self, key: Key) -> bytes:
+        """Tells a node that is inserted on the right what is known here."""
+        return EFFECTIVE + self.cluster.encode() if key in self._effective else UNSURE
 
     # Knowing the clusters
 
@@ -365,6 +409,13 @@ class Locality(Service):
         if delivery.body[:1] == QUESTION:
             topics = [self._subscribed[key] for key in delivery.keys if key in self._subscribed]
             return self.on_question(topics[0], delivery.body[1:]) if topics else None
+        if delivery.body[:1] == SUBSCRIBED:
+            subscriber = msgspec.msgpack.decode(delivery.body[1:], type=Peer)
+            for key in delivery.keys:
+                topic = self._published.get(key, self._subscribed.get(key))
+                if topic is not None:
+                    self.directories.hear(topic, subscriber)
+            return None
         carried = msgspec.msgpack.decode(delivery.body, type=Carried)
         for key in delivery.keys:
             topic = self._subscribed.get(key)
@@ -372,8 +423,3 @@ class Locality(Service):
                 hops = carried.hops + delivery.hops
                 self.on_message(Publication(topic, carried.body, carried.origin, carried.number, hops))
         return None
-
-
-def home_of(cluster: str, name: str) -> Key:
-    """The key at which a broker stands while it advertises anything: of no topic, before all of them."""
-    return key_of("", Role.PUBLISHER, cluster, name)

@@ -13,6 +13,11 @@ both mend themselves: who goes on publishing though nobody listens meets the ren
 is told so; who is silent though somebody listens compares itself with its neighbour now and then, and reports a
 difference to the rendezvous point, which signals again.
 
+What is published after `subscribe` has returned arrives. For that, a first subscriber does not rest on the signal: it
+tells the publishers itself, and returns when it is proven that all know (`effect`); who is inserted behind a subscriber
+of which that is known need not. A publisher that is new asks the rendezvous point, once it stands, or believes a left
+neighbour that knows. And who was told to resume a moment ago makes sure of a suspension: it may have been said before.
+
 A broker that both publishes and subscribes to a topic stands among the subscribers only: there is demand as long as it
 is there itself (footnote 2 of §5.3.5). Over a Skip Graph this is the paper's method, by MRF; over flexible routing
 tables, by SFB, it is the adaptive method of Banno and Shudo (2019): an overlay whose tables follow their use is told of
@@ -25,15 +30,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-import msgspec
-
-from braidmq.host import Address, CallError, Host, Message, Reply, Service, handles
+from braidmq.host import Address, CallError, Host, Reply, Service, handles
 from braidmq.keys import SEPARATOR, Key, Role, key_of, segment
 from braidmq.overlay.overlay import Overlay
 from braidmq.overlay.ranges import Delivery, OnOutcome, RangeDelivery
 from braidmq.overlay.segments import KeyRange
 from braidmq.overlay.splitting import Cut
+from braidmq.pubsub.effect import Effect
 from braidmq.pubsub.method import OnDemand, OnMessage, OnQuestion, Publication, ignore, no_answer
+from braidmq.pubsub.signals import (
+    EFFECTIVE,
+    MESSAGE,
+    QUESTION,
+    RESUME,
+    SUSPEND,
+    UNSURE,
+    Advert,
+    AskDemand,
+    Demand,
+    Report,
+    Suspend,
+)
 from braidmq.pubsub.within import Within
 
 CUTS: Final[Mapping[str, tuple[Cut, ...]]] = {
@@ -50,49 +67,16 @@ it gets all that is sent from then on; by those of both sides it can miss what i
 COMPARE_S = 30.0
 """How often a publisher that is suspended compares itself with its neighbour: the longest that a lost signal lasts."""
 
+SIGNAL_S = 5.0
+"""How much later than a signal an earlier one may arrive: within it, a suspension is not believed but looked after."""
+
+FIND_TRIES = 3
+FIND_PAUSE_S = 0.1
+"""How often, and after which pause, the rendezvous point is asked, if nobody answers for it."""
+
 CALL_TIMEOUT_S = 2.0
 SETTLE_POLL_S = 0.05
 """How often a change of a topic looks whether an earlier one of the same topic is through."""
-
-MESSAGE, QUESTION, SUSPEND, RESUME = b"m", b"q", b"0", b"1"
-"""The first byte of what is delivered to a segment: a publication, a question, or a signal."""
-
-
-class AskDemand(Message, frozen=True, array_like=True, gc=False):
-    """Is the topic of this publisher's key wanted, as far as you know?"""
-
-    key: Key
-
-
-class Demand(Message, frozen=True, array_like=True, gc=False):
-    """`known` is False if the key does not stand here."""
-
-    known: bool
-    wanted: bool
-
-
-class Report(Message, frozen=True, array_like=True, gc=False):
-    """Publishers of this topic disagree: whoever is the rendezvous point, signal again."""
-
-    topic: str
-
-
-class Suspend(Message, frozen=True, array_like=True, gc=False):
-    """Your publication found no subscriber: nobody wants this topic."""
-
-    topic: str
-
-
-class Advert(msgspec.Struct):
-    """A topic that clients here publish."""
-
-    wanted: bool = False
-    learnt: bool = False
-    """Whether `wanted` was found out since the publisher's node was inserted."""
-    right: Key | None = None
-    """The right neighbour of the publisher's node, when it was last looked at."""
-    is_signalled: bool = False
-    """Whether a signal has come since the node began to join: it is newer than what neighbours have said."""
 
 
 class RelayFree(Service):
@@ -116,6 +100,9 @@ class RelayFree(Service):
         self.ranges = RangeDelivery(overlay, self._on_delivery, one_each=True)
         self.ranges.on_nobody = self._on_nobody
         self.within = Within(overlay, self.ranges, cut)
+        self._effect = Effect(overlay, self.ranges)
+        self._effective: dict[Key, None] = {}
+        """The own subscribers of which all publishers know."""
         self._subscribed: dict[str, None] = {}
         self._adverts: dict[str, Advert] = {}
         self._standing: dict[Key, tuple[str, Role]] = {}
@@ -200,6 +187,8 @@ class RelayFree(Service):
             role = self._role(topic)
             if role is not None:
                 self._standing[self._key(topic, role)] = (topic, role)
+            if role is Role.SUBSCRIBER:
+                self._effective[self._key(topic, role)] = None
 
     # Standing in the overlay
 
@@ -240,6 +229,7 @@ class RelayFree(Service):
         try:
             while wrong := self._wrong_keys(topic):
                 del self._standing[wrong[0]]
+                self._effective.pop(wrong[0], None)
                 await self.overlay.leave(wrong[0])
         finally:
             del self._settling[topic]
@@ -259,43 +249,78 @@ class RelayFree(Service):
         self._standing[key] = (topic, role)
         note = b""
         advert = self._adverts.get(topic)
-        if advert is not None:
-            advert.is_signalled = False
+        resumes = 0 if advert is None else advert.resumes
         if self.overlay.view.own or self.overlay.introduce() is not None:
             note = await self.overlay.join(key)
         else:
             self.overlay.found(key)
         advert = self._adverts.get(topic)
-        if role is Role.PUBLISHER and advert is not None:
+        if role is Role.SUBSCRIBER:
+            await self._take_effect(topic, key, note)
+        elif advert is not None:
             advert.learnt = False
-            await self._learn_demand(topic, key, note)
+            await self._learn_demand(topic, key, note, resumes)
             advert.learnt = True
             self._on_change()
             self._keep_comparing()
 
+    async def _take_effect(self, topic: str, key: Key, note: bytes) -> None:
+        """Returns when all whom it takes know of a subscriber that has just been inserted; its left neighbour says who.
+
+        If that is nobody of the topic, there were no publishers then, and who comes later sees the subscriber.
+        """
+        await self._effect.wait_for_right(key, segment(topic, Role.SUBSCRIBER))
+        if note not in (b"", EFFECTIVE) and not await self._effect.tell(RESUME, segment(topic, Role.PUBLISHER)):
+            return
+        if key in self._standing:
+            self._effective[key] = None
+
     # Demand
 
-    async def _learn_demand(self, topic: str, key: Key, note: bytes) -> None:
+    async def _learn_demand(self, topic: str, key: Key, note: bytes, resumes: int) -> None:
         """Whether a topic is wanted, when its publisher has just been inserted (§5.3.5, Fig. 8)."""
         own = self.overlay.view.own.get(key)
         if own is None:
             return
-        left_knows = bool(note) and own.left.key < key and _is_in(own.left.key, segment(topic, Role.PUBLISHER))
+        left_is_one = own.left.key < key and _is_in(own.left.key, segment(topic, Role.PUBLISHER))
+        left_knows = left_is_one and note in (SUSPEND, RESUME)
         if self._sees_subscriber(topic, key) is not None:
             self._adverts[topic].right = own.right.key
             self._look(topic, key, left_knows, note == RESUME)
         elif left_knows:
-            self._believe(topic, note == RESUME)
+            self._believe(topic, note == RESUME, resumes)
         else:
-            told = await self._ask(own.right.address, own.right.key)
-            if told is not None:
-                self._believe(topic, told.wanted)
+            await self._find_out(topic)
 
-    def _believe(self, topic: str, wanted: bool) -> None:
-        """Takes over what a neighbour has said, unless a signal has come meanwhile."""
+    async def _find_out(self, topic: str) -> None:
+        """Asks the rendezvous point: what it sees is how it is."""
+        keys = segment(topic, Role.SUBSCRIBER)
+        for _ in range(FIND_TRIES):
+            advert = self._adverts.get(topic)
+            if advert is None:
+                return
+            resumes = advert.resumes
+            found = await self.overlay.lookup(keys[0])
+            if found is not None:
+                self._believe(topic, _is_in(found.right.key, keys), resumes)
+                return
+            await self.host.sleep(FIND_PAUSE_S)
+
+    def _believe(self, topic: str, wanted: bool, resumes: int) -> None:
+        """Takes over what others have said; that nobody wants a topic only if no signal to resume has come since."""
         advert = self._adverts.get(topic)
-        if advert is not None and not advert.is_signalled:
+        if advert is not None and (wanted or advert.resumes == resumes):
             self._set_wanted(topic, wanted)
+
+    def _suspend(self, topic: str) -> None:
+        """Somebody has said that nobody wants a topic; if it was wanted a moment ago, that may be older."""
+        advert = self._adverts.get(topic)
+        if advert is None or not advert.learnt or not advert.wanted:
+            return
+        if self.host.now() - advert.wanted_at < SIGNAL_S:
+            self.host.spawn(self._find_out(topic))
+        else:
+            self._set_wanted(topic, False)
 
     async def _ask(self, address: Address, key: Key) -> Demand | None:
         try:
@@ -325,6 +350,8 @@ class RelayFree(Service):
 
     def _set_wanted(self, topic: str, wanted: bool) -> None:
         advert = self._adverts.get(topic)
+        if advert is not None and wanted:
+            advert.wanted_at = self.host.now()
         if advert is None or advert.wanted == wanted or (topic in self._subscribed and not wanted):
             return
         advert.wanted = wanted
@@ -351,11 +378,14 @@ class RelayFree(Service):
             self._look(topic, key, True, advert.wanted)
 
     def _note(self, key: Key) -> bytes:
-        """Tells a publisher that is inserted on the right what is known here (§5.3.5: piggy-backed)."""
-        topic, role = self._standing.get(key, ("", Role.SUBSCRIBER))
-        if role is not Role.PUBLISHER:
-            return b""
-        return RESUME if self.is_wanted(topic) else SUSPEND
+        """Tells a node that is inserted on the right what is known here (§5.3.5: piggy-backed)."""
+        topic, role = self._standing.get(key, ("", None))
+        if role is Role.SUBSCRIBER:
+            return EFFECTIVE if key in self._effective else UNSURE
+        advert = self._adverts.get(topic) if role is Role.PUBLISHER else None
+        if advert is None or not advert.learnt:
+            return UNSURE if role is Role.PUBLISHER else b""
+        return RESUME if advert.wanted else SUSPEND
 
     # Both inconsistencies (§5.3.6)
 
@@ -375,7 +405,7 @@ class RelayFree(Service):
 
     @handles(Suspend)
     def on_suspend(self, _origin: Address, told: Suspend) -> Reply:
-        self._set_wanted(told.topic, False)
+        self._suspend(told.topic)
         return None
 
     def _keep_comparing(self) -> None:
@@ -410,7 +440,8 @@ class RelayFree(Service):
     @handles(AskDemand)
     def on_ask_demand(self, _origin: Address, asked: AskDemand) -> Reply:
         topic, role = self._standing.get(asked.key, ("", Role.SUBSCRIBER))
-        return Demand(role is Role.PUBLISHER, self.is_wanted(topic))
+        advert = self._adverts.get(topic)
+        return Demand(role is Role.PUBLISHER and advert is not None and advert.learnt, self.is_wanted(topic))
 
     @handles(Report)
     def on_report(self, _origin: Address, told: Report) -> Reply:
@@ -433,10 +464,12 @@ class RelayFree(Service):
                 self.on_message(Publication(topic, body, delivery.root, delivery.number, delivery.hops))
             elif role is Role.SUBSCRIBER and kind == QUESTION:
                 answer = self.on_question(topic, delivery.body[1:])
-            elif role is Role.PUBLISHER and kind in (SUSPEND, RESUME):
+            elif role is Role.PUBLISHER and kind == RESUME:
                 if topic in self._adverts:
-                    self._adverts[topic].is_signalled = True
-                self._set_wanted(topic, kind == RESUME)
+                    self._adverts[topic].resumes += 1
+                self._set_wanted(topic, True)
+            elif role is Role.PUBLISHER and kind == SUSPEND:
+                self._suspend(topic)
         return answer
 
 

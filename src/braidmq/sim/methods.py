@@ -23,7 +23,7 @@ from braidmq.overlay.splitting import Cut
 from braidmq.overlay.suzaku import PERIOD_S, Suzaku
 from braidmq.pubsub.bayeux import Bayeux
 from braidmq.pubsub.can_multicast import CanMulticast
-from braidmq.pubsub.locality import Locality, home_of
+from braidmq.pubsub.locality import Locality
 from braidmq.pubsub.method import Method, ignore
 from braidmq.pubsub.relay_free import CUTS, RelayFree
 from braidmq.pubsub.scribe import Scribe
@@ -186,8 +186,7 @@ class ByCluster(msgspec.Struct, frozen=True):
         for broker, (subscribed, adverts) in enumerate(zip(cast.subscriptions(), cast.adverts(), strict=True)):
             name, cluster = name_of(broker), options.cluster_of(broker)
             keys[broker] = [key_of(topic, Role.SUBSCRIBER, cluster, name) for topic in subscribed]
-            if adverts:
-                keys[broker].append(home_of(cluster, name))
+            keys[broker] += [key_of(topic, Role.PUBLISHER, cluster, name) for topic, _ in adverts]
         overlays = lay_out_suzaku(sim, keys)
         methods: dict[int, Method] = {}
         for broker, subscribed in enumerate(cast.subscriptions()):

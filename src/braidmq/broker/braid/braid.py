@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from braidmq.broker.braid.agreement import Agreement
 from braidmq.broker.braid.asking import Asking
 from braidmq.broker.braid.batch import Batch, Letter, letter_of, message_of, pack, unpack
 from braidmq.broker.braid.clusters import ROW as CLUSTERS
@@ -37,6 +38,7 @@ from braidmq.broker.braid.shapes import Shapes, shape_of
 from braidmq.broker.braid.standing import Standing
 from braidmq.broker.local_topics import LOCAL_PREFIXES
 from braidmq.broker.message import Message as Publication
+from braidmq.broker.message import Reached
 from braidmq.host import Address
 from braidmq.keys import Role, key_of
 from braidmq.overlay.overlay import Overlay
@@ -158,11 +160,12 @@ class Braid:
         self.unproven = 0
         """Publications of QoS 1 or 2 of which no proof came in time."""
         self.comparing = Comparing(self)
+        self.agreement = Agreement(self)
         self.standing = Standing(self, self._crew)
         method.on_message = self._on_message
         method.on_demand = self.outlets.set_demand
         if isinstance(method, ProvenMethod):
-            method.on_question = self.keepers.on_question
+            method.on_question = self._on_question
         self.directory = Directory(overlay, name, broker.now, self.identity)
         self.moves = Moves(self, self.directory)
         broker.router.on_filter = self._on_filter
@@ -314,13 +317,13 @@ class Braid:
 
     # Publications
 
-    def send(self, message: Publication) -> bool:
-        """Takes a publication of a client here for the others; False if it is known that nobody there wants it."""
+    def send(self, message: Publication) -> Reached:
+        """Takes a publication of a client here for the others; whether anybody there wants it, as far as is known."""
         if message.topic.startswith(LOCAL_PREFIXES):
-            return False
+            return Reached.NOBODY
         scope = scope_of(message.forward) if message.forward else None
         if scope is not None and self.scoped is None:
-            return False
+            return Reached.NOBODY
         outlet = self.outlets.for_publication(message.topic)
         now = self.broker.now()
         is_open = outlet.is_open
@@ -328,7 +331,18 @@ class Braid:
             outlet.take_letter(letter_of(message, now), now, scope)
             if message.qos:
                 self.moves.marks.set(message, (self.origin, self.history.head))
-        return is_open and (scope is None or self._may_be_wanted(outlet, scope))
+        if is_open and not outlet.is_known and self.is_in and self.proven is not None:  # who cannot prove cannot tell
+            return Reached.UNKNOWN
+        return Reached.SOMEBODY if self._is_wanted(outlet, scope) else Reached.NOBODY
+
+    def when_known(self, message: Publication, action: Callable[[bool], None]) -> None:
+        """Calls when it is known whether anybody elsewhere wants a publication that was just sent."""
+        outlet = self.outlets.for_publication(message.topic)
+        scope = scope_of(message.forward) if message.forward else None
+        outlet.when_known(lambda: action(self._is_wanted(outlet, scope)))
+
+    def _is_wanted(self, outlet: Outlet, scope: str | None) -> bool:
+        return outlet.is_open and (scope is None or self._may_be_wanted(outlet, scope))
 
     def _may_be_wanted(self, outlet: Outlet, scope: str) -> bool:
         """Whether somebody in a cluster may want a topic that somebody anywhere may want."""
@@ -412,6 +426,9 @@ class Braid:
             if batch.letters and batch.letters[0].offset:
                 self.cursors.of(batch.origin, arrival.origin, self.since)
             self.inlets.take(batch)
+
+    def _on_question(self, topic: str, body: bytes) -> bytes | None:
+        return self.agreement.on_question(body) if topic == HOME else self.keepers.on_question(topic, body)
 
     def _on_gap(self, origin: str) -> None:
         cursor = self.cursors.get(origin)

@@ -109,7 +109,7 @@ class Comparing(Service):
         return answer
 
     def _take_in(self, teller: Address, told: Compare | Compared) -> None:
-        self._learn(told.shapes)
+        self.learn(told.shapes)
         self._learn_heads(teller, told.heads)
         self._learn_clusters(told.clusters)
 
@@ -133,7 +133,8 @@ class Comparing(Service):
                 cursor.head = head
                 self._braid.introducers.recall(address)  # whoever publishes is there
 
-    def _learn(self, shapes: Iterable[Shape]) -> None:
+    def learn(self, shapes: Iterable[Shape]) -> None:
+        """Takes up shapes that somebody uses."""
         for shape in self._braid.shapes.learn(shapes, self._host.now()):
             self._braid.outlets.learn_shape(shape)
 
@@ -147,7 +148,7 @@ class Comparing(Service):
     ) -> None:
         """Tells all brokers of shapes that are used here, and of a cluster."""
         shapes = list(dict.fromkeys(shapes))
-        self._learn(shapes)
+        self.learn(shapes)
         body = _encode(Announcement(tuple(shapes), clusters))
         if not (shapes or clusters) or not self._braid.is_in:
             done()
@@ -163,5 +164,5 @@ class Comparing(Service):
         except msgspec.MsgspecError as error:
             _log.warning("%s announced something that cannot be read: %s", arrival.origin, error)
             return
-        self._learn(told.shapes)
+        self.learn(told.shapes)
         self._learn_clusters(told.clusters)

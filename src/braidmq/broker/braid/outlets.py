@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from braidmq.broker.braid.batch import Batch, Letter, Skip
 from braidmq.broker.braid.crew import Crew
 from braidmq.broker.braid.history import GENERATIONS_MAX, HISTORY_S, History
+from braidmq.broker.braid.shapes import shape_of
 from braidmq.mqtt.packets import V5
 from braidmq.pubsub.delegates import is_within
 
@@ -34,6 +35,12 @@ AFTER_START_S = 120.0
 SKIPS_MAX = 64
 """Stretches of publications for clusters that others are told of; who is not told of one waits for it in vain."""
 
+WAITING_MAX = 1024
+"""Acknowledgements that wait for what is found out about a topic; more of them are told nothing."""
+
+REST_S = 10.0
+"""How long nobody waits to be told about demand, once it has taken too long to find out."""
+
 IDLE_S = 600.0
 """How long a topic that nobody publishes any more stays advertised."""
 
@@ -50,6 +57,7 @@ class Outlet:
         "_pieces",
         "_scoped",
         "_size",
+        "_waiting",
         "filters",
         "is_settled",
         "is_watched",
@@ -89,11 +97,31 @@ class Outlet:
         self._size = 0
         self._scoped: tuple[Skip, ...] = ()
         """Publications for clusters, since the last one for all."""
+        self._waiting: list[Callable[[], None]] | None = None
+        """What is to be done when it is known whether anybody wants the topic."""
 
     @property
     def is_open(self) -> bool:
         """Whether publications may have to leave here."""
         return bool(self.wanted) or not self.is_settled
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known whether anybody wants the topic."""
+        return self.is_settled or bool(self.wanted)
+
+    def when_known(self, action: Callable[[], None]) -> None:
+        """Does something when it is known whether anybody wants the topic; never, if too much waits for that."""
+        if self._waiting is None:
+            self._waiting = []
+        if len(self._waiting) < WAITING_MAX:
+            self._waiting.append(action)
+
+    def tell_known(self) -> None:
+        """It is known now, or nobody will find out any more."""
+        waiting, self._waiting = self._waiting, None
+        for action in waiting or ():
+            action()
 
     @property
     def is_holding(self) -> bool:
@@ -200,8 +228,11 @@ class Outlets:
         self._touched: list[Outlet] = []
         self._by_topic: dict[str, Outlet] = {}
         self._by_filter: dict[str, dict[Outlet, None]] = {}
+        self._rests_until = 0.0
         self._known: dict[str, bool] = {}
         """The demand for each filter that is advertised, once it is known."""
+        self._taking_up: dict[str, None] = {}
+        """Filters of new shapes of which that is not known, while a topic that fits is settled and so holds nothing."""
 
     def __len__(self) -> int:
         return len(self._by_topic)
@@ -278,6 +309,7 @@ class Outlets:
         if topic_filter not in self._by_filter:
             return
         self._known[topic_filter] = wanted
+        self._taking_up.pop(topic_filter, None)
         for outlet in list(self._by_filter[topic_filter]):
             self._update(outlet, topic_filter, wanted)
 
@@ -294,6 +326,16 @@ class Outlets:
         if outlet.is_open != was_open:
             self.on_open(outlet.topic)
         self.on_demand(outlet.topic)
+        if outlet.is_known:
+            outlet.tell_known()
+
+    def rest(self) -> None:
+        """It has taken too long to find out about demand."""
+        self._rests_until = self._host.now() + REST_S
+
+    @property
+    def is_resting(self) -> bool:
+        return self._host.now() < self._rests_until
 
     def _settle(self, outlet: Outlet) -> None:
         if not outlet.is_settled and all(one in self._known for one in outlet.filters):
@@ -311,6 +353,10 @@ class Outlets:
             if outlet.is_open != was_open:
                 self.on_open(outlet.topic)
                 self.on_demand(outlet.topic)
+
+    def is_taking_up(self, shape: Shape) -> bool:
+        """Whether a topic that fits a shape would be published, and not yet be sent to those who use it."""
+        return any(shape_of(one) == shape for one in self._taking_up)
 
     def sweep(self) -> None:
         """Withdraws what nobody publishes any more."""
@@ -335,6 +381,8 @@ class Outlets:
     def _add_filter(self, outlet: Outlet, topic_filter: str) -> None:
         outlet.filters[topic_filter] = None
         outlet.lane = None
+        if outlet.is_settled and topic_filter not in self._known:
+            self._taking_up[topic_filter] = None
         others = self._by_filter.get(topic_filter)
         if others is None:
             self._by_filter[topic_filter] = {outlet: None}
@@ -359,9 +407,11 @@ class Outlets:
             if not others:
                 del self._by_filter[topic_filter]
                 self._known.pop(topic_filter, None)
+                self._taking_up.pop(topic_filter, None)
                 self._crew.do(partial(self._end, topic_filter))
         self.on_open(outlet.topic)
         self.on_demand(outlet.topic)
+        outlet.tell_known()
 
     async def _end(self, topic_filter: str) -> None:
         if topic_filter not in self._by_filter:

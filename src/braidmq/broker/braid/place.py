@@ -44,12 +44,14 @@ from braidmq.pubsub import (
     can_messages,
     can_multicast,
     delegates,
+    effect,
     introducer,
     locality,
     proofs,
     relay_free,
     rendezvous_tree,
     scribe,
+    signals,
 )
 from braidmq.pubsub.method import Method, ignore
 from braidmq.pubsub.relay_free import CUTS
@@ -74,10 +76,10 @@ _SKIP = (finding, skip_graph, skip_messages)
 _DHT = (*_SKIP, skip_dht, introducer)
 _TREES = (*_DHT, rendezvous_tree)
 MODULES: dict[str, tuple[ModuleType, ...]] = {
-    "adaptive": (finding, skip_messages, flexible_messages, relay_free),
-    "relayfree": (*_SKIP, relay_free),
-    "suzaku": (suzaku_messages, relay_free),
-    "locality": (suzaku_messages, locality, delegates, proofs),
+    "adaptive": (finding, skip_messages, flexible_messages, signals, effect),
+    "relayfree": (*_SKIP, signals, effect),
+    "suzaku": (suzaku_messages, signals, effect),
+    "locality": (suzaku_messages, locality, delegates, proofs, effect),
     "scribe": (*_TREES, scribe),
     "bayeux": (*_TREES, bayeux),
     "canmc": (*_DHT, can, can_messages, can_multicast),

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from braidmq.broker.braid.comparing import CALL_TIMEOUT_S
-from braidmq.broker.braid.shapes import Shape, shape_of
+from braidmq.broker.braid.shapes import shape_of
 
 if TYPE_CHECKING:
     from braidmq.broker.braid.braid import Braid
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 
 SUBSCRIBE_WAIT_S = 3.0
 """How long a SUBACK waits until the subscription has taken effect in the whole braid."""
-
-POLL_S = 0.02
 
 
 class Waiting:
@@ -67,28 +64,23 @@ class Standing:
         for topic_filter in should:
             if topic_filter not in self._filters:
                 self._filters[topic_filter] = self._settling[topic_filter] = None
-                self._crew.do(partial(self._begin, topic_filter))
+                begin = partial(self._crew.do, partial(self._begin, topic_filter))
+                shape = shape_of(topic_filter)
+                if shape is None:
+                    begin()
+                else:
+                    self._braid.agreement.when_reached(shape, begin)
         for topic_filter in [one for one in self._filters if one not in should]:
             del self._filters[topic_filter]
             self._ending[topic_filter] = None
             self._crew.do(partial(self._end, topic_filter))
 
     async def _begin(self, topic_filter: str) -> None:
-        shape = shape_of(topic_filter)
-        if shape is not None and shape not in self._braid.shapes:
-            await self._announce_and_wait(shape)
         if topic_filter in self._filters:  # it may have lost its last subscription meanwhile
             await self._braid.method.subscribe(topic_filter)
         self._settling.pop(topic_filter, None)
         for waiting in list(self._waiting):
             waiting.look()
-
-    async def _announce_and_wait(self, shape: Shape) -> None:
-        announced: list[None] = []
-        self._braid.comparing.announce([shape], lambda: announced.append(None))
-        ends_at = self._host.now() + CALL_TIMEOUT_S
-        while not announced and self._host.now() < ends_at:
-            await self._host.sleep(POLL_S)
 
     async def _end(self, topic_filter: str) -> None:
         if topic_filter not in self._filters:

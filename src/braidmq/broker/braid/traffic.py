@@ -7,9 +7,9 @@ from braidmq.host import Message
 from braidmq.keys import SEPARATOR
 from braidmq.overlay.range_messages import Deliver
 from braidmq.pubsub.can_messages import CanFlood
-from braidmq.pubsub.locality import HandOver
-from braidmq.pubsub.relay_free import QUESTION, RESUME, SUSPEND
+from braidmq.pubsub.locality import SUBSCRIBED, HandOver
 from braidmq.pubsub.rendezvous_tree import Down, Submit
+from braidmq.pubsub.signals import QUESTION, RESUME, SUSPEND
 
 ENVELOPE_BYTES = 40
 """The least that class name, address and numbers take on the wire beside the keys and the body."""
@@ -17,7 +17,7 @@ ENVELOPE_BYTES = 40
 HOPS_MAX = 16
 """Hops that are counted one by one; what came further counts as so many."""
 
-_NO_PUBLICATIONS = (QUESTION, SUSPEND, RESUME)
+_NO_PUBLICATIONS = (QUESTION, SUSPEND, RESUME, SUBSCRIBED)
 _INTERNAL = b"$braid/"
 
 
