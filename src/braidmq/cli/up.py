@@ -46,8 +46,10 @@ EXAMPLES: Final = output.examples(
     ),
     ("For all machines, with passwords", "braidmq up --host 0.0.0.0 --set authentication.password_file=users.txt"),
     ("Three sites in one process, on ports 1883 to 1885", "braidmq up --brokers 3"),
-    ("A braid of two processes: the first, and one that joins it", "braidmq up --braid 127.0.0.1:7883"),
-    ("", "braidmq up --port 1884 --data data2 --join 127.0.0.1:7883"),
+    (
+        "A braid of two processes: the first, and one that joins it",
+        "braidmq up --braid 127.0.0.1:7883\nbraidmq up --port 1884 --data data2 --join 127.0.0.1:7883",
+    ),
     ("In a script: any free port, told in JSON when ready", "braidmq up --port 0 --json"),
 )
 
