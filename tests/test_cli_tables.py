@@ -33,8 +33,7 @@ class Sites:
         self.data = folder / "data"
         options = [word for setting in SETTINGS for word in ("--set", setting)]
         self.process = subprocess.Popen(
-            [*COMMAND, "up", "--brokers", "3", "--port", "0", "--admin-port", "0", "--json", "--data", self.data]
-            + options,
+            [*COMMAND, "up", "--brokers", "3", "--port", "0", "--json", "--data", str(self.data), *options],
             stdout=subprocess.PIPE,
             stderr=(folder / "log").open("wb"),
             env=environment(),

@@ -18,7 +18,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, cast
 
-from braidmq.broker.listening.sockets import ListenError, bind_tcp, bind_unix, host_and_port, unix_identity, unix_peer
+from braidmq.broker.listening.sockets import (
+    LISTENER_PORT,
+    ListenError,
+    bind_tcp,
+    bind_unix,
+    host_and_port,
+    unix_identity,
+    unix_peer,
+)
 from braidmq.broker.listening.tls import ServerTls, TlsError, certified_origin, load_tls
 from braidmq.broker.listening.websocket import FRAME_SLACK_BYTES, WebSocketProtocol, web_origins
 from braidmq.broker.security.identity import Origin
@@ -151,7 +159,7 @@ class Door:
             self._sockets = [bind_unix(settings.name, settings.path)]
             self._unix_identity = unix_identity(settings.path)
         else:
-            self._sockets = bind_tcp(settings.name, settings.host, settings.port)
+            self._sockets = bind_tcp(settings.name, settings.host, settings.port, LISTENER_PORT)
 
     def close(self) -> None:
         """Accepts nobody any more; those who are inside stay, those still shaking hands do not."""

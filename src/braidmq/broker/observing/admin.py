@@ -17,7 +17,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 import braidmq
-from braidmq.broker.listening.sockets import bind_tcp, host_and_port
+from braidmq.broker.listening.sockets import ADMIN_PORT, bind_tcp, host_and_port
 
 if TYPE_CHECKING:
     from braidmq.broker.config.settings import Admin
@@ -87,7 +87,7 @@ class AdminServer:
 
     async def start(self) -> None:
         """Opens the port; a ListenError says why it would not open."""
-        self._sockets = await asyncio.to_thread(bind_tcp, "admin", self._settings.host, self._settings.port)
+        self._sockets = await asyncio.to_thread(bind_tcp, "admin", self._settings.host, self._settings.port, ADMIN_PORT)
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         self._servers = [await loop.create_server(self._on_connection, sock=each) for each in self._sockets]
