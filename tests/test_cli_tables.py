@@ -10,9 +10,11 @@ from typing import Any
 
 import paho.mqtt.publish as paho_publish
 import pytest
+from rich.console import Console
 
 from braidmq.cli.checks import Finding, State
 from braidmq.cli.doctor import _show
+from braidmq.cli.levels import Levels
 from tests.conftest import READY_TIMEOUT_S, _first_line
 from tests.raw import wait_until
 from tests.test_cli import COMMAND, environment, in_process
@@ -143,6 +145,21 @@ def test_processors_are_told_by_the_names_of_their_sites(sites: Sites) -> None:
     told = [json.loads(line) for line in sites.ask("process", "list", "--json").splitlines()]
     assert [one["broker"] for one in told] == SITES
     assert all(one["admin"].startswith("http://") for one in told)
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "lines"),
+    [
+        ("a/b", 10, ["a/b"]),
+        ("plant1/line3/rms", 8, ["plant1/", "line3/", "rms"]),
+        ("plant1/#, plant2/#", 9, ["plant1/#,", "plant2/#"]),
+        ("temperature/1", 6, ["temper", "ature/", "1"]),
+        ("工場/温度/一号機", 6, ["工場/", "温度/", "一号機"]),
+        ("/a//b", 3, ["/a/", "/b"]),
+    ],
+)
+def test_topics_are_broken_between_levels(text: str, width: int, lines: list[str]) -> None:
+    assert [line.plain for line in Levels(text).wrap(Console(), width)] == lines
 
 
 def test_pipelines() -> None:

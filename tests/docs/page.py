@@ -27,11 +27,11 @@ from braidmq.mqtt.topics import matches
 from tests.docs import world
 from tests.docs.markdown import ROOT, Block, Command, blocks
 
-READY_S: Final = 60.0
-OUTPUT_S: Final = float(os.environ.get("PAGE_OUTPUT_S", 240.0))
+READY_S: Final = 120.0
+OUTPUT_S: Final = float(os.environ.get("PAGE_OUTPUT_S", 300.0))
 """For what takes Spark to start on a busy machine, and buses to drive."""
-COMMAND_S: Final = 180.0
-END_S: Final = 60.0
+COMMAND_S: Final = 300.0
+END_S: Final = 120.0
 POLL_S: Final = 0.05
 AGAIN_S: Final = 1.0
 """How long a publication is waited for before it is sent again: its subscriber may not have been there yet."""
@@ -153,6 +153,7 @@ class Page:
                 Path(".block.toml").write_text(block.text)
                 load(".block.toml", {}, {})
             case "python" if not block.marks:
+                print(f">>> line {block.line}", flush=True)
                 lines = "\n" * (block.line - 1)
                 exec(compile(lines + block.text, f"line {block.line}", "exec"), self._namespace)
 

@@ -17,7 +17,7 @@ from tests.docs.markdown import PAGES, ROOT, Block, Command, blocks
 from tests.docs.page import is_shown
 from tests.docs.world import COMMAND, is_possible
 
-PAGE_S = 600
+PAGE_S = 1200
 """For a page with Spark on a busy machine."""
 MARKS_MAX = 20
 """Things that are not run, on all pages."""

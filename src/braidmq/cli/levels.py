@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from rich.cells import cell_len, chop_cells
 from rich.console import Console
 from rich.containers import Lines
 from rich.text import Text
@@ -21,12 +22,12 @@ class Levels(Text):
     def wrap(self, console: Console, width: int, **_: Any) -> Lines:
         breaks: list[int] = []
         line = 0
-        for level in re.finditer(r"[^/ ]*/*", self.plain):
-            if level.end() - line > width and level.start() > line:
+        for level in re.finditer(r"[^/ ]*/?", self.plain):
+            if cell_len(self.plain[line : level.end()]) > width and level.start() > line:
                 line = level.start()
                 breaks.append(line)
-            while level.end() - line > width:
-                line += width
+            while cell_len(self.plain[line : level.end()]) > width:
+                line += len(chop_cells(self.plain[line : level.end()], width)[0])
                 breaks.append(line)
         lines = self.divide(breaks)
         for one in lines:
