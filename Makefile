@@ -1,5 +1,6 @@
 # make run    a braid of three brokers on loopback, with their stores in ./data, and a demonstration on it
-#             (make run DEMO= without; PORT=1883, BROKERS=3 and DATA=data say where and how many)
+#             (make run DEMO= without; PORT=1883, BROKERS=3 and DATA=data say where and how many;
+#             admin ports are 8000 above)
 # make test   all tests            make check  ruff and mypy --strict
 # make bench  the benchmarks       make soak   many seeds of overlays under faults; make chaos  brokers that are killed
 # make docs   writes the generated tables in docs/
@@ -18,10 +19,14 @@ DEMO ?= yes
 .DEFAULT_GOAL := run
 
 $(READY): pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --editable ".[spark]" --group dev
-	touch $@
+	@echo "Setting up $(VENV), once: BraidMQ, Spark and what the tests need, 1.2 GB."
+	@echo "This takes a minute or two, and more where the network is slow. First a virtual environment ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	@echo "... now the packages; nothing is said until they are there ..."
+	@$(BIN)/python -m pip install --quiet --editable ".[spark]" --group dev
+	@touch $@
+	@echo "... done: $(BIN)/braidmq is there."
 
 run: $(READY)
 	$(BIN)/braidmq $(if $(DEMO),demo,up) --brokers $(BROKERS) --port $(PORT) --data $(DATA)

@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -371,19 +372,47 @@ def test_a_port_that_is_taken_is_told_before_anything_starts(tmp_path: Path) -> 
     assert "cannot listen" in text
     assert f":{port}" in text or f":{port - 1}" in text
     assert not (tmp_path / "d").exists()
+    assert "--port 2883 --data data2" in text
+    assert "make run PORT=2883 DATA=data2" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "flag", "key"),
+    [
+        (["--port"], "--port", "`port`"),
+        (["--port", "0", "--admin-port"], "--admin-port", "`admin.port`"),
+        (["--brokers", "2", "--port", "0", "--admin-port"], "--admin-port", "`admin.port`"),
+        (["--port", "0", "--braid"], "--braid", "`braid.listen`"),
+    ],
+)
+def test_a_port_that_is_taken_names_what_to_change(words: list[str], flag: str, key: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        where = f"127.0.0.1:{port}" if words[-1] == "--braid" else port
+        done = in_process("up", *words, where, "--data", tmp_path / "d")
+    assert done.returncode == 3
+    assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
+    assert flag in done.stderr
+    assert key in done.stderr
 
 
 def test_ports_and_folders_count_up(tmp_path: Path) -> None:
     def read(overrides: dict[str, object], **settings: object) -> list[Any]:
-        return read_sites(3, lambda some: load(None, {}, some), OVERRIDES | overrides, settings)
+        return read_sites(3, partial(load, None, {}), OVERRIDES | overrides, settings)
 
     sites = read({"listeners[0].port": 4000, "data": str(tmp_path)})
     assert [site.listeners[0].port for site in sites] == [4000, 4001, 4002]
-    assert [site.admin.port for site in sites] == [9883, 9884, 9885]
+    assert [site.admin.port for site in sites] == [12000, 12001, 12002]
     assert [site.data for site in sites] == [str(tmp_path / f"site{number}") for number in (1, 2, 3)]
     assert [(site.braid.name, site.braid.cluster) for site in sites] == [(f"site{n}", f"site{n}") for n in (1, 2, 3)]
     assert [site.listeners[0].port for site in read({})] == [1883, 1884, 1885]
+    assert [site.admin.port for site in read({})] == [9883, 9884, 9885]
     assert [site.admin.port for site in read({"admin.port": 0})] == [0, 0, 0]
+    assert [site.admin.port for site in read({"admin.port": 7000, "listeners[0].port": 4000})] == [7000, 7001, 7002]
+    assert [site.admin.port for site in read({"listeners[0].port": 0})] == [0, 0, 0]
+    assert [site.admin.port for site in read({"listeners[0].port": 60000})] == [52000, 52001, 52002]
+    with_token = read({"listeners[0].port": 4000}, **{"admin.token": "between-us"})
+    assert [(site.admin.port, site.admin.token) for site in with_token] == [(12000 + n, "between-us") for n in range(3)]
     for words in (["--cluster", "c"], ["--braid", "127.0.0.1:0"], ["--port", "65535", "--data", str(tmp_path)]):
         assert in_process("up", "--brokers", "3", *words).returncode == 2
 

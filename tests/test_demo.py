@@ -20,6 +20,8 @@ import paho.mqtt.publish as paho_publish
 import pytest
 
 from braidmq.cli.demo.command import _why_no_spark
+from braidmq.cli.demo.order import Order
+from braidmq.cli.demo.showing import Showing
 from braidmq.processors import Message, Spool, spool_step
 from braidmq.processors.examples.passengers import passengers
 from braidmq.processors.processor import Output
@@ -182,6 +184,20 @@ def test_it_can_be_ended_at_once(data: Path, demos: list[Demo], number: int) -> 
     assert demo.errors.read_text() == ""
 
 
+async def test_ctrl_c_may_come_as_the_buses_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their process is the brokers' for a moment, and ends with them before it has read anything."""
+
+    class Ended(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(["true"], **options)
+            self.wait()
+
+    monkeypatch.setattr(subprocess, "Popen", Ended)
+    showing = Showing(once=False)
+    showing.start(Order([], None, 1.0, "", None, "data", "braidmq", False, False))
+    assert showing.end() == 0
+
+
 def test_one_site_is_enough(data: Path, demos: list[Demo]) -> None:
     demo = Demo(data, "--no-spark", "--seconds", "5", "--brokers", "1", "--once")
     demos.append(demo)
@@ -191,28 +207,22 @@ def test_one_site_is_enough(data: Path, demos: list[Demo]) -> None:
     assert demo.process.wait(TIMEOUT_S) == 0
 
 
+def words_for_people(data: Path, *options: str) -> tuple[int, str]:
+    """The exit code and what is printed; ended by Ctrl-C once it says that it can be, a second time."""
+    command = [*COMMAND, "demo", "--port", "0", "--data", str(data), "--no-spark", "--seconds", "5", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(), text=True) as process:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if lines.count("Ctrl-C ends it.\n") == 2:
+                process.send_signal(signal.SIGINT)
+        return process.wait(TIMEOUT_S), "".join(lines)
+
+
 def test_people_get_tables_and_what_to_try_next(data: Path) -> None:
-    done = subprocess.run(
-        [
-            *COMMAND,
-            "demo",
-            "--port",
-            "0",
-            "--admin-port",
-            "0",
-            "--data",
-            data,
-            "--no-spark",
-            "--seconds",
-            "5",
-            "--once",
-        ],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        timeout=TIMEOUT_S,
-    )
-    assert done.returncode == 0, done.stderr
+    code, told = words_for_people(data)
+    assert code == 0
     for words in (
         "BraidMQ is ready, a braid of 3 sites",
         "6 buses at site1 and site2, a control room at site3",
@@ -222,7 +232,16 @@ def test_people_get_tables_and_what_to_try_next(data: Path) -> None:
         "Every alert came that had to come, and none twice.",
         f"process list --data {data}",
     ):
-        assert words in done.stdout
+        assert words in told
+
+
+def test_what_ends_by_itself_does_not_wait_for_ctrl_c(data: Path) -> None:
+    code, told = words_for_people(data, "--once")
+    assert code == 0
+    assert "Every alert came that had to come, and none twice." in told
+    assert "It ends after the summary" in told
+    assert "Ctrl-C ends it." not in told
+    assert "while the brokers run" not in told
 
 
 def test_what_makes_no_sense_is_said(tmp_path: Path) -> None:
@@ -264,6 +283,34 @@ def test_make_run(variables: list[str], command: str) -> None:
         ["make", "--dry-run", "run", *variables], cwd=ROOT, capture_output=True, text=True, env=environ, check=True
     )
     assert done.stdout.splitlines()[-1].endswith(command)
+
+
+@pytest.mark.parametrize("target", ["run", "test"])
+def test_make_says_what_it_sets_up_and_how_long_that_takes(target: str, tmp_path: Path) -> None:
+    """The real Makefile, with a Python that does nothing."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    for name in ("Makefile", "pyproject.toml"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    for program in (python, python.with_name("braidmq")):
+        program.write_text('#!/bin/sh\necho "$@" >> calls\n')
+        program.chmod(0o755)
+    done = subprocess.run(
+        ["make", target, f"PYTHON={python}"], cwd=tmp_path, capture_output=True, text=True, env=environ, check=True
+    )
+    said = done.stdout.splitlines()
+    assert "Setting up .venv, once" in said[0]
+    assert "minute" in said[1]
+    assert "packages" in said[2]
+    assert ".venv/bin/braidmq is there" in said[3]
+    calls = (tmp_path / "calls").read_text()
+    assert "-m venv .venv\n" in calls
+    assert "pip install --quiet --editable .[spark] --group dev\n" in calls
+    again = subprocess.run(
+        ["make", target, f"PYTHON={python}"], cwd=tmp_path, capture_output=True, text=True, env=environ, check=True
+    )
+    assert "Setting up" not in again.stdout
 
 
 def test_the_processor_tells_of_a_crowd_once() -> None:

@@ -160,7 +160,7 @@ def test_without_file_descriptors_clients_wait(start_broker: StartBroker) -> Non
 
 
 def test_sockets_are_kept_alive_and_do_not_delay() -> None:
-    listening = bind_tcp("options", "127.0.0.1", 0)[0]
+    listening = bind_tcp("options", "127.0.0.1", 0, "another")[0]
     with listening, socket.create_connection(listening.getsockname()):
         accepted, _ = listening.accept()
         with accepted:
@@ -293,7 +293,7 @@ async def test_new_rules_hold_for_those_who_come_after() -> None:
 
 
 def test_a_name_with_two_addresses_has_one_port() -> None:
-    sockets = bind_tcp("local", "localhost", 0)
+    sockets = bind_tcp("local", "localhost", 0, "another")
     assert len({each.getsockname()[1] for each in sockets}) == 1
     for each in sockets:
         each.close()
@@ -301,7 +301,7 @@ def test_a_name_with_two_addresses_has_one_port() -> None:
 
 @pytest.mark.skipif(not os.path.exists("/proc/net/if_inet6"), reason="this machine has no IPv6")
 def test_both_families_can_have_the_same_port() -> None:
-    (six,) = bind_tcp("six", "::", 0)
+    (six,) = bind_tcp("six", "::", 0, "another")
     with six:
         assert six.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
 
@@ -312,7 +312,7 @@ def test_both_families_can_have_the_same_port() -> None:
 )
 def test_a_bad_address_is_told(host: str, cause: str) -> None:
     with pytest.raises(ListenError, match=f"listener 'far' cannot listen on {host}:1883: .*{cause}"):
-        bind_tcp("far", host, 1883)
+        bind_tcp("far", host, 1883, "another")
 
 
 # Unix sockets.

@@ -64,9 +64,9 @@ def test_from_a_broker(start_broker: StartBroker) -> None:
 
 def test_what_cannot_be_read(tmp_path: Path) -> None:
     for arguments, code, words in (
-        (("read", "--folder", tmp_path), 3, "has no log in it"),
+        (("read", "--folder", tmp_path), 3, "is no log, and there is none below it"),
         (("read", "--admin", "http://127.0.0.1:1"), 3, "there is no admin port"),
-        (("read", "--admin", "x", "--folder", "y"), 2, "--admin together with --folder"),
+        (("read", "--admin", "x", "--folder", "y"), 2, "--admin together with --data"),
     ):
         done = run(*arguments)
         assert (done.returncode, words in done.stderr) == (code, True), done.stderr

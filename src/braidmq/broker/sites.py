@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from braidmq.broker.config.settings import Config
-from braidmq.broker.listening.sockets import bind_tcp
+from braidmq.broker.listening.sockets import ADMIN_PORT, LISTENER_PORT, bind_tcp
 from braidmq.broker.observing import logs
 from braidmq.broker.server import Server, on_end_signals, on_reload_signal, rarely_collect_garbage
 
@@ -71,11 +71,11 @@ def check_ports(configs: Sequence[Config]) -> None:
     """A ListenError if a port of any site is taken, by another process or by another site, before anything starts."""
     with contextlib.ExitStack() as bound:
         for config in configs:
-            places = [(one.name, one.host, one.port) for one in config.listeners if one.kind != "unix"]
+            places = [(one.name, one.host, one.port, LISTENER_PORT) for one in config.listeners if one.kind != "unix"]
             if config.admin is not None:
-                places.append(("admin", config.admin.host, config.admin.port))
-            for name, host, port in places:
-                for each in bind_tcp(f"{_name(config)} {name}", host, port):
+                places.append(("admin", config.admin.host, config.admin.port, ADMIN_PORT))
+            for name, host, port, change in places:
+                for each in bind_tcp(f"{_name(config)} {name}", host, port, change):
                     bound.callback(socket.socket.close, each)
 
 

@@ -15,7 +15,7 @@ ADMIN_URL: Final = "http://127.0.0.1:9883"
 TIMEOUT_S: Final = 30.0
 ANSWER_BYTES_MAX: Final = 64 << 20
 
-_PANEL: Final = "Broker"
+PANEL: Final = "Broker"
 
 AdminOption = Annotated[
     str | None,
@@ -23,7 +23,7 @@ AdminOption = Annotated[
         "--admin",
         metavar="URL",
         help=f"The admin port of a broker of the braid; {ADMIN_URL} if not given.",
-        rich_help_panel=_PANEL,
+        rich_help_panel=PANEL,
     ),
 ]
 TokenOption = Annotated[
@@ -32,25 +32,26 @@ TokenOption = Annotated[
         "--token",
         envvar="BRAIDMQ_TOKEN",
         help="Its bearer token. Others on this machine can see it in the process list: prefer the variable.",
-        rich_help_panel=_PANEL,
+        rich_help_panel=PANEL,
     ),
 ]
 DataOption = Annotated[
     Path | None,
     typer.Option(
-        "-d", "--data", help="Instead of --admin: the folder of `braidmq up --brokers`.", rich_help_panel=_PANEL
+        "-d", "--data", help="Instead of --admin: the folder of `braidmq up --brokers`.", rich_help_panel=PANEL
     ),
 ]
 
 
 class Broker:
-    """A broker's admin port."""
+    """A broker's admin port. Its name is that of its site, where that is known, else the address."""
 
-    def __init__(self, url: str, token: str | None) -> None:
+    def __init__(self, url: str, token: str | None, name: str = "") -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(f"{url} is no address of an admin port", f"Write --admin {ADMIN_URL}")
         self.url = f"{parts.scheme}://{parts.netloc}"
+        self.name = name or self.url
         self._token = token
 
     def get(self, path: str, **query: str | int) -> dict[str, Any]:
@@ -119,19 +120,20 @@ def brokers_of(admin: str | None, token: str | None, data: Path | None) -> list[
         return [Broker(admin or ADMIN_URL, token)]
     if admin is not None:
         raise UsageError("--admin together with --data", "Either of them says where to ask.")
-    urls = []
+    brokers = []
     for path in (*sorted(data.glob("admin.json")), *sorted(data.glob("*/admin.json"))):
         try:
-            urls.append(str(json.loads(path.read_text())["url"]))
+            told = json.loads(path.read_text())
+            brokers.append(Broker(str(told["url"]), token, str(told["name"])))
         except (OSError, ValueError, KeyError, TypeError):
             raise CliError(f"{path} cannot be read", ExitCode.UNAVAILABLE) from None
-    if not urls:
+    if not brokers:
         raise CliError(
             f"no broker that runs has its folder in {data}",
             ExitCode.UNAVAILABLE,
             f"Start a braid there with `braidmq up --brokers 3 --data {data}`.",
         )
-    return [Broker(url, token) for url in urls]
+    return brokers
 
 
 def broker_of(admin: str | None, token: str | None, data: Path | None) -> Broker:

@@ -42,8 +42,14 @@ EXAMPLES: Final = output.examples(
 
 @app.command("bench", help=HELP, epilog=EXAMPLES)
 def bench(
-    publishers: Annotated[int, typer.Option("-P", "--publishers", min=1, max=10_000, rich_help_panel=_LOAD)] = 1,
-    subscribers: Annotated[int, typer.Option("-S", "--subscribers", min=0, max=10_000, rich_help_panel=_LOAD)] = 1,
+    publishers: Annotated[
+        int,
+        typer.Option("-P", "--publishers", min=1, max=10_000, help="Clients that publish.", rich_help_panel=_LOAD),
+    ] = 1,
+    subscribers: Annotated[
+        int,
+        typer.Option("-S", "--subscribers", min=0, max=10_000, help="Clients that subscribe.", rich_help_panel=_LOAD),
+    ] = 1,
     topics: Annotated[
         int,
         typer.Option(
@@ -80,11 +86,23 @@ def bench(
             "--connections", min=1, max=1_000_000, help="No messages: so many idle connections.", rich_help_panel=_LOAD
         ),
     ] = None,
-    host: Annotated[str, typer.Option("-h", "--host", rich_help_panel=_BROKER)] = "127.0.0.1",
-    port: Annotated[int, typer.Option("-p", "--port", min=1, max=65535, rich_help_panel=_BROKER)] = 1883,
-    user: Annotated[str | None, typer.Option("-u", "--user", "--username", rich_help_panel=_BROKER)] = None,
+    host: Annotated[
+        str, typer.Option("-h", "--host", help="The broker's host name or address.", rich_help_panel=_BROKER)
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("-p", "--port", min=1, max=65535, help="Its port.", rich_help_panel=_BROKER)
+    ] = 1883,
+    user: Annotated[
+        str | None, typer.Option("-u", "--user", "--username", help="The user's name.", rich_help_panel=_BROKER)
+    ] = None,
     password: Annotated[
-        str | None, typer.Option("--password", envvar="BRAIDMQ_PASSWORD", rich_help_panel=_BROKER)
+        str | None,
+        typer.Option(
+            "--password",
+            envvar="BRAIDMQ_PASSWORD",
+            help="Others on this machine can see it in the process list: prefer the variable.",
+            rich_help_panel=_BROKER,
+        ),
     ] = None,
     json_lines: output.JsonOption = False,
     color: output.ColorOption = output.Color.AUTO,

@@ -118,7 +118,9 @@ class ConnectionOptions:
         ),
     ] = 10.0
 
-    user: Annotated[str | None, typer.Option("-u", "--user", "--username", rich_help_panel=_SECURITY)] = None
+    user: Annotated[
+        str | None, typer.Option("-u", "--user", "--username", help="The user's name.", rich_help_panel=_SECURITY)
+    ] = None
     password: Annotated[
         str | None,
         typer.Option(
@@ -158,9 +160,13 @@ class ConnectionOptions:
         str | None,
         typer.Option("--will-topic", help="Where the broker publishes if this client vanishes.", rich_help_panel=_WILL),
     ] = None
-    will_payload: Annotated[str | None, typer.Option("--will-payload", rich_help_panel=_WILL)] = None
+    will_payload: Annotated[
+        str | None, typer.Option("--will-payload", help="What it publishes then.", rich_help_panel=_WILL)
+    ] = None
     will_qos: Annotated[int, qos_option("--will-qos", what="Quality of service of the will", panel=_WILL)] = 0
-    will_retain: Annotated[bool, typer.Option("--will-retain", rich_help_panel=_WILL)] = False
+    will_retain: Annotated[
+        bool, typer.Option("--will-retain", help="It keeps that for those who subscribe later.", rich_help_panel=_WILL)
+    ] = False
     will_delay_s: Annotated[
         int | None,
         typer.Option(

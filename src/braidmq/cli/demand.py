@@ -48,16 +48,15 @@ def _show(answer: dict[str, Any]) -> None:
     if not brokers:
         output.say(f"Nobody wants {answer['topic']}: publications on it stay at their broker.")
         return
-    from rich.table import Table
-
     title = f"{answer['topic']} is wanted at {output.counted(len(brokers), 'broker')}"
-    table = Table(title=output.plain(title), title_justify="left")
-    for name in ("broker", "cluster", "by"):
-        table.add_column(name, overflow="fold")
+    from braidmq.cli.levels import Levels
+
+    columns = ("broker", "cluster", "by")
+    table = output.table(*columns, title=title, wrapping=columns)
     for broker in brokers:
         table.add_row(
             f"[bold]{output.plain(broker['name'])}[/bold]",
             output.plain(broker["cluster"]),
-            output.plain(", ".join(broker["filters"])),
+            Levels(", ".join(broker["filters"])),
         )
     output.console().print(table)

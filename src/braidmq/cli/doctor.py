@@ -97,17 +97,12 @@ def _load(config: Path | None, port: int | None, data: Path | None) -> Config | 
 
 
 def _show(findings: list[Finding]) -> None:
-    from rich.table import Table
-
-    table = Table()
-    for name in ("check", "state", "found", "what to do"):
-        table.add_column(name, overflow="fold")
+    table = output.table("check", "state", "found, and what to do", wrapping=("check", "found, and what to do"))
     for finding in findings:
         table.add_row(
             output.plain(finding.check),
             f"[{_STYLES[finding.state]}]{finding.state}[/]",
-            output.plain(finding.found),
-            output.plain(finding.fix),
+            output.plain(finding.found) + (f"\n[italic]{output.plain(finding.fix)}[/italic]" if finding.fix else ""),
         )
     output.console().print(table)
     states = [finding.state for finding in findings]

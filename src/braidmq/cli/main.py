@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
+import braidmq
 from braidmq.cli import output
 from braidmq.cli.errors import CliError, ExitCode
-from braidmq.cli.quick import QuickGroup
+from braidmq.cli.quick import QuickCommand, QuickGroup
 from braidmq.pipeline.errors import PipelineError
 
 COMMANDS: Final = {
@@ -55,7 +56,10 @@ class Commands(QuickGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
-        return typer.main.get_command(importlib.import_module(COMMANDS[cmd_name]).app)
+        app: typer.Typer = importlib.import_module(COMMANDS[cmd_name]).app
+        for command in app.registered_commands:
+            command.cls = QuickCommand
+        return typer.main.get_command(app)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -73,6 +77,12 @@ class Commands(QuickGroup):
             raise typer.Exit(ExitCode.OK) from None
 
 
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        output.say(f"braidmq {braidmq.__version__}")
+        raise typer.Exit
+
+
 def build(*, completion: bool) -> typer.Typer:
     """The command line. `completion` adds the options that set up the shell's TAB key; they are slow to make."""
     app = typer.Typer(
@@ -85,7 +95,11 @@ def build(*, completion: bool) -> typer.Typer:
     )
 
     @app.callback()
-    def braidmq() -> None:
+    def tools(
+        version: Annotated[
+            bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+        ] = False,
+    ) -> None:
         pass  # makes a group of it; its commands come from COMMANDS
 
     return app

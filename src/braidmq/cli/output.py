@@ -8,13 +8,19 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Collection
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
+
+
+PANEL: Final = "Output"
+"""Where help shows the options of what is printed, and how."""
 
 
 class Color(StrEnum):
@@ -41,11 +47,11 @@ ColorOption = Annotated[
         callback=_apply_color,
         is_eager=True,
         help="Colours: on a terminal (auto), always or never. NO_COLOR=1 works too.",
-        rich_help_panel="Output",
+        rich_help_panel=PANEL,
     ),
 ]
 JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print JSON, one object a line, for scripts.", rich_help_panel="Output")
+    bool, typer.Option("--json", help="Print JSON, one object a line, for scripts.", rich_help_panel=PANEL)
 ]
 
 
@@ -53,6 +59,19 @@ def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False, soft_wrap=True)
+
+
+def table(*columns: str, title: str = "", numbers: Collection[str] = (), wrapping: Collection[str] = ()) -> Table:
+    """A table that fits a terminal of 80 columns: only what is in the `wrapping` columns is broken, at words if it has
+    any; `numbers` stand to the right."""
+    from rich.table import Table
+
+    made = Table(title=plain(title) if title else None, title_justify="left")
+    for name in columns:
+        made.add_column(
+            name, justify="right" if name in numbers else "left", no_wrap=name not in wrapping, overflow="fold"
+        )
+    return made
 
 
 def print_json(value: Any) -> None:
@@ -96,16 +115,14 @@ def show_error(text: str, hint: str = "") -> None:
 
 def examples(*pairs: tuple[str, str]) -> str:
     """The end of a command's help: what one wants, and the command line that does it."""
-    lines = ["[bold]Examples[/bold]"]
-    for purpose, command in pairs:
-        lines += [f"[dim]# {_escape(purpose)}[/dim]\n[cyan]{_escape(command)}[/cyan]"]
-    return "\n\n".join(lines)
+    return "\n\n".join(f"# {purpose}\n{command}" for purpose, command in pairs)
 
 
 def plain(text: str) -> str:
     """Text of others as it may stand in a table: nothing in it is a style to rich, or an order to the terminal."""
-    return _escape("".join([character if character.isprintable() else "\ufffd" for character in text]))
+    return printable(text).replace("[", r"\[")
 
 
-def _escape(text: str) -> str:
-    return text.replace("[", r"\[")
+def printable(text: str) -> str:
+    """The same without orders to the terminal; its brackets are still styles to rich, unless it is made a Text."""
+    return "".join([character if character.isprintable() else "\ufffd" for character in text])

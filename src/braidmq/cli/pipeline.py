@@ -56,7 +56,13 @@ def pipeline() -> None:
     pass  # makes a group of it
 
 
-@app.command("list", help="Show the pipelines, and which options each takes.")
+LIST_EXAMPLES: Final = output.examples(
+    ("What there is", "braidmq pipeline list"),
+    ("For a script: the names", "braidmq pipeline list --json | jq -r .name"),
+)
+
+
+@app.command("list", help="Show the pipelines, and which options each takes.", epilog=LIST_EXAMPLES)
 def list_pipelines(json_lines: output.JsonOption = False, color: output.ColorOption = output.Color.AUTO) -> None:
     if json_lines:
         for one in PIPELINES.values():
@@ -64,11 +70,7 @@ def list_pipelines(json_lines: output.JsonOption = False, color: output.ColorOpt
                 {"name": one.name, "about": one.about, "options": _flags(one), "streams": one.is_streaming}
             )
         return
-    from rich.table import Table
-
-    table = Table()
-    for name in ("pipeline", "what it gives", "options"):
-        table.add_column(name, overflow="fold")
+    table = output.table("pipeline", "what it gives", "options", wrapping=("what it gives", "options"))
     for one in PIPELINES.values():
         table.add_row(f"[bold]{one.name}[/bold]", one.about, " ".join(_flags(one)))
     output.console().print(table)

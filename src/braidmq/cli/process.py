@@ -47,7 +47,17 @@ LIST_HELP: Final = (
 )
 
 
-@app.command("list", help=LIST_HELP)
+LIST_EXAMPLES: Final = output.examples(
+    ("Of the broker on this machine", "braidmq process list"),
+    ("Of all sites of `braidmq up --brokers`", "braidmq process list --data data"),
+    (
+        "For a script: all that do not run",
+        "braidmq process list --json | jq -r '.processors[] | select(.state != \"running\").name'",
+    ),
+)
+
+
+@app.command("list", help=LIST_HELP, epilog=LIST_EXAMPLES)
 def list_processors(
     admin: AdminOption = None,
     token: TokenOption = None,
@@ -58,7 +68,7 @@ def list_processors(
     answers = [(broker, broker.get("/processing")) for broker in brokers_of(admin, token, data)]
     if json_lines:
         for broker, answer in answers:
-            output.print_json({"admin": broker.url} | answer)
+            output.print_json({"broker": broker.name, "admin": broker.url} | answer)
     else:
         _show_processors(answers)
     broken = [one["name"] for _, answer in answers for one in answer["processors"] if one["state"] != "running"]
@@ -71,24 +81,21 @@ def _show_processors(answers: list[tuple[Broker, dict[str, Any]]]) -> None:
     if not rows:
         output.say("No processors. A [[processor]] table in the configuration, with file = …, makes one.")
         return
-    from rich.table import Table
+    from braidmq.cli.levels import Levels
 
-    table = Table(title=output.counted(len(rows), "processor"), title_justify="left")
     several = len(answers) > 1
-    for name in (*(("broker",) if several else ()), "processor", "topic", "places"):
-        table.add_column(name, overflow="fold")
-    for name in ("processed", "errors", "time"):
-        table.add_column(name, justify="right")
-    table.add_column("state", overflow="fold")
+    texts = (*(("broker",) if several else ()), "processor", "topic", "places")
+    figures = ("processed", "time")
+    title = output.counted(len(rows), "processor")
+    table = output.table(*texts, *figures, "state", title=title, numbers=figures, wrapping=(*texts, "state"))
     for broker, one in rows:
         style = _STYLES.get(one["state"], "")
         table.add_row(
-            *([output.plain(broker.url)] if several else []),
+            *([output.plain(broker.name)] if several else []),
             f"[bold]{output.plain(one['name'])}[/bold]",
-            output.plain(one["topic"] or ""),
+            Levels(one["topic"] or ""),
             ", ".join(f"{count:,} {place}" for place, count in sorted(one["topics"].items())),
             f"{one['processed']:,}",
-            f"{one['errors']:,}",
             _mean_time(one),
             f"[{style}]{one['state']}[/{style}]{output.plain(_notes(one))}",
         )
@@ -100,7 +107,7 @@ def _show_processors(answers: list[tuple[Broker, dict[str, Any]]]) -> None:
 
 def _notes(one: dict[str, Any]) -> str:
     """What is not as it should be."""
-    counts = (("queue", "waiting"), ("dropped", "dropped"), ("restarts", "restarts"))
+    counts = (("errors", "errors"), ("queue", "waiting"), ("dropped", "dropped"), ("restarts", "restarts"))
     notes = [f"{one[name]:,} {word}" for name, word in counts if one[name]]
     return f": {', '.join(notes)}" if notes else ""
 
@@ -121,7 +128,13 @@ WHERE_HELP: Final = (
 )
 
 
-@app.command("where", help=WHERE_HELP)
+WHERE_EXAMPLES: Final = output.examples(
+    ("Where is it processed?", "braidmq process where bus/7/frames"),
+    ("At whichever site of `braidmq up --brokers` it is published", "braidmq process where bus/7/frames --data data"),
+)
+
+
+@app.command("where", help=WHERE_HELP, epilog=WHERE_EXAMPLES)
 def where(
     topic: Annotated[str, typer.Argument(help="A topic, without wildcards.")],
     admin: AdminOption = None,
@@ -142,9 +155,9 @@ def where(
         )
     for broker, one in found:
         if json_lines:
-            output.print_json({"admin": broker.url} | one)
+            output.print_json({"broker": broker.name, "admin": broker.url} | one)
         else:
-            output.say(f"{one['processor']} processes {topic}: {_words(one)}  ({broker.url})")
+            output.say(f"{one['processor']} processes {topic}: {_words(one)}  ({broker.name})")
 
 
 def _words(one: dict[str, Any]) -> str:
@@ -170,7 +183,13 @@ MOVE_HELP: Final = (
 )
 
 
-@app.command("move", help=MOVE_HELP, no_args_is_help=True)
+MOVE_EXAMPLES: Final = output.examples(
+    ("Leave a topic to Spark", "braidmq process move passengers bus/7/frames spark"),
+    ("Take it back", "braidmq process move passengers bus/7/frames edge"),
+)
+
+
+@app.command("move", help=MOVE_HELP, epilog=MOVE_EXAMPLES, no_args_is_help=True)
 def move(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The processor.")],
     topic: Annotated[str, typer.Argument(help="A topic, without wildcards.")],

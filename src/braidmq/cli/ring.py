@@ -52,15 +52,11 @@ def ring(
 
 
 def _show(brokers: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-
     with_names = any(broker["name"] != broker["address"] for broker in brokers)
-    table = Table(title=output.counted(len(brokers), "broker"), title_justify="left")
-    for name in ("broker", "cluster", *(["address"] if with_names else [])):
-        table.add_column(name, overflow="fold")
-    for name in ("keys", "table", "links", "age"):
-        table.add_column(name, justify="right")
-    table.add_column("health")
+    texts = ("broker", "cluster", *(["address"] if with_names else []))
+    figures = ("keys", "table", "links", "age")
+    title = output.counted(len(brokers), "broker")
+    table = output.table(*texts, *figures, "health", title=title, numbers=figures, wrapping=texts)
     for broker in brokers:
         told = broker["answers"]
         table.add_row(
@@ -79,4 +75,4 @@ def _health(broker: dict[str, Any]) -> str:
         return "[green]healthy[/green]"
     if not broker["answers"]:
         return "[red]silent[/red]"
-    return "[yellow]being mended[/yellow]" if broker["is_in"] else "[yellow]not in the braid[/yellow]"
+    return "[yellow]mending[/yellow]" if broker["is_in"] else "[yellow]not in[/yellow]"

@@ -48,8 +48,6 @@ def topics(
 
 
 def _show_published(answers: list[dict[str, Any]], count_max: int) -> None:
-    from rich.table import Table
-
     rows = [(answer["broker"], topic) for answer in answers for topic in answer["published"]]
     rows.sort(key=lambda row: (-row[1]["publications"], row[1]["topic"]))
     if not rows:
@@ -57,41 +55,54 @@ def _show_published(answers: list[dict[str, Any]], count_max: int) -> None:
         return
     in_all = sum(answer["published_in_all"] for answer in answers)
     shown = rows[:count_max]
-    table = Table(title=f"Published: {_shown(len(shown), in_all, 'topic')}", title_justify="left")
-    for name in ("broker", "topic", "sent", "demand", "wanted by", "last used"):
-        table.add_column(name, justify="right" if name in ("sent", "last used") else "left", overflow="fold")
+    from braidmq.cli.levels import Levels
+
+    several = len(answers) > 1
+    table = output.table(
+        *(["broker"] if several else []),
+        *("topic", "sent", "demand", "wanted by", "idle"),
+        title=f"Published{_at(answers)}: {_shown(len(shown), in_all, 'topic')}",
+        numbers=("sent", "idle"),
+        wrapping=("broker", "topic", "wanted by"),
+    )
     for broker, topic in shown:
         wanted = ", ".join(topic["wanted"])
         table.add_row(
-            output.plain(broker),
-            f"[bold]{output.plain(topic['topic'])}[/bold]",
+            *([output.plain(broker)] if several else []),
+            Levels(topic["topic"], "bold"),
             f"{topic['publications']:,}",
             "[green]open[/green]" if wanted else "[dim]suspended[/dim]" if topic["is_settled"] else "asking",
-            output.plain(wanted),
-            f"{duration(topic['idle_s'])} ago",
+            Levels(wanted),
+            duration(topic["idle_s"]),
         )
     output.console().print(table)
 
 
 def _show_interest(answers: list[dict[str, Any]], count_max: int) -> None:
-    from rich.table import Table
-
     rows = [(answer["broker"], one) for answer in answers for one in answer["interest"]]
     if not rows:
         output.say("No such filter is subscribed to.")
         return
     in_all = sum(answer["interest_in_all"] for answer in answers)
     shown = rows[:count_max]
-    table = Table(title=f"Subscribed: {_shown(len(shown), in_all, 'filter')}", title_justify="left")
-    for name in ("broker", "filter", "in the braid"):
-        table.add_column(name, overflow="fold")
+    from braidmq.cli.levels import Levels
+
+    several = len(answers) > 1
+    columns = (*(["broker"] if several else []), "filter", "in the braid")
+    title = f"Subscribed{_at(answers)}: {_shown(len(shown), in_all, 'filter')}"
+    table = output.table(*columns, title=title, wrapping=columns)
     for broker, one in shown:
         if not one["is_effective"]:
             standing = "[yellow]not yet[/yellow]"
         else:
             standing = "[green]stands[/green]" if one["stands"] else "[dim]covered by a broader one[/dim]"
-        table.add_row(output.plain(broker), f"[bold]{output.plain(one['filter'])}[/bold]", standing)
+        brokers = [output.plain(broker)] if several else []
+        table.add_row(*brokers, Levels(one["filter"], "bold"), standing)
     output.console().print(table)
+
+
+def _at(answers: list[dict[str, Any]]) -> str:
+    return f" at {answers[0]['broker']}" if len(answers) == 1 else ""
 
 
 def _shown(count: int, in_all: int, noun: str) -> str:

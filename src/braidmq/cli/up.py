@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
@@ -28,7 +29,9 @@ CLIENT_VARIABLES: Final = ("BRAIDMQ_PASSWORD", "BRAIDMQ_TOKEN")
 
 SITES_MAX: Final = 64
 ADMIN_PORT: Final = 9883
-"""The first site's admin port where nothing else is said; those of the others follow."""
+"""Where commands look for an admin port if they are not told."""
+ADMIN_ABOVE: Final = 8000
+"""The admin port of a site is so far above the port of its clients, where nothing else is said."""
 
 HELP: Final = (
     "Run a broker in the foreground, or a braid of several with --brokers.\n\n"
@@ -46,8 +49,10 @@ EXAMPLES: Final = output.examples(
     ),
     ("For all machines, with passwords", "braidmq up --host 0.0.0.0 --set authentication.password_file=users.txt"),
     ("Three sites in one process, on ports 1883 to 1885", "braidmq up --brokers 3"),
-    ("A braid of two processes: the first, and one that joins it", "braidmq up --braid 127.0.0.1:7883"),
-    ("", "braidmq up --port 1884 --data data2 --join 127.0.0.1:7883"),
+    (
+        "A braid of two processes: the first, and one that joins it",
+        "braidmq up --braid 127.0.0.1:7883\nbraidmq up --port 1884 --data data2 --join 127.0.0.1:7883",
+    ),
     ("In a script: any free port, told in JSON when ready", "braidmq up --port 0 --json"),
 )
 
@@ -75,7 +80,7 @@ def up(
             min=1,
             max=SITES_MAX,
             metavar="N",
-            help="A braid of N sites in one process: ports, admin ports (from 9883) and folders count up.",
+            help="A braid of N sites in one process: ports and folders count up; admin ports are 8000 above.",
         ),
     ] = None,
     join: Annotated[
@@ -120,14 +125,23 @@ def up(
 
     environ = broker_environment()
     path = None if config is None else str(config)
-    with told_troubles():
-        if brokers is None:
+    if brokers is None:
+        with told_troubles():
             read = partial(load, path, environ, overrides | parsed)
             code = uvloop.run(serve(read(), _announce_json if json_lines else _announce, read))
-        else:
+    else:
+        with told_troubles(BESIDE.format("up --brokers 3")):
             read_all = partial(read_sites, brokers, partial(load, path, environ), overrides, parsed)
             code = serve_braid(read_all, announce_sites_json if json_lines else announce_sites)
     raise typer.Exit(code)
+
+
+BESIDE: Final = (
+    "braidmq {} --port 2883 --data data2\n"
+    "or, with make: make run PORT=2883 DATA=data2\n"
+    "Admin ports follow --port, 8000 above it."
+)
+"""What keeps two braids on one machine apart."""
 
 
 def broker_environment() -> dict[str, str]:
@@ -136,8 +150,8 @@ def broker_environment() -> dict[str, str]:
 
 
 @contextmanager
-def told_troubles() -> Iterator[None]:
-    """What keeps a broker from starting, as an error for people."""
+def told_troubles(beside: str = "") -> Iterator[None]:
+    """What keeps a broker from starting, as an error for people. `beside` is what runs it beside another one."""
     from braidmq.broker.config.problems import ConfigError
 
     try:
@@ -148,7 +162,12 @@ def told_troubles() -> Iterator[None]:
             ExitCode.USAGE,
         ) from None
     except OSError as error:
-        raise CliError(f"the broker cannot start: {error}", ExitCode.UNAVAILABLE) from None
+        hint = ""
+        if beside and getattr(error, "is_taken", False):
+            hint = f"To run beside another one: {beside}"
+        elif error.errno == errno.EADDRINUSE:
+            hint = "Choose another address with --braid or `braid.listen` in the configuration."
+        raise CliError(f"the broker cannot start: {error}", ExitCode.UNAVAILABLE, hint) from None
 
 
 def serve_braid(read_all: Callable[[], list[Config]], announce: Callable[[list[Site]], None]) -> int:
@@ -172,25 +191,33 @@ def _parse_settings(settings: list[str]) -> dict[str, object]:
 
 def read_sites(
     count: int,
-    load: Callable[[Mapping[str, object]], Config],
+    load: Callable[[Mapping[str, object], Mapping[str, object]], Config],
     overrides: Mapping[str, object],
     settings: Mapping[str, object],
 ) -> list[Config]:
     """The configuration of each site: what was asked for, with ports that count up and a folder of its own."""
-    first = load({**overrides, **settings})
-    admin_port = ADMIN_PORT if first.admin is None else first.admin.port
+    first = load({**overrides, **settings}, {})
+    admin = load({**overrides, **settings}, {"admin.port": _above(first.listeners[0].port, count)}).admin
+    assert admin is not None
     found = []
     for number in range(count):
         own: dict[str, object] = {
             "listeners[0].port": _following(first.listeners[0].port, number),
-            "admin.port": _following(admin_port, number),
+            "admin.port": _following(admin.port, number),
             "data": str(Path(first.data) / f"site{number + 1}"),
             "braid.listen": "127.0.0.1:0",
             "braid.name": f"site{number + 1}",
             "braid.cluster": f"site{number + 1}",
         }
-        found.append(load({**overrides, **settings, **own}))
+        found.append(load({**overrides, **settings, **own}, {}))
     return found
+
+
+def _above(port: int, count: int) -> int:
+    """The first admin port for so many sites; below the clients' ports where there are no higher ones."""
+    if not port:
+        return 0
+    return port + ADMIN_ABOVE if port + ADMIN_ABOVE + count <= 65536 else port - ADMIN_ABOVE
 
 
 def _following(first: int, number: int) -> int:
@@ -206,7 +233,10 @@ def announce_sites_json(sites: list[Site]) -> None:
     output.print_json({"event": "ready", "pid": os.getpid(), "addresses": addresses, "sites": told})
 
 
-def announce_sites(sites: list[Site]) -> None:
+ENDS: Final = "Ctrl-C ends it."
+
+
+def announce_sites(sites: list[Site], ends: str = ENDS) -> None:
     output.say(f"BraidMQ is ready, a braid of {output.counted(len(sites), 'site')}:", "bold green")
     for site in sites:
         output.say(f"  {site.name}  {'  '.join(site.addresses)}", "cyan")
@@ -221,7 +251,7 @@ def announce_sites(sites: list[Site]) -> None:
         output.say("See the braid, and the way of a message:")
         output.say(f"  {program} ring{where}", "bold")
         output.say(f"  {program} trace{where} hello/world", "bold")
-    output.say("Ctrl-C ends it.", "dim")
+    output.say(ends, "dim")
 
 
 def _announce_json(addresses: list[str]) -> None:
@@ -239,7 +269,7 @@ def _announce(addresses: list[str]) -> None:
         output.say("Try it, in two other terminals:")
         output.say(f"  {program} sub{where} 'hello/#'", "bold")
         output.say(f"  {program} pub{where} hello/world 'Hi there'", "bold")
-    output.say("Ctrl-C ends it.", "dim")
+    output.say(ENDS, "dim")
 
 
 def own_name() -> str:

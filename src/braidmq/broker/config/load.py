@@ -14,6 +14,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -34,15 +35,25 @@ _KEY_PART: Final = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
 AnyStruct = TypeVar("AnyStruct", bound=msgspec.Struct)
 
 
-def load(path: str | None, environ: Mapping[str, str], overrides: Mapping[str, object]) -> Config:
+def load(
+    path: str | None,
+    environ: Mapping[str, str],
+    overrides: Mapping[str, object],
+    defaults: Mapping[str, object] = MappingProxyType({}),
+) -> Config:
     """Read the configuration from a file (if any), `BRAIDMQ_…` variables and flags; ConfigError tells all problems.
 
     `overrides` has dotted keys such as "limits.receive_max" or "listeners[0].port"; None means that it was not given.
+    `defaults` has keys of tables ("admin.port"), and what they are where nothing else says so.
     """
     findings = Findings()
     tree = _read(path, findings) if path is not None else {}
     if findings.problems:
         raise ConfigError(findings.problems)
+    for key, value in defaults.items():
+        table, _, name = key.rpartition(".")
+        if isinstance(tree.setdefault(table, {}), dict):
+            tree[table].setdefault(name, value)
     for variable, text in sorted(environ.items()):
         if not variable.startswith(ENVIRONMENT_PREFIX) or _SERVICE_VARIABLE.fullmatch(variable):
             continue

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from braidmq.broker.listening.connect_rate import ConnectRate
 from braidmq.broker.listening.sockets import (
+    LISTENER_PORT,
     ListenError,
     bind_tcp,
     bind_unix,
@@ -166,7 +167,7 @@ class Door:
             self._sockets = [bind_unix(settings.name, settings.path)]
             self._unix_identity = unix_identity(settings.path)
         else:
-            self._sockets = bind_tcp(settings.name, settings.host, settings.port)
+            self._sockets = bind_tcp(settings.name, settings.host, settings.port, LISTENER_PORT)
 
     def close(self) -> None:
         """Accepts nobody any more; those who are inside stay, those still shaking hands do not."""

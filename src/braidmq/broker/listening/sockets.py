@@ -20,14 +20,21 @@ UNIX_SOCKET_MODE = 0o660
 PORT_ATTEMPTS_MAX = 8
 """Free ports that are tried until one is free on all addresses of a host."""
 
+LISTENER_PORT = "--port (of the first listener) or `port` of the listener in the configuration"
+ADMIN_PORT = "--admin-port or `admin.port` in the configuration"
+"""What to change when a port is in use."""
+
+_PORT_TAKEN = "the port is in use; stop the other program, or choose another port"
 _NO_SUCH_FAMILY = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 class ListenError(OSError):
     """A listener could not be opened; the text names it, its address, the cause and what to do."""
 
-    def __init__(self, name: str, address: str, cause: str) -> None:
+    def __init__(self, name: str, address: str, cause: str, *, is_taken: bool = False) -> None:
         super().__init__(f"listener {name!r} cannot listen on {address}: {cause}")
+        self.is_taken = is_taken
+        """Whether another program has the port."""
 
 
 def host_and_port(host: str, port: int) -> str:
@@ -35,8 +42,11 @@ def host_and_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def bind_tcp(name: str, host: str, port: int) -> list[socket.socket]:
-    """Sockets that listen on every address of the host; port 0 takes a free one, the same for all of them."""
+def bind_tcp(name: str, host: str, port: int, change: str) -> list[socket.socket]:
+    """Sockets that listen on every address of the host; port 0 takes a free one, the same for all of them.
+
+    `change` is what is told to choose another port with.
+    """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
@@ -48,7 +58,9 @@ def bind_tcp(name: str, host: str, port: int) -> list[socket.socket]:
         except OSError as error:
             # A port that was free on the first address may be in use on the next: then another one is tried.
             if error.errno != errno.EADDRINUSE or not attempts_left:
-                raise ListenError(name, host_and_port(host, port), _bind_cause(error)) from None
+                is_taken = error.errno == errno.EADDRINUSE
+                cause = f"{_PORT_TAKEN} with {change}" if is_taken else _bind_cause(error)
+                raise ListenError(name, host_and_port(host, port), cause, is_taken=is_taken) from None
     raise AssertionError("unreachable")
 
 
@@ -154,8 +166,6 @@ def _remove_stale(name: str, path: str) -> None:
 def _bind_cause(error: OSError) -> str:
     words = error.strerror or str(error)
     match error.errno:
-        case errno.EADDRINUSE:
-            return "the port is in use; stop the other program or choose another port"
         case errno.EACCES | errno.EPERM:
             return f"{words}; ports below 1024 need privileges, and a socket's folder must be writable"
         case errno.EADDRNOTAVAIL:

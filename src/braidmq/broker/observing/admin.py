@@ -19,7 +19,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 import braidmq
-from braidmq.broker.listening.sockets import bind_tcp, host_and_port
+from braidmq.broker.listening.sockets import ADMIN_PORT, bind_tcp, host_and_port
 from braidmq.broker.observing.notices import Notices, one_line
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class AdminServer:
 
     async def start(self) -> None:
         """Opens the port; a ListenError says why it would not open."""
-        self._sockets = await asyncio.to_thread(bind_tcp, "admin", self._settings.host, self._settings.port)
+        self._sockets = await asyncio.to_thread(bind_tcp, "admin", self._settings.host, self._settings.port, ADMIN_PORT)
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         self._servers = [await loop.create_server(self._on_connection, sock=each) for each in self._sockets]

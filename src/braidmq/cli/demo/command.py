@@ -15,6 +15,8 @@ from braidmq.cli.demo.order import COMPUTE_MAX, LOGGED, PROCESSOR, Order, SiteOr
 from braidmq.cli.demo.showing import Showing
 from braidmq.cli.errors import UsageError
 from braidmq.cli.up import (
+    BESIDE,
+    ENDS,
     SITES_MAX,
     announce_sites,
     announce_sites_json,
@@ -61,7 +63,9 @@ def demo(
     ] = 1883,
     admin_port: Annotated[
         int | None,
-        typer.Option("--admin-port", min=0, max=65535, help="Of the first site, others follow; 9883 if not given."),
+        typer.Option(
+            "--admin-port", min=0, max=65535, help="Of the first site, others follow; 8000 above --port if not given."
+        ),
     ] = None,
     data: Annotated[Path, typer.Option("-d", "--data", help="The folder of the stores and logs.")] = Path("data"),
     brokers: Annotated[int, typer.Option("--brokers", min=1, max=SITES_MAX, metavar="N", help="Sites.")] = 3,
@@ -103,7 +107,10 @@ def demo(
         return read_sites(brokers, partial(load, None, broker_environment()), overrides, settings)
 
     def announce(sites: list[Site]) -> None:
-        (announce_sites_json if json_lines else announce_sites)(sites)
+        if json_lines:
+            announce_sites_json(sites)
+        else:
+            announce_sites(sites, "It ends after the summary, or with Ctrl-C." if once else ENDS)
         admin = read_all()[0].admin
         showing.start(
             Order(
@@ -115,11 +122,12 @@ def demo(
                 str(data),
                 own_name(),
                 json_lines,
+                once,
             )
         )
 
     try:
-        with told_troubles():
+        with told_troubles(BESIDE.format("demo")):
             code = serve_braid(read_all, announce)
     finally:
         result = showing.end()

@@ -25,6 +25,7 @@ from braidmq.cli.demo.order import BUSES_A_SITE, COMPUTE_MAX, NAME, PROCESSOR, R
 from braidmq.cli.demo.spark_half import START_MAX_S, SparkHalf
 from braidmq.cli.demo.summary import Summary, counts_of
 from braidmq.cli.errors import CliError
+from braidmq.cli.up import ENDS
 from braidmq.processors.loading import load_processor
 
 ORDER_BYTES_MAX: Final = 1 << 20
@@ -250,17 +251,16 @@ class Conductor:
 
 
 def _hints(order: Order) -> None:
-    admin = order.sites[0].admin
     topic = topic_of(BUSES_A_SITE)
     output.say("Look further, while the brokers run:")
     for words in (
         f"process list --data {order.data}",
         f"process where {topic} --data {order.data}",
-        f"log read --topic bus/alerts --admin {admin}",
+        f"log read --topic bus/alerts --data {order.data}",
         f"ring --data {order.data}",
     ):
         output.say(f"  {order.program} {words}", "bold")
-    output.say("Ctrl-C ends it.", "dim")
+    output.say(ENDS, "dim")
 
 
 def _read_order(channel: socket.socket) -> Order:
@@ -304,13 +304,15 @@ def main() -> int:
         if ending.wait(GRACE_S):
             return 0
         output.show_error(str(error), getattr(error, "hint", ""))
-        output.note("The demonstration has ended; the brokers go on. Ctrl-C ends them.")
+        if not order.once:
+            output.note("The demonstration has ended; the brokers go on. Ctrl-C ends them.")
         return 1
     if order.json_lines:
         output.print_json(summary.as_json())
     else:
         summary.show()
-        _hints(order)
+        if not order.once:
+            _hints(order)
     return 0 if summary.is_well else 1
 
 

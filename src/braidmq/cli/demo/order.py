@@ -30,7 +30,7 @@ class SiteOrder(msgspec.Struct, frozen=True):
 
 
 class Order(msgspec.Struct, frozen=True):
-    """`no_spark` says why Spark takes no part; empty if it does."""
+    """`no_spark` says why Spark takes no part; empty if it does. After the summary of `once`, the brokers end."""
 
     sites: list[SiteOrder]
     token: str | None
@@ -40,6 +40,7 @@ class Order(msgspec.Struct, frozen=True):
     data: str
     program: str
     json_lines: bool
+    once: bool
 
     @property
     def bus_sites(self) -> list[SiteOrder]:

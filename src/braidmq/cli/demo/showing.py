@@ -45,7 +45,8 @@ class Showing:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", MODULE], stdin=other.fileno(), start_new_session=True
             )
-        own.sendall(msgspec.json.encode(order) + b"\n")
+        with contextlib.suppress(BrokenPipeError):  # a Ctrl-C at this moment ends it before it has its own session
+            own.sendall(msgspec.json.encode(order) + b"\n")
         own.setblocking(False)
         self._socket = own
         asyncio.get_running_loop().add_reader(own, self._on_words, own)
