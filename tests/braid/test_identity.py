@@ -8,7 +8,6 @@ from random import Random
 import msgspec
 import pytest
 
-from braidmq.broker.braid.directory import ENTRY_KEPT_S, Holder
 from braidmq.broker.braid.identity import OWN, Own, own_of
 from braidmq.broker.braid.introducers import PARTED_S
 from braidmq.broker.braid.place import earlier_name
@@ -160,29 +159,6 @@ def test_a_name_that_is_taken_stays_out_until_it_is_free(method: str) -> None:
     sites.run(60)
     assert other.braid.is_in
     assert other.braid.membership.trouble is None
-
-
-def test_the_directory_of_an_earlier_version_has_names(tmp_path: Path) -> None:
-    """While a braid is updated broker by broker, entries say `site7` of who is `site7#…` now."""
-    sites, store = with_session(tmp_path)
-    for site in sites:
-        for client_id, entry in list(site.braid.directory._entries.items()):
-            holder = entry.holder
-            old = Holder(client_id, holder.address, holder.name.partition("#")[0], holder.epoch)
-            site.braid.directory._entries[client_id] = type(entry)(old)
-    sites[7].crash()
-    store.close()
-    sites.add(7, store=SqliteStore(tmp_path / "site7"))
-    sites.run(30)
-    sites.client(0, "pub").publish("tide", b"x", 1)
-    client = sites.client(7, "ada", version=V5, **persistent(V5))
-    assert client.connack is not None
-    assert client.connack.session_present
-    assert payloads(client) == [b"x"]
-    sites.run(2 * ENTRY_KEPT_S)
-    names = {entry.holder.name for site in sites for entry in site.braid.directory._entries.values()}
-    assert sites[7].braid.identity in names
-    assert "site7" not in names
 
 
 class Life:

@@ -329,3 +329,20 @@ def test_deliveries_under_way_are_completed(world: World, version: int, qos: int
     assert (again.type, again.packet_id) == (Type.PUBLISH if qos == 1 else Type.PUBREL, received.packet_id)
     peer.send(ack(Type.PUBACK if qos == 1 else Type.PUBCOMP, received.packet_id))
     peer.expect_open()
+
+
+@pytest.mark.parametrize("version", [V3, V5])
+@pytest.mark.parametrize("kind", ["subscribe", "unsubscribe"])
+def test_more_topic_filters_than_a_session_may_have_are_not_read_to_their_end(kind: str, version: int) -> None:
+    peer = World(limits=Limits(subscriptions_max=3)).client("c", version)
+    filters = [f"t{number}" for number in range(4)]
+    if kind == "subscribe":
+        peer.send(wire.subscribe(1, *((one, 0) for one in filters[:3]), version=version))
+        peer.expect(Type.SUBACK, packet_id=1)
+        packet = wire.subscribe(2, *((one, 0) for one in filters), version=version)
+    else:
+        peer.send(wire.unsubscribe(1, *filters[:3], version=version))
+        peer.expect(Type.UNSUBACK, packet_id=1)
+        packet = wire.unsubscribe(2, *filters, version=version)
+    peer.send(packet)
+    peer.expect_closed(0x97)

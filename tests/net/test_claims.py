@@ -230,8 +230,7 @@ async def test_one_that_has_said_good_bye_is_hardly_looked_for(
 ) -> None:
     """What is sent to it is dropped, and not more than one connection is tried in `backoff_s_max`."""
     caplog.set_level(logging.INFO, "braidmq.net")
-    a, _ = await start_host(bounds=Bounds(backoff_s_max=1000.0, wait_s_max=1000.0), identity="a#1", name="a")
-    b, _ = await start_host()
+    (a, _), (b, _) = await start_host(bounds=Bounds(backoff_s_max=1000.0, wait_s_max=1000.0)), await start_host()
     parted: list[str] = []
     a.watch(lambda _identity, _address: None, parted.append)
     await b.call(a.address, Ping(1), LATER_S)
@@ -246,9 +245,8 @@ async def test_one_that_has_said_good_bye_is_hardly_looked_for(
     await until(lambda: a.counters(b.address).dropped == 50, LATER_S)
     assert port.connections == 0
     await port.close()
-    own = f"a at {a.address}"
-    lines = [one.getMessage() for one in caplog.records if one.getMessage().startswith(own)]
-    assert lines[-2:] == [f"{own} is linked to {b.address}", f"{own}: {b.address} has left"]
+    lines = [one.getMessage() for one in caplog.records if one.getMessage().startswith(a.address)]
+    assert lines[-2:] == [f"{a.address} is linked to {b.address}", f"{a.address}: {b.address} has left"]
     again, told = await start_host(b.address)
     assert await again.call(a.address, Ping(1), LATER_S) == Pong(2)
     a.send(b.address, Note("welcome"))
@@ -256,7 +254,7 @@ async def test_one_that_has_said_good_bye_is_hardly_looked_for(
 
 
 async def test_one_that_has_said_good_bye_is_found_by_who_hears_of_it_anew(start_host: StartHost) -> None:
-    (a, _), (b, _) = await start_host(bounds=BRISK, identity="a#1", name="a"), await start_host()
+    (a, _), (b, _) = await start_host(bounds=BRISK), await start_host()
     await b.call(a.address, Ping(1), LATER_S)
     b.say_farewell()
     await b.stop()

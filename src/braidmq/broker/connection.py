@@ -220,7 +220,8 @@ class Connection(Flow):
         return self.state is not State.CLOSED and self.state is not State.AUTHENTICATING
 
     def _decode(self, header: int, body: bytes) -> p.Packet:
-        return decode(header, body, self.version, self.broker.limits.user_properties_max)
+        limits = self.broker.limits
+        return decode(header, body, self.version, limits.user_properties_max, limits.subscriptions_max)
 
     def _on_connect(self, header: int, body: bytes) -> None:
         if header >> 4 != CONNECT:

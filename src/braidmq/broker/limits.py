@@ -34,7 +34,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """User properties in one packet, and in a will; one with more ends the connection (MQTT 5 reason 0x97)."""
     topic_levels_max: Count = 128
     subscriptions_max: Count = 10_000
-    """Subscriptions a session."""
+    """Subscriptions a session; a packet with more topic filters ends the connection (MQTT 5 reason 0x97)."""
     subscription_bytes_max: Count = 16 * 1024 * 1024
     """What the filters of a session may take up: their text, and 200 bytes a level."""
     subscription_ids: bool = True

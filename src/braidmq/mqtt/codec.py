@@ -7,7 +7,7 @@ What needs more than the packet (is this alias known? may this client do that?) 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Final, TypeVar
 
 from braidmq.mqtt import packets as p
@@ -41,10 +41,13 @@ from braidmq.mqtt.wire import VARINT_MAX, Reader, binary, string, varint
 _FLAGS: Final = {PUBREL: 2, SUBSCRIBE: 2, UNSUBSCRIBE: 2}
 
 
-def decode(header: int, body: bytes, version: int, user_properties_max: int = VARINT_MAX) -> p.Packet:
+def decode(
+    header: int, body: bytes, version: int, user_properties_max: int = VARINT_MAX, filters_max: int = VARINT_MAX
+) -> p.Packet:
     """The packet with this first byte and this body, on a connection of this version (a CONNECT brings its own).
 
-    One with more user properties is refused as soon as they are too many (0x97), so that it costs no more than others.
+    One with more user properties, or more topic filters, is refused as soon as they are too many (0x97), so that it
+    costs no more than others.
     """
     kind = header >> 4
     if kind != PUBLISH and header & 0x0F != _FLAGS.get(kind, 0):
@@ -54,7 +57,7 @@ def decode(header: int, body: bytes, version: int, user_properties_max: int = VA
         raise malformed("packet type 0 is reserved")
     if kind == AUTH and version < p.V5:
         raise malformed("packet type 15 is reserved")
-    return reader(header, Reader(body, repeats_max=user_properties_max), version)
+    return reader(header, Reader(body, repeats_max=user_properties_max, filters_max=filters_max), version)
 
 
 def encode(packet: p.Packet, version: int) -> bytes:
@@ -222,13 +225,19 @@ def _ack_writer(kind: int) -> Callable[[p.Puback | p.Pubrec | p.Pubrel | p.Pubco
 def _read_subscribe(_header: int, r: Reader, version: int) -> p.Subscribe:
     packet_id = _read_packet_id(r)
     properties = read_properties(r, SUBSCRIBE) if version == p.V5 else Properties()
-    subscriptions = []
+    subscriptions: list[p.Subscription] = []
     while r.left:
+        _check_count(subscriptions, r)
         topic_filter = r.string()
         subscriptions.append(_subscription(topic_filter, r.u8(), version))
     if not subscriptions:
         raise violation("a SUBSCRIBE without a topic filter")  # [MQTT-3.8.3-2]
     return p.Subscribe(packet_id, subscriptions, properties)
+
+
+def _check_count(filters: Sized, r: Reader) -> None:
+    if len(filters) >= r.filters_max:
+        raise PacketError(Reason.QUOTA_EXCEEDED, f"more than {r.filters_max} topic filters in one packet")
 
 
 def _subscription(topic_filter: str, options: int, version: int) -> p.Subscription:
@@ -276,8 +285,9 @@ def _write_suback(s: p.Suback, version: int) -> tuple[int, bytes]:
 def _read_unsubscribe(_header: int, r: Reader, version: int) -> p.Unsubscribe:
     packet_id = _read_packet_id(r)
     properties = read_properties(r, UNSUBSCRIBE) if version == p.V5 else Properties()
-    filters = []
+    filters: list[str] = []
     while r.left:
+        _check_count(filters, r)
         filters.append(r.string())
     if not filters:
         raise violation("an UNSUBSCRIBE without a topic filter")  # [MQTT-3.10.3-2]

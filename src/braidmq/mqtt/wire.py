@@ -68,16 +68,25 @@ def string(text: str) -> bytes:
 class Reader:
     """Takes data types off a packet's body, one after the other, and refuses to read past its end.
 
-    `repeats_max` is how often a property may stand in one block that may stand there more than once.
+    `repeats_max` is how often a property may stand in one block that may stand there more than once, `filters_max` how
+    many topic filters may be in the packet.
     """
 
-    __slots__ = ("data", "end", "pos", "repeats_max")
+    __slots__ = ("data", "end", "filters_max", "pos", "repeats_max")
 
-    def __init__(self, data: bytes, pos: int = 0, end: int | None = None, repeats_max: int = VARINT_MAX) -> None:
+    def __init__(
+        self,
+        data: bytes,
+        pos: int = 0,
+        end: int | None = None,
+        repeats_max: int = VARINT_MAX,
+        filters_max: int = VARINT_MAX,
+    ) -> None:
         self.data = data
         self.pos = pos
         self.end = len(data) if end is None else end
         self.repeats_max = repeats_max
+        self.filters_max = filters_max
 
     def _advance(self, count: int) -> int:
         pos = self.pos

@@ -116,10 +116,9 @@ class NetHost:
         await self._links.stop()
 
     def say_farewell(self) -> None:
-        """Tells all that are linked that this host is about to stop; earlier versions, who have no identity, not."""
-        for peer in self._links.peers():
-            if peer.link is not None and peer.greeting is not None and peer.greeting.identity:
-                self.send(peer.address, Farewell())
+        """Tells all that are linked that this host is about to stop."""
+        for peer in self.linked:
+            self.send(peer, Farewell())
 
     def _on_farewell(self, sender: Address, _told: Farewell) -> None:
         peer = self._links.peer(sender)

@@ -276,10 +276,6 @@ class Braid:
         while under_way and not is_enough():
             await self.host.sleep(POLL_S)
 
-    def is_own(self, identity: str) -> bool:
-        """Whether an entry of the directory is about this broker; earlier versions wrote the name there."""
-        return identity in (self.identity, self.name)
-
     # From time to time
 
     async def _keep_comparing(self) -> None:

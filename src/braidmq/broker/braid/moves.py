@@ -230,14 +230,14 @@ class Moves:
                 self.strays.shelve(client_id)
             return
         arrival.epoch = self.epochs[client_id] = claimed.epoch
-        if claimed.before is None or self._braid.is_own(claimed.before.name):
+        if claimed.before is None or claimed.before.name == self._name:
             self.strays.take_back(client_id)
             return
         self.came_from.pop(client_id, None)
         answer = await self._bring(arrival, claimed.before)
         earlier = claimed.earlier
         if answer in (None, Answer.UNKNOWN) and earlier is not None and earlier.name != claimed.before.name:
-            if not self._braid.is_own(earlier.name):
+            if earlier.name != self._name:
                 answer = await self._bring(arrival, earlier)
             elif answer is Answer.UNKNOWN:
                 self.strays.take_back(client_id)
@@ -267,7 +267,7 @@ class Moves:
 
     async def is_kept(self, holder: Holder, user: str) -> bool | None:
         """Whether a broker keeps a session from this user, since it is another one's; None if it does not answer."""
-        if self._braid.is_own(holder.name):
+        if holder.name == self._name:
             return self.departures.keeps_from(holder.client_id, user)
         answer = await self.ask(holder.address, AskKept(holder.client_id, user), MOVE_WAIT_S)
         return answer.is_kept if isinstance(answer, IsKept) else None

@@ -161,7 +161,7 @@ class Strays(Service):
             return
         for holder in others:
             self._compare(holder, clients[holder.client_id])
-        elsewhere = {holder.client_id for holder in others if not self._braid.is_own(holder.name)}
+        elsewhere = {holder.client_id for holder in others if holder.name != self._braid.identity}
         for client_id in [one for one in self._aside if one in clients and one not in elsewhere]:
             self.take_back(client_id)
 
@@ -170,7 +170,7 @@ class Strays(Service):
         client_id, epoch, owner = client
         if client_id in self._moves.arriving or self._moves.epochs.get(client_id, UNKNOWN_EPOCH) != epoch:
             return
-        if self._braid.is_own(holder.name):
+        if holder.name == self._braid.identity:
             self._moves.epochs[client_id] = max(epoch, holder.epoch)
         elif holder.is_contested(self._braid.identity, owner):
             if holder.epoch <= epoch:
