@@ -13,7 +13,7 @@ from braidmq.net.faults import LinkError
 from braidmq.net.frames import LENGTH_BYTES, Codec, Tell
 from braidmq.overlay.membership import DIGITS_MAX, is_member, list_of, shared_digits
 from braidmq.overlay.peers import Peer
-from braidmq.overlay.range_messages import PROVEN, Covered, Deliver, Errand, Plan, Retrying
+from braidmq.overlay.range_messages import PROVEN, Covered, Deliver, Errand, Plan, Probe, Retrying
 from braidmq.overlay.ranges import Outcome, RangeDelivery
 from braidmq.overlay.segments import KeyRange
 from braidmq.overlay.skip_graph import SkipGraph
@@ -175,6 +175,16 @@ def test_a_list_that_cannot_be_is_refused(ring: int) -> None:
             codec.decode(codec.frame(Tell(1, message))[LENGTH_BYTES:])
     told: Tell[Message] = Tell(1, Deliver("h:1", 5, 0, (WHOLE,), 1, b"", Plan(), (), (), Errand(7, ((peer, 3),), (1,))))
     assert codec.decode(codec.frame(told)[LENGTH_BYTES:]) == [told]
+
+
+def test_an_errand_to_no_range_is_none() -> None:
+    post = Post("skip_graph", {0: [b"0"], 1: [b"1"]})
+    post.sim.hosts[0].send(1, Deliver(0, 1, 0, (), 1, b"", Plan(), (), (), Errand(0)))
+    post.sim.hosts[0].send(1, Probe(0, 1, 0, (), 1, (), (), True))
+    post.sim.run(1.0)
+    assert post.receipts == {1: 1}
+    assert not post.got
+    assert post.send(0, b"0", b"2", Cut.MRF) == [b"0", b"1"]
 
 
 def test_digits_that_a_vector_shares_with_a_list() -> None:

@@ -327,7 +327,7 @@ class RangeDelivery(Service):
     def _pass_probe_on(self, probe: Probe) -> None:
         view, now = self.overlay.view, self.host.now()
         avoid = tuple(dict.fromkeys((*probe.avoid, *self._gone(probe))))[-AVOID_MAX:]
-        if probe.only_head:
+        if probe.only_head and probe.ranges:
             self._see_to_head(msgspec.structs.replace(probe, avoid=avoid))
             return
         covered: list[KeyRange] = []
@@ -371,7 +371,7 @@ class RangeDelivery(Service):
     def _spread(self, message: Deliver, parent: Address, avoid: tuple[Key, ...]) -> None:
         """Does what is for this host's own nodes, and hands the rest to those that are nearer to it."""
         new = message.ranges if avoid else self._unseen(message)
-        if message.errand is not None and self.overlay.view.vector is not None:
+        if message.errand is not None and message.ranges and self.overlay.view.vector is not None:
             self._run_errand(message, message.errand, self.overlay.view.vector, () if avoid else new, parent, avoid)
             return
         if not new:
