@@ -17,7 +17,7 @@ from braidmq.overlay.segments import KeyRange
 EFFECT_S = 5.0
 """How long a new subscriber makes sure of either; what is not known to others by then, they find out by themselves."""
 
-POLL_S = 0.01
+POLL_S = 0.002
 CALL_TIMEOUT_S = 1.0
 
 

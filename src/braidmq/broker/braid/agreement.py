@@ -33,7 +33,7 @@ AGAIN_S, AGAIN_S_MAX = 0.02, 0.2
 AGREED_S = SHAPE_KEPT_S / 2
 """How long an agreement is taken for granted: no broker forgets a shape sooner."""
 
-POLL_S = 0.01
+POLL_S = 0.002
 YES, NO = b"1", b"0"
 
 
