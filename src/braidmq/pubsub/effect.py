@@ -52,7 +52,7 @@ class Effect(Service):
             try:
                 told = await self._host.call(own.right.address, asked, CALL_TIMEOUT_S)
             except CallError:
-                continue
+                told = None
             if isinstance(told, TellBehind) and told.is_known:
                 return
             await self._host.sleep(POLL_S)

@@ -271,8 +271,11 @@ class Locality(Service):
         if own is None:
             return
         if note != EFFECTIVE + self.cluster.encode():
-            root = self.cluster.split("/")[0]
-            told = (segment(topic, Role.PUBLISHER), segment(topic, Role.SUBSCRIBER, root))
+            publishers = segment(topic, Role.PUBLISHER)
+            tree = segment(topic, Role.SUBSCRIBER, self.cluster.split("/")[0])
+            told = [publishers] if publishers[0] <= own.left.key < key else []
+            if any(tree[0] <= beside.key < tree[1] and beside.key != key for beside in (own.left, own.right)):
+                told.append(tree)
             if not await self._effect.tell(SUBSCRIBED + msgspec.msgpack.encode(own.me), *told):
                 return
         if key in self._subscribed:

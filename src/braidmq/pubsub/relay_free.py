@@ -265,12 +265,14 @@ class RelayFree(Service):
             self._keep_comparing()
 
     async def _take_effect(self, topic: str, key: Key, note: bytes) -> None:
-        """Returns when all whom it takes know of a subscriber that has just been inserted; its left neighbour says who.
+        """Returns when all whom it takes know of a subscriber that has just been inserted.
 
-        If that is nobody of the topic, there were no publishers then, and who comes later sees the subscriber.
+        If nobody of the topic is on its left, there are no publishers: who comes later sees the subscriber.
         """
         await self._effect.wait_for_right(key, segment(topic, Role.SUBSCRIBER))
-        if note not in (b"", EFFECTIVE) and not await self._effect.tell(RESUME, segment(topic, Role.PUBLISHER)):
+        own, publishers = self.overlay.view.own.get(key), segment(topic, Role.PUBLISHER)
+        is_alone = own is None or not publishers[0] <= own.left.key < key
+        if not is_alone and note != EFFECTIVE and not await self._effect.tell(RESUME, publishers):
             return
         if key in self._standing:
             self._effective[key] = None

@@ -7,7 +7,7 @@ missed, it learns from the other. That is also how a broker that enters finds ou
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,6 +16,7 @@ from braidmq.broker.braid.clusters import Seen
 from braidmq.broker.braid.shapes import Shape
 from braidmq.host import Address, CallError, Message, Reply, Service, handles
 from braidmq.pubsub.method import Publication as Arrival
+from braidmq.pubsub.method import ignore
 
 if TYPE_CHECKING:
     from braidmq.broker.braid.braid import Braid
@@ -143,20 +144,17 @@ class Comparing(Service):
         if self._broker.store.dirty:
             self._broker.ring()
 
-    def announce(
-        self, shapes: list[Shape], done: Callable[[], None] = lambda: None, clusters: tuple[Seen, ...] = ()
-    ) -> None:
+    def announce(self, shapes: list[Shape], clusters: tuple[Seen, ...] = ()) -> None:
         """Tells all brokers of shapes that are used here, and of a cluster."""
         shapes = list(dict.fromkeys(shapes))
         self.learn(shapes)
         body = _encode(Announcement(tuple(shapes), clusters))
         if not (shapes or clusters) or not self._braid.is_in:
-            done()
-        elif self._braid.proven is not None:
-            self._braid.proven.publish_surely(HOME, body, ANNOUNCE_S, lambda _outcome: done())
+            return
+        if self._braid.proven is not None:
+            self._braid.proven.publish_surely(HOME, body, ANNOUNCE_S, ignore)
         else:
             self._braid.method.publish(HOME, body)
-            done()
 
     def on_announcement(self, arrival: Arrival) -> None:
         try:

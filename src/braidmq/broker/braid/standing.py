@@ -76,7 +76,7 @@ class Standing:
             self._crew.do(partial(self._end, topic_filter))
 
     async def _begin(self, topic_filter: str) -> None:
-        if topic_filter in self._filters:  # it may have lost its last subscription meanwhile
+        if topic_filter in self._filters and not self._braid.is_leaving:  # it may have lost its last subscription
             await self._braid.method.subscribe(topic_filter)
         self._settling.pop(topic_filter, None)
         for waiting in list(self._waiting):
