@@ -21,7 +21,7 @@ from braidmq.sim.trial import Figures, Rough, Trial, TrialError, play
 PARAMETERS: Final[dict[str, type]] = {
     name: next(kind for kind in (get_args(hint) if isinstance(hint, UnionType) else (hint,)) if kind is not NoneType)
     for name, hint in get_type_hints(Trial).items()
-    if name != "trace"
+    if name not in ("trace", "ideal")  # whether tables are ideal is in `learn_s`
 }
 FIGURES: Final[dict[str, type]] = {name: kind for name, kind in get_type_hints(Figures).items() if name != "rough"}
 ROUGH: Final[dict[str, type]] = {f"rough_{name}": kind for name, kind in get_type_hints(Rough).items()}
