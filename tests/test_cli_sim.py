@@ -16,9 +16,9 @@ import pytest
 
 from braidmq.pubsub.method import Method
 from braidmq.sim.engine import Simulator
+from braidmq.sim.figures import OF_THE_MACHINE
 from braidmq.sim.methods import KINDS, Options, Ordered
 from braidmq.sim.patterns import Cast
-from braidmq.sim.trial import OF_THE_MACHINE
 from tests.test_cli import TIMEOUT_S, in_process
 
 COMMAND = [sys.executable, "-m", "braidmq", "sim"]

@@ -17,12 +17,13 @@ from braidmq.sim.checkers_pubsub import (
     suspended_only_without_subscribers,
 )
 from braidmq.sim.engine import Simulator
+from braidmq.sim.figures import OF_THE_MACHINE, Figures
 from braidmq.sim.meter import BODY_BYTES, Complaints, Meter, Tally, number_of
 from braidmq.sim.methods import KINDS, Options
 from braidmq.sim.network import Constant, Faults, FaultsError
 from braidmq.sim.patterns import parse
 from braidmq.sim.stage import Stage
-from braidmq.sim.trial import OF_THE_MACHINE, Figures, Report, Trial, TrialError, play
+from braidmq.sim.trial import Report, Trial, TrialError, play
 
 KNOWING = [name for name, kind in KINDS.items() if kind.knows_demand]
 ROUGH = "loss=0.02,dup=0.02,reorder=0.05,partition=20-40,churn=1"

@@ -2,16 +2,13 @@
 
     play(Trial(method="relayfree", pattern="delta", nodes=1000, seed=1)).figures.hops_mean
 
-Two runs of the same trial give the same figures, but for those that are of the machine (`OF_THE_MACHINE`).
+Two runs of the same trial give the same figures, but for those that are of the machine (`figures.OF_THE_MACHINE`).
 """
 
 from __future__ import annotations
 
 import gc
-import resource
-import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
@@ -27,6 +24,7 @@ from braidmq.overlay.splitting import Cut
 from braidmq.overlay.suzaku import Suzaku
 from braidmq.sim import lookups, rough
 from braidmq.sim.engine import GC_THRESHOLD, Simulator
+from braidmq.sim.figures import Figures, Rough, quantile, resident_mib
 from braidmq.sim.large_pages import use_large_pages
 from braidmq.sim.meter import Complaints, Tally, publication_of
 from braidmq.sim.methods import KINDS, Kind, Learning, Options, Ordered
@@ -87,55 +85,6 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     clusters: int | None = None
     publications: int | None = None
     trace: bool = False
-
-
-class Rough(msgspec.Struct, frozen=True):
-    """What became of publications while the network had a rough time. None of it is promised."""
-
-    publications: int
-    expected: int
-    deliveries: int
-    duplicates: int
-
-
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured."""
-
-    publications: int
-    publications_of: int
-    """How many there would be if every publisher published once."""
-    suspended: int
-    deliveries: int
-    missed: int
-    duplicates: int
-    bothered: int
-    hops_mean: float
-    hops_p50: int
-    hops_p99: int
-    hops_max: int
-    messages: int
-    messages_without_subscribers: int
-    crossings: int
-    forwards_max: int
-    children_max: int
-    bytes: int
-    delay_mean_s: float
-    delay_max_s: float
-    virtual_s: float
-    build_messages: int
-    """All that arrived until the network was there, as far as it was not laid out."""
-    simulated_messages: int
-    """All that arrived during the run, also those that belong to no publication."""
-    simulated_messages_per_s: float
-    build_s: float
-    run_s: float
-    wall_s: float
-    rss_mib: float
-    rough: Rough | None = None
-
-
-OF_THE_MACHINE: Final = ("simulated_messages_per_s", "build_s", "run_s", "wall_s", "rss_mib")
-"""Figures that differ from run to run: seconds are of CPU time but for `wall_s`."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -426,8 +375,8 @@ def _figures(it: Play, wall_s: float) -> Figures:
         duplicates=tally.duplicates,
         bothered=tally.bothered,
         hops_mean=sum(count * times for count, times in hops.items()) / heard if heard else 0.0,
-        hops_p50=_quantile(hops, 0.5),
-        hops_p99=_quantile(hops, 0.99),
+        hops_p50=quantile(hops, 0.5),
+        hops_p99=quantile(hops, 0.99),
         hops_max=max(hops, default=0),
         messages=tally.messages,
         messages_without_subscribers=tally.messages_without_subscribers,
@@ -444,26 +393,6 @@ def _figures(it: Play, wall_s: float) -> Figures:
         build_s=it.build_s,
         run_s=it.run_s,
         wall_s=wall_s,
-        rss_mib=_resident_mib(),
+        rss_mib=resident_mib(),
         rough=it.rough,
     )
-
-
-def _quantile(counts: Counter[int], share: float) -> int:
-    """The least number that so large a share does not exceed."""
-    left = share * sum(counts.values())
-    for number in sorted(counts):
-        left -= counts[number]
-        if left <= 0:
-            return number
-    return 0
-
-
-def _resident_mib() -> float:
-    """The memory of this process: now if the system tells, else the most that it has had."""
-    try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * resource.getpagesize() / 2**20
-    except OSError:
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return most / (2**20 if sys.platform == "darwin" else 2**10)
