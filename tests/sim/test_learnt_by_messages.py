@@ -125,6 +125,12 @@ def test_publishers_that_nobody_wants_were_told_so(method: str) -> None:
     assert "3 topics without subscribers had one for a while before the trial, by messages" in report.notes
 
 
+def test_fingers_that_led_to_visitors_are_learnt_again() -> None:
+    report = trial("locality", "1x0x150", network="wan", clusters=3)
+    assert report.complaints == []
+    assert report.figures.suspended == 150
+
+
 @pytest.mark.parametrize("method", [name for name, kind in KINDS.items() if kind.knows_demand])
 def test_so_were_those_of_a_network_that_grew(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told: dict[tuple[int, str], list[bool]] = {}

@@ -8,7 +8,7 @@ network that grows: it subscribes and advertises by messages, as on a real netwo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Final, Protocol
@@ -117,6 +117,18 @@ class Kind(Protocol):
     def is_in(self, method: Method) -> bool:
         """Whether a started broker can introduce others."""
         ...
+
+
+def learn_fingers(methods: Iterable[Method]) -> None:
+    """Where the overlay is Suzaku, all nodes ask for their fingers now, as they do level by level over many minutes.
+
+    In a laid-out network they do not do so by themselves.
+    """
+    for method in methods:
+        overlay = getattr(method, "overlay", None)
+        if isinstance(overlay, Suzaku):
+            for node in overlay.nodes.values():
+                overlay.host.spawn(node.learn_all(overlay.both_ways))
 
 
 LayOutOverlay = Callable[

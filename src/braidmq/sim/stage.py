@@ -18,7 +18,7 @@ from braidmq.pubsub.method import Method, ignore
 from braidmq.sim.checkers_pubsub import suspended_only_without_subscribers
 from braidmq.sim.engine import Simulator
 from braidmq.sim.meter import Complaints, Meter, Tally
-from braidmq.sim.methods import ASK_EVERY_S, Kind, Options
+from braidmq.sim.methods import ASK_EVERY_S, Kind, Options, learn_fingers
 from braidmq.sim.patterns import Cast
 
 START_EVERY_S = 0.1
@@ -136,6 +136,7 @@ class Stage:
         for visitor in visitors:
             self._retire(visitor, partial(there.pop, visitor))
         self._wait_until(lambda: not there)
+        learn_fingers(self.methods.values())
         self.sim.run(self.sim.now + self.kind.demand_s)
         return len(visited), len(deserted), wrong + [f"broker {visitor} cannot unsubscribe" for visitor in there]
 
