@@ -9,18 +9,15 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-import re
 import socket
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 import braidmq
 from braidmq.broker.listening.sockets import bind_tcp, host_and_port
-from braidmq.broker.observing.notices import Notices, one_line
 
 if TYPE_CHECKING:
     from braidmq.broker.config.settings import Admin
@@ -49,38 +46,6 @@ Check = Callable[[], str | None]
 """Says why something is not ready, or None if it is."""
 
 _log = logging.getLogger("braidmq.admin")
-_QUOTATION: Final = re.compile(r"""(?::?\s(?:bytearray\()?b?['"])|:?\n""")
-"""Where aiohttp's words end and those of the request begin: in quotation marks, or on a line of their own."""
-
-
-class RequestLog(logging.LoggerAdapter[logging.Logger]):
-    """aiohttp's own log. A request that is no HTTP is its sender's mistake: worth one line, and no traceback."""
-
-    def __init__(self) -> None:
-        super().__init__(_log, {})
-        self._notices = Notices(_log, _now, _at)
-
-    def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
-        error = kwargs.get("exc_info")
-        if isinstance(error, HttpProcessingError | web.RequestPayloadError):
-            self.malformed(str(args[0]) if args else None, error)
-        else:
-            super().log(level, msg, *args, **kwargs)
-
-    def malformed(self, remote: str | None, error: Exception) -> None:
-        """Says what aiohttp does, without the bytes that it quotes: the token may be among them."""
-        text = error.message if isinstance(error, HttpProcessingError) else str(error)
-        problem = _QUOTATION.split(text, maxsplit=1)[0].strip()
-        place = remote or "somewhere"
-        self._notices.say(place, f"a request from {place}", "it is malformed: %s", one_line(problem))
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-def _at(when: float, action: Callable[[], None]) -> asyncio.TimerHandle:
-    return asyncio.get_running_loop().call_at(when, action)
 
 
 class Routes(Protocol):
@@ -104,7 +69,6 @@ class AdminServer:
         self._checks = checks
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
-        self._request_log = RequestLog()
         app = web.Application(middlewares=[self._guard], client_max_size=1024)
         app.router.add_get("/", self._on_index)
         app.router.add_get("/metrics", self._on_metrics)
@@ -115,8 +79,7 @@ class AdminServer:
         self._runner = web.AppRunner(
             app,
             access_log=None,
-            logger=self._request_log,
-            auto_decompress=False,  # nobody sends such bodies but those who mean harm
+            logger=_log,
             keepalive_timeout=IDLE_TIMEOUT_S,
             lingering_time=STOP_TIMEOUT_S,
             shutdown_timeout=STOP_TIMEOUT_S,
@@ -159,13 +122,7 @@ class AdminServer:
                     text="This needs the header 'Authorization: Bearer <token>' with the token of [admin].\n",
                     headers={"WWW-Authenticate": 'Bearer realm="braidmq"'},
                 )
-        try:
-            return await handler(request)
-        except (web.RequestPayloadError, ConnectionResetError) as error:
-            if isinstance(error, ConnectionResetError) and request.transport is not None:
-                raise  # not this client's connection
-            self._request_log.malformed(request.remote, error)
-            return web.Response(status=400, text="The body of the request cannot be read.\n")
+        return await handler(request)
 
     async def _on_index(self, request: web.Request) -> web.Response:
         return web.Response(text=INDEX)
