@@ -16,9 +16,9 @@ import pytest
 
 from braidmq.pubsub.method import Method
 from braidmq.sim.engine import Simulator
+from braidmq.sim.figures import OF_THE_MACHINE
 from braidmq.sim.methods import KINDS, Options, Ordered
 from braidmq.sim.patterns import Cast
-from braidmq.sim.trial import OF_THE_MACHINE
 from tests.test_cli import TIMEOUT_S, in_process
 
 COMMAND = [sys.executable, "-m", "braidmq", "sim"]
@@ -87,7 +87,8 @@ def test_the_table_is_for_people_and_progress_for_terminals() -> None:
     done = sim("--nodes", 57)
     for words in ("hops, mean", "p50", "p99", "messages", "forwards", "children", "bytes", "virtual time", "memory"):
         assert words in done.stdout
-    assert "57 nodes are no multiple of 10: 50 are used" in done.stdout
+    assert "57 nodes" in done.stdout
+    assert "7 nodes take no part: each subscribes to a topic of its own" in done.stdout
     assert done.stderr == ""
     terminal, child = pty.openpty()
     process = subprocess.Popen([*COMMAND, "--nodes", "2000", "--json"], stdout=subprocess.PIPE, stderr=child)
@@ -110,6 +111,15 @@ def test_a_picture_is_written(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert picture.read_text().startswith("<svg")
     assert str(picture) in done.stderr
+
+
+@pytest.mark.parametrize("name", ["delivery.png", "delivery", "delivery.svg.gz"])
+def test_a_picture_under_another_ending_is_refused_before_the_trial(tmp_path: Path, name: str) -> None:
+    done = sim("--nodes", 20, "--trace", tmp_path / name)
+    assert done.returncode == 2
+    assert "pictures are SVG" in done.stderr
+    assert ".svg" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,9 @@ import pytest
 from braidmq.pipeline.errors import PipelineError
 from braidmq.pipeline.player import played, player
 from braidmq.pipeline.trials import SCHEMA, TrialTable, on_connect, on_spark, play_all, play_here, table_of
+from braidmq.sim.figures import OF_THE_MACHINE
 from braidmq.sim.rows import name_of, row_of, trial_of
-from braidmq.sim.trial import OF_THE_MACHINE, Trial
+from braidmq.sim.trial import Trial
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -34,10 +34,14 @@ def test_greek_letters_are_names_too() -> None:
     assert parse("ζ") == parse("zeta")
 
 
-def test_nodes_that_do_not_divide_are_cut_and_that_is_said() -> None:
-    cast = deal("delta", 1009)
-    assert cast.brokers == 1000
-    assert "1,000 are used" in cast.note
+@pytest.mark.parametrize(("nodes", "words"), [(64, "4 nodes take no part"), (61, "1 node takes no part")])
+def test_nodes_that_are_left_over_are_there_and_that_is_said(nodes: int, words: str) -> None:
+    cast = deal("delta", nodes)
+    assert cast.brokers == nodes
+    assert [len(topic.publishers) for topic in cast.topics] == [1] * 6 + [0] * (nodes - 60)
+    assert topics_of_brokers(cast) == dict.fromkeys(range(nodes), 1)
+    assert len(cast.publications()) == 6
+    assert words in cast.note
 
 
 def test_explicit_numbers_leave_the_others_a_topic_of_their_own() -> None:
@@ -56,10 +60,11 @@ def test_explicit_numbers_with_few_nodes_share_them_evenly() -> None:
         assert len(set(members)) == len(members)
 
 
-def test_without_subscribers_nothing_is_wanted() -> None:
+def test_without_subscribers_everybody_publishes() -> None:
     cast = deal("1x0x100")
     assert cast.brokers == 100
-    assert [adverts for adverts in cast.adverts() if adverts != [(adverts[0][0], False)]] == []
+    assert sorted(cast.adverts()) == [[topic.name] for topic in cast.topics]
+    assert cast.subscriptions() == [[]] * 100
 
 
 def test_one_topic_is_measured_among_others_of_all_sizes() -> None:

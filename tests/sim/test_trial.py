@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,12 +17,13 @@ from braidmq.sim.checkers_pubsub import (
     suspended_only_without_subscribers,
 )
 from braidmq.sim.engine import Simulator
+from braidmq.sim.figures import OF_THE_MACHINE, Figures
 from braidmq.sim.meter import BODY_BYTES, Complaints, Meter, Tally, number_of
 from braidmq.sim.methods import KINDS, Options
 from braidmq.sim.network import Constant, Faults, FaultsError
 from braidmq.sim.patterns import parse
 from braidmq.sim.stage import Stage
-from braidmq.sim.trial import OF_THE_MACHINE, Figures, Report, Trial, TrialError, play
+from braidmq.sim.trial import Report, Trial, TrialError, play
 
 KNOWING = [name for name, kind in KINDS.items() if kind.knows_demand]
 ROUGH = "loss=0.02,dup=0.02,reorder=0.05,partition=20-40,churn=1"
@@ -60,7 +63,7 @@ def test_what_nobody_wants_is_not_sent_if_the_method_knows(method: str) -> None:
     assert report.complaints == []
     assert (figures.publications, figures.deliveries) == (40, 0)
     if method in KNOWING:
-        assert (figures.suspended, figures.messages, figures.simulated_messages) == (40, 0, 0)
+        assert (figures.suspended, figures.messages) == (40, 0)
     else:
         assert figures.suspended == 0
         assert figures.messages == figures.messages_without_subscribers > 0
@@ -82,7 +85,8 @@ def test_a_large_enough_table_reaches_everybody_in_one_hop() -> None:
 
 
 def test_tables_that_are_learnt_come_close_to_those_that_are_laid_out() -> None:
-    plain, learnt, laid_out = (trial("adaptive", "subs60", 300, learn_s=learn_s).figures for learn_s in (0, 20, None))
+    plain, learnt = (trial("adaptive", "subs60", 300, learn_s=learn_s).figures for learn_s in (0, 20))
+    laid_out = trial("adaptive", "subs60", 300, ideal=True).figures
     assert plain.hops_mean > 2 * laid_out.hops_mean
     assert learnt.hops_mean < 1.2 * laid_out.hops_mean
     assert learnt.build_messages > 1000
@@ -135,6 +139,34 @@ def test_demand_is_right_after_a_rough_time() -> None:
     assert report.complaints == []
 
 
+def test_after_a_rough_time_the_measured_topic_is_measured_and_all_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    published: list[set[str]] = []
+    publish_all = Stage.publish_all
+
+    def note(stage: Stage, publications: Sequence[tuple[str, int]], *more: Any) -> None:
+        published.append({topic for topic, _ in publications})
+        publish_all(stage, publications, *more)
+
+    monkeypatch.setattr(Stage, "publish_all", note)
+    report = trial("relayfree", "subs10", 30, faults="loss=0.02")
+    assert report.complaints == []
+    assert (report.figures.publications, report.figures.publications_of) == (1, 1)
+    assert (report.figures.deliveries, report.figures.messages) == (10, 10)
+    measured, others = published
+    assert len(measured) == 1
+    assert len(others) > 1
+    assert not measured & others
+
+
+def test_a_rough_time_may_leave_nothing_to_measure() -> None:
+    report = trial("relayfree", "subs10", 30, faults="churn=1", seed=1)
+    assert report.complaints == []
+    assert (report.figures.publications, report.figures.publications_of) == (0, 0)
+    assert any("nobody is left" in note for note in report.notes)
+    with pytest.raises(TrialError, match="nothing to draw: nobody is left"):
+        trial("relayfree", "subs10", 30, faults="churn=1", seed=1, trace=True)
+
+
 def test_a_laid_out_network_has_faults_without_churn() -> None:
     report = trial("relayfree", nodes=600, faults="loss=0.1,churn=1", publications=20)
     assert report.complaints == []
@@ -163,6 +195,10 @@ def test_a_publication_is_drawn() -> None:
         ({"table_size": 1, "method": "adaptive"}, "from 8"),
         ({"learn_s": 10}, "only the tables of the method adaptive"),
         ({"learn_s": 1e9, "method": "adaptive"}, "from 0 to"),
+        ({"learn_s": 10, "method": "adaptive", "ideal": True}, "either ideal or learnt"),
+        ({"learn_s": 10, "method": "adaptive", "pattern": "lookups"}, "nobody learns"),
+        ({"ideal": True}, "only the tables of the method adaptive"),
+        ({"ideal": True, "method": "adaptive", "nodes": 20, "faults": "loss=0.1"}, "network that grows"),
         ({"clusters": 0}, "from 1"),
         ({"pattern": "lookups", "method": "scribe"}, "no ordered overlay"),
         ({"pattern": "lookups", "faults": "loss=0.1"}, "without faults"),

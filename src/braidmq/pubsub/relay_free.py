@@ -179,10 +179,13 @@ class RelayFree(Service):
             raise ValueError(f"the topic {topic!r} is not advertised here: advertise it before publishing")
         return advert.wanted
 
-    def adopt(self, subscribed: Iterable[str], adverts: Iterable[tuple[str, bool]]) -> None:
-        """Takes over the topics of a laid-out network, whose keys stand; adverts with whether they are wanted."""
+    def adopt(self, subscribed: Iterable[str], adverts: Iterable[str]) -> None:
+        """Takes over the topics of a laid-out network, whose keys stand.
+
+        Nobody knows yet what is wanted: the rendezvous points see it when the overlay says that links have changed.
+        """
         self._subscribed.update(dict.fromkeys(subscribed))
-        self._adverts.update({topic: Advert(wanted, learnt=True) for topic, wanted in adverts})
+        self._adverts.update({topic: Advert(learnt=True) for topic in adverts})
         for topic in (*self._subscribed, *self._adverts):
             role = self._role(topic)
             if role is not None:

@@ -95,8 +95,11 @@ class Crowd:
             node.table.contacts = ()
             nearest, there_are_more = self._nearest(node, count)
             node.take(nearest)
-            fullest = max(map(len, node.table.levels().values()), default=0)
-            if not there_are_more or (fullest < count and len(node.table) >= node.table.size):
+            table = node.table
+            fullest = max(map(len, table.levels().values()), default=0)
+            others = len(table) - len(table.own_subscribers())
+            is_full = len(table) >= table.size or others >= table.others_max
+            if not there_are_more or (fullest < count and is_full):
                 return
             count *= 2
 

@@ -1,13 +1,16 @@
 """The publish/subscribe methods by name: how a network of each is laid out, and how one broker of it starts.
 
-A laid-out network is what the protocol reaches by messages, made at once: for networks too large to grow. A started
-broker is one of a network that grows: it subscribes and advertises by messages, as on a real network.
+A laid-out network has the links that the protocol reaches by messages, made at once: for networks too large to grow.
+Links are all that is laid out, and that each broker knows what its own clients publish and want. What the checkers ask
+for, such as who is wanted and which way leads to whom, the brokers find out by messages. A started broker is one of a
+network that grows: it subscribes and advertises by messages, as on a real network.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from random import Random
 from typing import Final, Protocol
 
 import msgspec
@@ -23,6 +26,7 @@ from braidmq.overlay.splitting import Cut
 from braidmq.overlay.suzaku import PERIOD_S, Suzaku
 from braidmq.pubsub.bayeux import Bayeux
 from braidmq.pubsub.can_multicast import CanMulticast
+from braidmq.pubsub.delegates import CHECK_S
 from braidmq.pubsub.locality import Locality
 from braidmq.pubsub.method import Method, ignore
 from braidmq.pubsub.relay_free import CUTS, RelayFree
@@ -38,6 +42,13 @@ CALM_S = 240.0
 SUZAKU_CALM_S = CALM_S + 60 * PERIOD_S
 """Until every finger has been asked for several times: one of a node's is in each period."""
 
+SIGNALLED_S = 10.0
+"""How long a signal may take to the last publisher, when nothing is lost."""
+
+
+ASK_EVERY_S = 0.0001
+"""The time between two brokers of a laid-out network who begin to find out what they do not know yet."""
+
 
 class Options(msgspec.Struct, frozen=True):
     """What can be set about a method."""
@@ -46,7 +57,7 @@ class Options(msgspec.Struct, frozen=True):
     table_size: int = SIZE
     clusters: int = 1
     learn_s: float | None = None
-    """How long tables were learnt before the trial; without it they are laid out, the best by their order."""
+    """How long tables are learnt before the trial; without it they are laid out, the best by their order."""
 
     def cluster_of(self, broker: int) -> str:
         """Brokers are dealt out to the clusters in turn."""
@@ -86,11 +97,18 @@ class Kind(Protocol):
         ...
 
     @property
+    def demand_s(self) -> float:
+        """How long after a change of demand every publisher knows of it, when nothing is lost."""
+        ...
+
+    @property
     def laid_out(self) -> tuple[Role, ...]:
         """The roles that brokers have in a laid-out network; the others they still have to ask for."""
         ...
 
-    def lay_out(self, sim: Simulator, cast: Cast, options: Options) -> dict[int, Method]: ...
+    def lay_out(self, sim: Simulator, cast: Cast, options: Options) -> dict[int, Method]:
+        """The brokers with their links, in a simulator that has not run yet: they find out the rest when it does."""
+        ...
 
     def start(self, host: SimHost, broker: int, introduce: Introduce, options: Options) -> Method:
         """A broker of a growing network, in a new life of its host."""
@@ -99,6 +117,18 @@ class Kind(Protocol):
     def is_in(self, method: Method) -> bool:
         """Whether a started broker can introduce others."""
         ...
+
+
+def learn_fingers(methods: Iterable[Method]) -> None:
+    """Where the overlay is Suzaku, all nodes ask for their fingers now, as they do level by level over many minutes.
+
+    In a laid-out network they do not do so by themselves.
+    """
+    for method in methods:
+        overlay = getattr(method, "overlay", None)
+        if isinstance(overlay, Suzaku):
+            for node in overlay.nodes.values():
+                overlay.host.spawn(node.learn_all(overlay.both_ways))
 
 
 LayOutOverlay = Callable[
@@ -119,6 +149,7 @@ class Ordered(msgspec.Struct, frozen=True):
     is_relay_free: bool = True
     knows_demand: bool = True
     calm_s: float = CALM_S
+    demand_s: float = SIGNALLED_S
     laid_out: tuple[Role, ...] = (Role.PUBLISHER, Role.SUBSCRIBER)
 
     def lay_out(self, sim: Simulator, cast: Cast, options: Options) -> dict[int, Method]:
@@ -139,6 +170,8 @@ class Ordered(msgspec.Struct, frozen=True):
             method = RelayFree(overlays[broker], name_of(broker), cluster, options.cut, compare_s=None)
             method.adopt(subscribed, adverts)
             methods[broker] = method
+            if adverts:  # as if its links had just come about: a rendezvous point looks to its right, and signals
+                sim.at(sim.now + broker * ASK_EVERY_S, method.overlay.on_change)
         return methods
 
     def start(self, host: SimHost, broker: int, introduce: Introduce, options: Options) -> Method:
@@ -151,24 +184,32 @@ class Ordered(msgspec.Struct, frozen=True):
 
 
 class Learning(Ordered, frozen=True):
-    """Relay-free delivery over flexible routing tables, whose nodes learn if they shall."""
+    """Relay-free delivery over flexible routing tables, whose nodes learn who subscribes to their topics."""
 
-    def lay_out(self, sim: Simulator, cast: Cast, options: Options) -> dict[int, Method]:
-        methods = Ordered.lay_out(self, sim, cast, options)
-        if options.learn_s is not None:
-            graphs: dict[int, FlexibleGraph] = {}
-            for broker, method in methods.items():
-                assert isinstance(method, RelayFree)
-                assert isinstance(method.overlay, FlexibleGraph)
-                graphs[broker] = method.overlay
-                method.overlay.introduce = partial(sim.chance.randrange, cast.brokers)
-            for topic in cast.topics:
-                if topic.measured:
-                    for broker in (*topic.publishers, *topic.subscribers):
-                        for key, node in graphs[broker].nodes.items():
-                            if parts_of(key)[0] == topic.name:
-                                sim.hosts[broker].spawn(graphs[broker].learn(node))
-        return methods
+    def begin_to_learn(self, sim: Simulator, cast: Cast, methods: Mapping[int, Method]) -> None:
+        """The nodes of measured topics learn from now on, in a laid-out network."""
+        graphs: dict[int, FlexibleGraph] = {}
+        for broker, method in methods.items():
+            assert isinstance(method, RelayFree)
+            assert isinstance(method.overlay, FlexibleGraph)
+            graphs[broker] = method.overlay
+        inside = [broker for broker, graph in graphs.items() if graph.nodes]
+        for broker, graph in graphs.items():
+            graph.introduce = partial(_other, sim.chance, inside, broker)
+        for topic in cast.topics:
+            if topic.measured:
+                for broker in (*topic.publishers, *topic.subscribers):
+                    for key, node in graphs[broker].nodes.items():
+                        if parts_of(key)[0] == topic.name:
+                            sim.hosts[broker].spawn(graphs[broker].learn(node))
+
+
+def _other(chance: Random, inside: Sequence[int], mine: int) -> Address | None:
+    """Some other broker of those that are in, None if there is none."""
+    broker = chance.choice(inside)
+    while broker == mine and len(inside) > 1:
+        broker = chance.choice(inside)
+    return None if broker == mine else broker
 
 
 class ByCluster(msgspec.Struct, frozen=True):
@@ -179,6 +220,7 @@ class ByCluster(msgspec.Struct, frozen=True):
     is_relay_free: bool = True
     knows_demand: bool = True
     calm_s: float = SUZAKU_CALM_S
+    demand_s: float = CHECK_S + SIGNALLED_S
     laid_out: tuple[Role, ...] = (Role.SUBSCRIBER,)
 
     def lay_out(self, sim: Simulator, cast: Cast, options: Options) -> dict[int, Method]:
@@ -186,7 +228,7 @@ class ByCluster(msgspec.Struct, frozen=True):
         for broker, (subscribed, adverts) in enumerate(zip(cast.subscriptions(), cast.adverts(), strict=True)):
             name, cluster = name_of(broker), options.cluster_of(broker)
             keys[broker] = [key_of(topic, Role.SUBSCRIBER, cluster, name) for topic in subscribed]
-            keys[broker] += [key_of(topic, Role.PUBLISHER, cluster, name) for topic, _ in adverts]
+            keys[broker] += [key_of(topic, Role.PUBLISHER, cluster, name) for topic in adverts]
         overlays = lay_out_suzaku(sim, keys)
         methods: dict[int, Method] = {}
         for broker, subscribed in enumerate(cast.subscriptions()):
@@ -215,6 +257,7 @@ class ByHash(msgspec.Struct, frozen=True):
     cuts: tuple[Cut, ...] = ()
     knows_demand: bool = False
     calm_s: float = CALM_S
+    demand_s: float = 0.0
     laid_out: tuple[Role, ...] = ()
 
     def lay_out(self, sim: Simulator, cast: Cast, options: Options) -> dict[int, Method]:

@@ -80,12 +80,12 @@ class Cast(msgspec.Struct, frozen=True):
                 found[broker].append(topic.name)
         return found
 
-    def adverts(self) -> list[list[tuple[str, bool]]]:
-        """The topics that each broker publishes, and whether anybody wants them."""
-        found: list[list[tuple[str, bool]]] = [[] for _ in range(self.brokers)]
+    def adverts(self) -> list[list[str]]:
+        """The topics that each broker publishes. Whether anybody wants them is for its method to find out."""
+        found: list[list[str]] = [[] for _ in range(self.brokers)]
         for topic in self.topics:
             for broker in topic.publishers:
-                found[broker].append((topic.name, bool(topic.subscribers)))
+                found[broker].append(topic.name)
         return found
 
     def publications(self) -> list[tuple[Topic, int]]:
@@ -113,7 +113,10 @@ class Pattern(Protocol):
 
 
 class Even(msgspec.Struct, frozen=True):
-    """Topics of the same size. Without a number of topics, each broker is in exactly one."""
+    """Topics of the same size; without a number of topics, as many as there are brokers for, each in one of them.
+
+    Brokers that are left over subscribe to a topic of their own each.
+    """
 
     publishers: int
     subscribers: int
@@ -130,12 +133,7 @@ class Even(msgspec.Struct, frozen=True):
     def deal(self, nodes: int, chance: Random) -> Cast:
         _check(nodes, self.size, f"{self.publishers} publishers and {self.subscribers} subscribers a topic")
         note = ""
-        topics = self.topics
-        if topics is None:
-            topics = nodes // self.size
-            if nodes % self.size:
-                note = f"{nodes:,} nodes are no multiple of {self.size:,}: {topics * self.size:,} are used"
-                nodes = topics * self.size
+        topics = nodes // self.size if self.topics is None else self.topics
         roles = self.size * topics
         if roles > KEYS_MAX:
             raise PatternError(f"{roles:,} publishers and subscribers: at most {KEYS_MAX:,} fit")
@@ -145,7 +143,8 @@ class Even(msgspec.Struct, frozen=True):
             for number in range(topics)
         ]
         if nodes > roles:
-            note = f"{nodes - roles:,} nodes take no part: each subscribes to a topic of its own"
+            left = nodes - roles
+            note = f"{left:,} node{'s take' if left > 1 else ' takes'} no part: each subscribes to a topic of its own"
             cast += [
                 Topic(_name(topics + place), (), (broker,), measured=False)
                 for place, broker in enumerate(dealer.left_over())

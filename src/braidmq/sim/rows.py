@@ -1,7 +1,7 @@
 """A trial as one row of a table: its parameters, what was measured, and what was wrong.
 
 A row is made in one way wherever the trial is played, so the same trial gives the same row; only the figures of the
-machine (`trial.OF_THE_MACHINE`) differ.
+machine (`figures.OF_THE_MACHINE`) differ.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from msgspec.structs import asdict
 
 import braidmq
 from braidmq.sim.engine import SimulationError
+from braidmq.sim.figures import Figures, Rough
 from braidmq.sim.network import FaultsError
 from braidmq.sim.patterns import PatternError
-from braidmq.sim.trial import Figures, Rough, Trial, TrialError, play
+from braidmq.sim.trial import Trial, TrialError, play
 
 PARAMETERS: Final[dict[str, type]] = {
     name: next(kind for kind in (get_args(hint) if isinstance(hint, UnionType) else (hint,)) if kind is not NoneType)
     for name, hint in get_type_hints(Trial).items()
-    if name != "trace"
+    if name not in ("trace", "ideal")  # whether tables are ideal is in `learn_s`
 }
 FIGURES: Final[dict[str, type]] = {name: kind for name, kind in get_type_hints(Figures).items() if name != "rough"}
 ROUGH: Final[dict[str, type]] = {f"rough_{name}": kind for name, kind in get_type_hints(Rough).items()}

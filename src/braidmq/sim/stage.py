@@ -14,24 +14,27 @@ import msgspec
 
 from braidmq.host import Address
 from braidmq.keys import Role
-from braidmq.pubsub.method import Method
+from braidmq.pubsub.method import Method, ignore
 from braidmq.sim.checkers_pubsub import suspended_only_without_subscribers
 from braidmq.sim.engine import Simulator
 from braidmq.sim.meter import Complaints, Meter, Tally
-from braidmq.sim.methods import Kind, Options
+from braidmq.sim.methods import ASK_EVERY_S, Kind, Options, learn_fingers
 from braidmq.sim.patterns import Cast
 
 START_EVERY_S = 0.1
 """The time between two brokers that start, when a network grows."""
-
-ASK_EVERY_S = 0.0001
-"""The time between two brokers of a laid-out network who ask for roles that they do not have yet."""
 
 SETTLED_MAX_S = 600.0
 """How long a network may take until all that was asked for at its beginning has taken effect."""
 
 SETTLE_STEPS = 10
 """Signs of progress meanwhile."""
+
+VISITS_MAX = 100
+"""Topics without subscribers that one visitor subscribes to, one after the other."""
+
+VISITED_MAX = 10_000
+"""Topics without subscribers that are visited; of more, some are drawn by chance."""
 
 PUBLISH_EVERY_S = 0.0001
 OVER_S = 5.0
@@ -71,23 +74,18 @@ class Stage:
     # Building
 
     def lay_out(self, cast: Cast, on_progress: OnProgress) -> list[str]:
-        """The network as it is when everybody has what he wants; what could not be had."""
+        """The network as it is when everybody has what he wants and knows what he should; what could not be had."""
         with no_garbage_collection():
             self.methods = self.kind.lay_out(self.sim, cast, self.options)
             subscribes, advertises = (role in self.kind.laid_out for role in (Role.SUBSCRIBER, Role.PUBLISHER))
             for broker, (subscribed, adverts) in enumerate(zip(cast.subscriptions(), cast.adverts(), strict=True)):
-                wanted = dict(adverts)
-                demand = wanted if advertises and self.kind.knows_demand else {}
-                self.roles[broker] = Roles(
-                    dict.fromkeys(subscribed, subscribes), dict.fromkeys(wanted, advertises), demand
-                )
+                self.roles[broker] = Roles(dict.fromkeys(subscribed, subscribes), dict.fromkeys(adverts, advertises))
                 self._listen(broker)
                 self._enter(broker)
-        if subscribes and advertises:
-            return []
-        for broker in self.methods:
-            ask = partial(self._ask_for_roles, broker)
-            self.sim.at(self.sim.now + broker * ASK_EVERY_S, ask)
+        if not (subscribes and advertises):
+            for broker in self.methods:
+                ask = partial(self._ask_for_roles, broker)
+                self.sim.at(self.sim.now + broker * ASK_EVERY_S, ask)
         return self._settle(cast.brokers * ASK_EVERY_S, on_progress)
 
     def _ask_for_roles(self, broker: int) -> None:
@@ -96,20 +94,51 @@ class Stage:
     def grow(self, cast: Cast, on_progress: OnProgress) -> list[str]:
         """The network as it comes about by messages, broker after broker; what could not be had."""
         for broker, (subscribed, adverts) in enumerate(zip(cast.subscriptions(), cast.adverts(), strict=True)):
-            wanted = Roles(dict.fromkeys(subscribed, False), dict.fromkeys((topic for topic, _ in adverts), False))
-            self.sim.at(self.sim.now + broker * START_EVERY_S, partial(self.start, broker, wanted))
+            roles = Roles(dict.fromkeys(subscribed, False), dict.fromkeys(adverts, False))
+            self.sim.at(self.sim.now + broker * START_EVERY_S, partial(self.start, broker, roles))
         return self._settle(cast.brokers * START_EVERY_S, on_progress)
 
     def _settle(self, begin_s: float, on_progress: OnProgress) -> list[str]:
-        """Lets all begin, and then waits until what they ask for has taken effect."""
+        """Lets all begin, waits until what they ask for has taken effect, and until publishers know who is wanted."""
         step_s = begin_s / SETTLE_STEPS
         for step in range(SETTLE_STEPS):
             self.sim.run(self.sim.now + step_s)
             on_progress(step / SETTLE_STEPS)
-        until = self.sim.now + SETTLED_MAX_S
-        while self.unsettled() and self.sim.now < until:
-            self.sim.run(self.sim.now + 1.0)
+        self._wait_until(lambda: not self.unsettled())
+        self.sim.run(self.sim.now + self.kind.demand_s)
         return self.unsettled()
+
+    def _wait_until(self, is_so: Callable[[], bool]) -> None:
+        until = self.sim.now + SETTLED_MAX_S
+        while not is_so() and self.sim.now < until:
+            self.sim.run(self.sim.now + 1.0)
+
+    def visit(self) -> tuple[int, int, list[str]]:
+        """Subscribers come to all topics that are published and that nobody wants, and go again.
+
+        So publishers learn by messages that they are wanted, and that they are no longer, as in the experiment of Banno
+        et al. 2015, §6.1, in which the last subscriber unsubscribes. Silence alone would prove nothing: who was never
+        told anything is silent, too. The visitors' brokers stay, without roles. Returns how many topics were visited of
+        how many, and what was wrong meanwhile.
+        """
+        deserted = [
+            topic for topic, (publishers, subscribers) in self.members.items() if publishers and not subscribers
+        ]
+        if not deserted or not self.kind.knows_demand:
+            return 0, len(deserted), []
+        visited = self.sim.chance.sample(deserted, VISITED_MAX) if len(deserted) > VISITED_MAX else deserted
+        first = max(self.roles) + 1
+        visitors = range(first, first + -(-len(visited) // VISITS_MAX))
+        for place, visitor in enumerate(visitors):
+            self.start(visitor, Roles(dict.fromkeys(visited[place :: len(visitors)], False)))
+        wrong = self._settle(0.0, ignore) + self.wrong_demand()
+        there = dict.fromkeys(visitors)
+        for visitor in visitors:
+            self._retire(visitor, partial(there.pop, visitor))
+        self._wait_until(lambda: not there)
+        learn_fingers(self.methods.values())
+        self.sim.run(self.sim.now + self.kind.demand_s)
+        return len(visited), len(deserted), wrong + [f"broker {visitor} cannot unsubscribe" for visitor in there]
 
     def unsettled(self) -> list[str]:
         """What living brokers have asked for and has not taken effect."""
@@ -160,19 +189,22 @@ class Stage:
 
     def leave(self, broker: int) -> None:
         """Gives all its roles back, and is gone for good when that has taken effect."""
+        self._retire(broker, self.sim.hosts[broker].crash)
+
+    def _retire(self, broker: int, then: Callable[[], object]) -> None:
+        """Gives all its roles back, and does something when that has taken effect."""
         self._exit(broker)
         method = self.methods.pop(broker)
         roles = self.roles.pop(broker)
-        host = self.sim.hosts[broker]
 
-        async def leave() -> None:
+        async def give_back() -> None:
             for topic in roles.advertised:
                 await method.withdraw(topic)
             for topic in roles.subscribed:
                 await method.unsubscribe(topic)
-            host.crash()
+            then()
 
-        host.spawn(leave())
+        self.sim.hosts[broker].spawn(give_back())
 
     def subscribe(self, broker: int, topic: str) -> None:
         self.roles[broker].subscribed[topic] = False

@@ -2,16 +2,13 @@
 
     play(Trial(method="relayfree", pattern="delta", nodes=1000, seed=1)).figures.hops_mean
 
-Two runs of the same trial give the same figures, but for those that are of the machine (`OF_THE_MACHINE`).
+Two runs of the same trial give the same figures, but for those that are of the machine (`figures.OF_THE_MACHINE`).
 """
 
 from __future__ import annotations
 
 import gc
-import resource
-import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
@@ -27,9 +24,10 @@ from braidmq.overlay.splitting import Cut
 from braidmq.overlay.suzaku import Suzaku
 from braidmq.sim import lookups, rough
 from braidmq.sim.engine import GC_THRESHOLD, Simulator
+from braidmq.sim.figures import Figures, Rough, quantile, resident_mib
 from braidmq.sim.large_pages import use_large_pages
 from braidmq.sim.meter import Complaints, Tally, publication_of
-from braidmq.sim.methods import KINDS, Kind, Options, Ordered
+from braidmq.sim.methods import KINDS, Kind, Learning, Options, Ordered
 from braidmq.sim.network import Constant, Network, Uniform, wide_area
 from braidmq.sim.patterns import Cast, Lookups, drawn
 from braidmq.sim.patterns import parse as parse_pattern
@@ -44,6 +42,12 @@ LARGE_NODES_MIN: Final = 10_000
 """From here on a network is larger than what a processor keeps at hand."""
 
 TABLE_SIZE_MIN: Final = 8
+LEARN_S: Final = 30.0
+"""How long tables are learnt if nothing is said about it."""
+
+LEARNT_KEYS_MAX: Final = 2_000
+"""Publishers and subscribers of measured topics whose tables are learnt if nothing is said: it takes about a minute."""
+
 LEARN_MAX_S: Final = 3_600.0
 LEARN_STEPS: Final = 10
 """Signs of progress while tables are learnt."""
@@ -76,58 +80,11 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     cut: str | None = None
     table_size: int | None = None
     learn_s: float | None = None
+    ideal: bool = False
+    """Tables are laid out, the best by their order, and not learnt."""
     clusters: int | None = None
     publications: int | None = None
     trace: bool = False
-
-
-class Rough(msgspec.Struct, frozen=True):
-    """What became of publications while the network had a rough time. None of it is promised."""
-
-    publications: int
-    expected: int
-    deliveries: int
-    duplicates: int
-
-
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured."""
-
-    publications: int
-    publications_of: int
-    """How many there would be if every publisher published once."""
-    suspended: int
-    deliveries: int
-    missed: int
-    duplicates: int
-    bothered: int
-    hops_mean: float
-    hops_p50: int
-    hops_p99: int
-    hops_max: int
-    messages: int
-    messages_without_subscribers: int
-    crossings: int
-    forwards_max: int
-    children_max: int
-    bytes: int
-    delay_mean_s: float
-    delay_max_s: float
-    virtual_s: float
-    build_messages: int
-    """All that arrived until the network was there, as far as it was not laid out."""
-    simulated_messages: int
-    """All that arrived during the run, also those that belong to no publication."""
-    simulated_messages_per_s: float
-    build_s: float
-    run_s: float
-    wall_s: float
-    rss_mib: float
-    rough: Rough | None = None
-
-
-OF_THE_MACHINE: Final = ("simulated_messages_per_s", "build_s", "run_s", "wall_s", "rss_mib")
-"""Figures that differ from run to run: seconds are of CPU time but for `wall_s`."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -172,6 +129,11 @@ def play(trial: Trial, on_progress: OnProgress = lambda _what, _part: None) -> R
     nodes = pattern.nodes_default if trial.nodes is None else trial.nodes
     faults, churn = (None, 0.0) if trial.faults is None else rough.parse(trial.faults)
     cast = pattern.deal(nodes, Random(trial.seed))  # noqa: S311 - reproducible on purpose
+    grows = faults is not None and rough.LIVING_MIN <= cast.brokers <= GROWN_NODES_MAX
+    if grows and trial.ideal:
+        raise TrialError("tables cannot be ideal in a network that grows: they are learnt by messages")
+    if isinstance(kind, Learning) and not isinstance(pattern, Lookups) and not grows:
+        options = msgspec.structs.replace(options, learn_s=_learn_s(trial, cast))
     network = NETWORKS[trial.network]()
     weather = rough.Weather(network, faults, churn) if faults is not None else None
     it = Play(trial, kind, options, Simulator(trial.seed, weather or network), weather, on_progress)
@@ -181,7 +143,7 @@ def play(trial: Trial, on_progress: OnProgress = lambda _what, _part: None) -> R
         if isinstance(pattern, Lookups):
             _look_up(it, cast.brokers)
         else:
-            _publish(it, cast)
+            _publish(it, cast, grows)
     figures = _figures(it, time.monotonic() - began_at)
     parameters: dict[str, str | int | float | None] = {
         "method": trial.method,
@@ -227,6 +189,12 @@ def _options(trial: Trial, kind: Kind) -> Options:
         raise TrialError(f"only the method adaptive has a table size, not {trial.method}")
     if trial.learn_s is not None and trial.method != "adaptive":
         raise TrialError(f"only the tables of the method adaptive are learnt, not those of {trial.method}")
+    if trial.ideal and trial.method != "adaptive":
+        raise TrialError(f"only the tables of the method adaptive can be ideal, not those of {trial.method}")
+    if trial.learn_s is not None and trial.ideal:
+        raise TrialError("tables are either ideal or learnt: leave one of them out")
+    if trial.learn_s is not None and trial.pattern == "lookups":
+        raise TrialError("lookups are measured in tables that are laid out: nobody learns for them")
     if trial.learn_s is not None and not 0 <= trial.learn_s <= LEARN_MAX_S:
         raise TrialError(f"learning for {trial.learn_s:g} s: from 0 to {LEARN_MAX_S:,.0f}")
     size = SIZE if trial.table_size is None else trial.table_size
@@ -239,47 +207,91 @@ def _options(trial: Trial, kind: Kind) -> Options:
     return Options(cut, size, clusters, trial.learn_s)
 
 
-def _publish(it: Play, cast: Cast) -> None:
+def _learn_s(trial: Trial, cast: Cast) -> float | None:
+    """How long tables of a laid-out network are learnt; None if they are laid out as well."""
+    if trial.learn_s is not None or trial.ideal:
+        return trial.learn_s
+    keys = sum(len(topic.publishers) + len(topic.subscribers) for topic in cast.topics if topic.measured)
+    return LEARN_S if keys <= LEARNT_KEYS_MAX else None
+
+
+def _publish(it: Play, cast: Cast, grows: bool) -> None:
     began_at = time.process_time()
     stage = Stage(it.sim, it.kind, it.options)
-    grows = it.weather is not None and rough.LIVING_MIN <= cast.brokers <= GROWN_NODES_MAX
     if grows:
         it.complaints.add(stage.grow(cast, lambda part: it.on_progress("the network grows", part)))
     else:
         it.on_progress("the network is laid out", 0.0)
         it.complaints.add(stage.lay_out(cast, lambda part: it.on_progress("roles are asked for", part)))
-        _learn(it)
+    _visit(it, stage)
+    _learn(it, stage, cast, grows)
     it.build_s = time.process_time() - began_at
     it.messages_before = it.sim.messages
     began_at = time.process_time()
     publications = [(topic.name, broker) for topic, broker in cast.publications()]
+    others: list[tuple[str, int]] = []
     if it.weather is not None:
         if it.weather.churn and not grows:
             it.notes.append(f"no churn: only networks of {rough.LIVING_MIN} to {GROWN_NODES_MAX} nodes can grow")
         _endure(it, it.weather, stage, grows)
-        publications = [(topic, broker) for topic, (publishers, _) in stage.members.items() for broker in publishers]
+        publications, others = _after(stage, {topic.name for topic in cast.topics if topic.measured})
     it.publications_of = len(publications)
-    deliveries = [len(stage.members[topic][1]) for topic, _ in publications]
-    some = drawn(publications, deliveries, it.trial.publications, Random(it.trial.seed))  # noqa: S311
+    some = _drawn(it, stage, publications)
     if len(some) < len(publications):
         it.notes.append(f"{len(some):,} of {len(publications):,} publishers were drawn by chance, and published once")
+    if not some:
+        it.notes.append("nobody is left who publishes what is measured")
     if it.trial.trace:
-        _draw(it, stage, some[0])
+        _draw(it, stage, some)
         some = some[1:]
     stage.publish_all(some, it.tally, it.complaints, lambda part: it.on_progress("publications", part))
+    rest = _drawn(it, stage, others)
+    stage.publish_all(rest, Tally(), it.complaints, lambda part: it.on_progress("publications of other topics", part))
     it.run_s = time.process_time() - began_at
     it.complaints.add(stage.wrong_demand())
     if stage.meter.strays:
         it.complaints.add([f"{stage.meter.strays} deliveries came long after their publication"])
 
 
-def _learn(it: Play) -> None:
-    """Lets tables be learnt, if they are not laid out as they should be."""
-    if it.trial.method != "adaptive":
+def _after(stage: Stage, measured: set[str]) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+    """One publication of each publisher that lives after a rough time: of measured topics, and of the others.
+
+    The others are checked as well, but what they take is no figure of this trial.
+    """
+    every = [(topic, broker) for topic, (publishers, _) in stage.members.items() for broker in publishers]
+    return [one for one in every if one[0] in measured], [one for one in every if one[0] not in measured]
+
+
+def _drawn(it: Play, stage: Stage, publications: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    deliveries = [len(stage.members[topic][1]) for topic, _ in publications]
+    return drawn(publications, deliveries, it.trial.publications, Random(it.trial.seed))  # noqa: S311
+
+
+def _visit(it: Play, stage: Stage) -> None:
+    """Lets publishers that nobody wants be wanted for a while, so that they have learnt what they know."""
+    it.on_progress("topics without subscribers are visited", 0.0)
+    visited, count, complaints = stage.visit()
+    it.complaints.add(complaints)
+    if visited:
+        topics = f"{visited:,} of {count:,} topics" if visited < count else f"{count:,} topic{'s' if count > 1 else ''}"
+        it.notes.append(f"{topics} without subscribers had one for a while before the trial, by messages")
+
+
+def _learn(it: Play, stage: Stage, cast: Cast, grows: bool) -> None:
+    """Lets tables be learnt, if they are not laid out as they should be; in a network that grows they always are."""
+    if not isinstance(it.kind, Learning):
         return
     if it.options.learn_s is None:
-        it.notes.append("the tables were laid out, the best by their order; with --learn they are learnt by messages")
+        if not grows:
+            why = (
+                ""
+                if it.trial.ideal
+                else f", as so many take long; with --learn {LEARN_S:g} they are learnt by messages"
+            )
+            it.notes.append(f"the tables were laid out, the best by their order{why}")
         return
+    if not grows:
+        it.kind.begin_to_learn(it.sim, cast, stage.methods)
     for step in range(LEARN_STEPS):
         it.on_progress("tables are learnt", step / LEARN_STEPS)
         it.sim.run(it.sim.now + it.options.learn_s / LEARN_STEPS)
@@ -293,8 +305,11 @@ def _endure(it: Play, weather: rough.Weather, stage: Stage, grown: bool) -> None
     it.complaints.add(stage.unsettled())
 
 
-def _draw(it: Play, stage: Stage, publication: tuple[str, int]) -> None:
-    """Publishes once, and draws the ways that the publication took."""
+def _draw(it: Play, stage: Stage, publications: list[tuple[str, int]]) -> None:
+    """Publishes the first one, and draws the ways that it took."""
+    if not publications:
+        raise TrialError("there is nothing to draw: nobody is left who publishes what is measured")
+    publication = publications[0]
     trace = Trace(it.sim)
     stage.publish_all([publication], it.tally, it.complaints, lambda _part: None)
     trace.stop()
@@ -360,8 +375,8 @@ def _figures(it: Play, wall_s: float) -> Figures:
         duplicates=tally.duplicates,
         bothered=tally.bothered,
         hops_mean=sum(count * times for count, times in hops.items()) / heard if heard else 0.0,
-        hops_p50=_quantile(hops, 0.5),
-        hops_p99=_quantile(hops, 0.99),
+        hops_p50=quantile(hops, 0.5),
+        hops_p99=quantile(hops, 0.99),
         hops_max=max(hops, default=0),
         messages=tally.messages,
         messages_without_subscribers=tally.messages_without_subscribers,
@@ -378,26 +393,6 @@ def _figures(it: Play, wall_s: float) -> Figures:
         build_s=it.build_s,
         run_s=it.run_s,
         wall_s=wall_s,
-        rss_mib=_resident_mib(),
+        rss_mib=resident_mib(),
         rough=it.rough,
     )
-
-
-def _quantile(counts: Counter[int], share: float) -> int:
-    """The least number that so large a share does not exceed."""
-    left = share * sum(counts.values())
-    for number in sorted(counts):
-        left -= counts[number]
-        if left <= 0:
-            return number
-    return 0
-
-
-def _resident_mib() -> float:
-    """The memory of this process: now if the system tells, else the most that it has had."""
-    try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * resource.getpagesize() / 2**20
-    except OSError:
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return most / (2**20 if sys.platform == "darwin" else 2**10)

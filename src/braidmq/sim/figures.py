@@ -1,0 +1,79 @@
+"""What a trial measures. All figures but those of the machine are a function of the trial's parameters."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections import Counter
+from typing import Final
+
+import msgspec
+
+
+class Rough(msgspec.Struct, frozen=True):
+    """What became of publications while the network had a rough time. None of it is promised."""
+
+    publications: int
+    expected: int
+    deliveries: int
+    duplicates: int
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured."""
+
+    publications: int
+    publications_of: int
+    """How many there would be if every publisher published once."""
+    suspended: int
+    deliveries: int
+    missed: int
+    duplicates: int
+    bothered: int
+    hops_mean: float
+    hops_p50: int
+    hops_p99: int
+    hops_max: int
+    messages: int
+    messages_without_subscribers: int
+    crossings: int
+    forwards_max: int
+    children_max: int
+    bytes: int
+    delay_mean_s: float
+    delay_max_s: float
+    virtual_s: float
+    build_messages: int
+    """All that arrived until the network was there, as far as it was not laid out."""
+    simulated_messages: int
+    """All that arrived during the run, also those that belong to no publication."""
+    simulated_messages_per_s: float
+    build_s: float
+    run_s: float
+    wall_s: float
+    rss_mib: float
+    rough: Rough | None = None
+
+
+OF_THE_MACHINE: Final = ("simulated_messages_per_s", "build_s", "run_s", "wall_s", "rss_mib")
+"""Figures that differ from run to run: seconds are of CPU time but for `wall_s`."""
+
+
+def quantile(counts: Counter[int], share: float) -> int:
+    """The least number that so large a share does not exceed."""
+    left = share * sum(counts.values())
+    for number in sorted(counts):
+        left -= counts[number]
+        if left <= 0:
+            return number
+    return 0
+
+
+def resident_mib() -> float:
+    """The memory of this process: now if the system tells, else the most that it has had."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize() / 2**20
+    except OSError:
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most / (2**20 if sys.platform == "darwin" else 2**10)

@@ -1,0 +1,185 @@
+"""Nothing that is checked or measured was told to the brokers by the layout: one that is blind or silent is found out.
+
+Each trial is played as it is, without complaints, and with a broken protocol, of which the checkers complain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+import pytest
+
+from braidmq.host import Reply
+from braidmq.overlay.flexible_graph import FlexibleGraph
+from braidmq.pubsub.bayeux import Bayeux, BayeuxTree
+from braidmq.pubsub.can_multicast import CanMulticast
+from braidmq.pubsub.delegates import Directories
+from braidmq.pubsub.locality import Locality, Undertaken
+from braidmq.pubsub.relay_free import RelayFree
+from braidmq.pubsub.scribe import Scribe
+from braidmq.sim.engine import Simulator
+from braidmq.sim.methods import KINDS, Learning, Options
+from braidmq.sim.patterns import Cast, Topic
+from braidmq.sim.stage import Stage
+from braidmq.sim.trial import Report, Trial, play
+
+DESERTED = "10x0x3"
+SUSPENDED, PUBLISHING, MISSED = "has subscribers, but suspended", "has no subscribers, but publishing", "did not reach"
+sees_subscriber = RelayFree._sees_subscriber
+
+
+def trial(method: str, pattern: str, **more: object) -> Report:
+    return play(msgspec.convert({"method": method, "pattern": pattern, **more}, Trial))
+
+
+def nothing(*_: object) -> None:
+    """Does not do what it should."""
+
+
+async def nothing_at_all(*_: object) -> None:
+    """Does not do what it should, at leisure."""
+
+
+def sees_nobody_go(self: RelayFree, topic: str, key: bytes) -> bool | None:
+    return sees_subscriber(self, topic, key) or None
+
+
+def sees_everybody(self: RelayFree, topic: str, key: bytes) -> bool | None:
+    return None if sees_subscriber(self, topic, key) is None else True
+
+
+def nowhere(*_: object) -> dict[object, object]:
+    return {}
+
+
+def takes_and_keeps(*_: object) -> Reply:
+    return Undertaken()
+
+
+def notes_nothing(_self: Bayeux, _tree: BayeuxTree, _to: object) -> bool:
+    return True
+
+
+def no_children(*_: object) -> Iterable[object]:
+    return ()
+
+
+ORDERED = ["suzaku", "relayfree", "adaptive"]
+MUTATIONS: list[tuple[str, str, type, str, Callable[..., Any], str]] = [
+    *(
+        (one, DESERTED, RelayFree, "_sees_subscriber", nothing, SUSPENDED) for one in ORDERED
+    ),  # a blind rendezvous point
+    *((one, DESERTED, RelayFree, "_sees_subscriber", sees_nobody_go, PUBLISHING) for one in ORDERED),
+    *((one, DESERTED, RelayFree, "_sees_subscriber", sees_everybody, PUBLISHING) for one in ORDERED),
+    *((one, DESERTED, RelayFree, "_signal", nothing, SUSPENDED) for one in ORDERED),  # a silent one
+    *((one, "zeta", RelayFree, "_sees_subscriber", nothing, SUSPENDED) for one in ORDERED),
+    *((one, "zeta", RelayFree, "_signal", nothing, SUSPENDED) for one in ORDERED),
+    ("locality", DESERTED, Directories, "learn", nothing_at_all, SUSPENDED),  # a publisher that never asks
+    ("locality", DESERTED, Locality, "_check_regularly", nothing_at_all, SUSPENDED),  # one that asks once
+    ("locality", "zeta", Directories, "learn", nothing_at_all, SUSPENDED),
+    ("locality", "3x12x2", Locality, "on_hand_over", takes_and_keeps, MISSED),  # a delegate that does not forward
+    ("scribe", "zeta", Scribe, "_next_hops", no_children, MISSED),
+    ("bayeux", "zeta", Bayeux, "_note", notes_nothing, MISSED),
+    ("canmc", "zeta", CanMulticast, "_ways_on", nowhere, MISSED),
+]
+
+
+@pytest.mark.parametrize(("method", "pattern", "kind", "name", "broken", "words"), MUTATIONS)
+def test_who_is_blind_or_silent_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    pattern: str,
+    kind: type,
+    name: str,
+    broken: Callable[..., Any],
+    words: str,
+) -> None:
+    nodes = 20 if pattern == "zeta" else None
+    clusters = 3 if pattern == "3x12x2" else 1
+    ideal = method == "adaptive"
+    sound = trial(method, pattern, nodes=nodes, clusters=clusters, ideal=ideal)
+    assert sound.complaints == []
+    monkeypatch.setattr(kind, name, _handled_as(getattr(kind, name), broken))
+    unsound = trial(method, pattern, nodes=nodes, clusters=clusters, ideal=ideal)
+    assert any(words in complaint for complaint in unsound.complaints), unsound.complaints
+
+
+def _handled_as(sound: Callable[..., Any], broken: Callable[..., Any]) -> Callable[..., Any]:
+    """A handler is found by the mark that `handles` leaves."""
+
+    def instead(*arguments: object) -> object:
+        return broken(*arguments)
+
+    vars(instead).update(vars(sound))
+    return instead
+
+
+@pytest.mark.parametrize("method", [name for name, kind in KINDS.items() if kind.knows_demand])
+def test_publishers_that_nobody_wants_were_told_so(method: str) -> None:
+    report = trial(method, DESERTED)
+    assert report.complaints == []
+    assert (report.figures.suspended, report.figures.messages) == (30, 0)
+    assert report.figures.build_messages > 30
+    assert "3 topics without subscribers had one for a while before the trial, by messages" in report.notes
+
+
+def test_fingers_that_led_to_visitors_are_learnt_again() -> None:
+    report = trial("locality", "1x0x150", network="wan", clusters=3)
+    assert report.complaints == []
+    assert report.figures.suspended == 150
+
+
+@pytest.mark.parametrize("method", [name for name, kind in KINDS.items() if kind.knows_demand])
+def test_so_were_those_of_a_network_that_grew(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[tuple[int, str], list[bool]] = {}
+    listen = Stage._listen
+
+    def note(stage: Stage, broker: int) -> None:
+        listen(stage, broker)
+        on_demand = stage.methods[broker].on_demand
+
+        def tell(topic: str, wanted: bool) -> None:
+            told.setdefault((broker, topic), []).append(wanted)
+            on_demand(topic, wanted)
+
+        stage.methods[broker].on_demand = tell
+
+    monkeypatch.setattr(Stage, "_listen", note)
+    report = trial(method, "4x0x3", faults="dup=0.05")
+    assert report.complaints == []
+    assert (report.figures.suspended, report.figures.messages) == (12, 0)
+    assert len(told) == 12
+    assert all(beliefs[0] and not beliefs[-1] for beliefs in told.values())
+
+
+def test_the_tables_that_are_measured_were_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    learnt, ideal = (trial("adaptive", "subs60", nodes=300, ideal=is_ideal) for is_ideal in (False, True))
+    assert learnt.parameters["learn_s"] == 30
+    assert ideal.parameters["learn_s"] is None
+    assert learnt.figures.build_messages > 1000
+    assert learnt.figures.hops_mean < 1.2 * ideal.figures.hops_mean
+    monkeypatch.setattr(FlexibleGraph, "learn", nothing_at_all)
+    assert trial("adaptive", "subs60", nodes=300).figures.hops_mean > 2 * learnt.figures.hops_mean
+
+
+def test_many_tables_are_laid_out_and_the_report_says_so() -> None:
+    report = trial("adaptive", "delta", nodes=2_010, publications=10)
+    assert report.parameters["learn_s"] is None
+    assert any("laid out" in note and "--learn 30" in note for note in report.notes)
+
+
+def test_introducers_are_brokers_that_are_in_the_overlay() -> None:
+    kind = KINDS["adaptive"]
+    assert isinstance(kind, Learning)
+    sim = Simulator(1)
+    members = (3, 17, 5, 11)
+    cast = Cast(20, (Topic("t", members[:1], members[1:]),))
+    methods = kind.lay_out(sim, cast, Options(learn_s=1.0))
+    kind.begin_to_learn(sim, cast, methods)
+    sim.run(1.0)
+    for broker in members:
+        overlay = getattr(methods[broker], "overlay", None)
+        assert isinstance(overlay, FlexibleGraph)
+        assert {overlay.introduce() for _ in range(100)} == {*members} - {broker}
