@@ -245,8 +245,7 @@ class Conductor:
             return "off", f"took no part: {self._order.no_spark}", 0.0
         if spark.state == "failed":
             return "failed", spark.why, spark.ran_at
-        frames = sum(bus.acknowledged for bus in self._buses if bus.place == "spark")
-        return "ended", f"was there after {spark.took_s:.1f} s, and processed {frames:,} frames.", spark.ran_at
+        return "ended", f"was there after {spark.took_s:.1f} s, and processed {spark.processed:,} frames.", spark.ran_at
 
 
 def _hints(order: Order) -> None:

@@ -30,6 +30,8 @@ class SparkHalf:
         """From the beginning to its first batch."""
         self.ran_at = math.inf
         """When it was there, by the monotonic clock."""
+        self.processed = 0
+        """Frames, those of earlier trips included."""
         self._order = order
         self._ending = threading.Event()
         self._spark: Any = None
@@ -40,13 +42,18 @@ class SparkHalf:
         self._thread.start()
 
     def _run(self) -> None:
+        from braidmq.pipeline.progress import Batches
+        from braidmq.pipeline.stateful import Done
+
         began = time.monotonic()
         try:
             self._start()
+            batches = Batches(self._query)
             while not self._ending.wait(POLL_S):
                 if not self._query.isActive:
                     raise self._query.exception() or PipelineError("the query has ended")
-                if self.state == "starting" and self._query.lastProgress is not None:
+                self.processed += sum(Done.of(each).rows for each in batches.new())
+                if self.state == "starting" and batches.last is not None:
                     self.ran_at = time.monotonic()
                     self.took_s = self.ran_at - began
                     self.state = "running"
@@ -76,7 +83,7 @@ class SparkHalf:
         options = {"brokers": ",".join(site.admin for site in order.bus_sites)}
         if order.token is not None:
             options["token"] = order.token
-        self._spark = session("braidmq demo", order.master or MASTER, quick=True)
+        self._spark = session("braidmq demo", order.master or MASTER, quick=True, own_group=False)
         self._query = start(self._spark, Shipped.of(PROCESSOR), options, self._checkpoint(options), delegated=True)
 
     def _checkpoint(self, options: dict[str, str]) -> str:
@@ -95,11 +102,10 @@ class SparkHalf:
         if self._query is None:
             return
         self._thread.join(JOIN_S)
-        from braidmq.pipeline.context import end_java
+        from braidmq.pipeline.gateway import end_java, silence
 
         with contextlib.suppress(Exception):  # whatever is left of it
-            if context := getattr(self._spark, "_sc", None):  # there is none with Spark Connect
-                context.setLogLevel("OFF")
+            silence()
             self._query.stop()
             self._spark.stop()
         end_java()
