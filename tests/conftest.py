@@ -35,6 +35,13 @@ class OneSpark(LoadScopeScheduling):  # type: ignore[misc]
         return "spark" if nodeid.startswith("tests/pipeline/") else nodeid
 
 
+def pytest_configure() -> None:
+    """A shell without job control has what it starts in the background ignore Ctrl-C, and all that this starts in turn:
+    tests send it, and some of the programs are not ours."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneSpark:
     return OneSpark(config, log)
 
