@@ -24,8 +24,9 @@ from urllib.parse import urlsplit
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-READY_TIMEOUT_S = 30.0
-END_TIMEOUT_S = 15.0
+from tests.patience import PATIENCE_S
+
+READY_TIMEOUT_S = END_TIMEOUT_S = PATIENCE_S
 
 
 class OneSpark(LoadScopeScheduling):  # type: ignore[misc]
@@ -110,7 +111,7 @@ class Broker:
         """All that it wrote so far, over all its restarts."""
         return self._log_path.read_text(errors="replace") if self._log_path.exists() else ""
 
-    def wait_for_log(self, text: str, timeout_s: float = 10.0) -> str:
+    def wait_for_log(self, text: str, timeout_s: float = PATIENCE_S) -> str:
         """Returns once the log has `text` in it; an assertion fails if it does not come."""
         deadline = time.monotonic() + timeout_s
         while text not in self.log:

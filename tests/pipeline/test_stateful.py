@@ -47,7 +47,7 @@ TOPICS = 7
 PARTITIONS = 4
 MESSAGES = 400
 POISON = 77
-TIMEOUT_S = 120.0
+TIMEOUT_S = 300.0
 LOGGED = '[log]\ntopics = ["in/#"]\n'
 
 
