@@ -169,3 +169,14 @@ def test_a_start_can_be_broken_off(start: Start, tmp_path: Path) -> None:
     wait_until_alone(stream)
     assert is_well(stream), stream.log
     assert stream.log.endswith("Error: interrupted\n")
+
+
+def test_trials_on_spark_can_be_stopped(start: Start, tmp_path: Path) -> None:
+    out = tmp_path / "trials"
+    trials = start("sim", "-n", "100", "--seeds", "1-100000", "--spark", "local[2]", "--out", out)
+    wait_until(lambda: any(out.glob("[!.]*.parquet")), "some trials are done", TIMEOUT_S)
+    trials.signal_group(signal.SIGINT)
+    assert trials.wait() == 130, trials.log
+    assert is_well(trials), trials.log
+    assert "of 100,000 trials are in" in trials.log
+    wait_until_alone(trials)

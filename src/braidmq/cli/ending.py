@@ -15,10 +15,17 @@ import time
 from types import FrameType
 from typing import Any, Final, Self
 
-from braidmq.cli.errors import ExitCode
+from braidmq.cli.errors import CliError, ExitCode
 
 AGAIN_S: Final = 0.5
 """One that comes sooner is the first once more: `timeout`, for one, sends it to its child and to the whole group."""
+
+
+class Interrupted(CliError):
+    """The end came before it was done."""
+
+    def __init__(self) -> None:
+        super().__init__("interrupted", ExitCode.INTERRUPTED)
 
 
 def heed_ctrl_c() -> None:

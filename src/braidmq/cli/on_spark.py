@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from braidmq.cli import output
-from braidmq.cli.ending import Ending
-from braidmq.cli.errors import CliError, ExitCode
+from braidmq.cli.ending import Ending, Interrupted
 from braidmq.pipeline.errors import MissingExtra, from_spark
 from braidmq.pipeline.gateway import end_java, silence
 
@@ -19,8 +18,8 @@ try:
     from py4j.protocol import Py4JError
     from pyspark import SparkContext
     from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.utils import is_remote
 except ImportError as error:
     raise MissingExtra(error.name) from None
 
@@ -44,8 +43,8 @@ def in_our_words() -> Iterator[None]:
 
 
 def in_thread(work: Callable[[], T], ending: Ending) -> T:
-    """Its result; or the end, without waiting for it. In the main thread Spark would take Ctrl-C for itself, and answer
-    it with an exception amid a call to Java."""
+    """Its result; or Interrupted, without waiting for it. In the main thread Spark would take Ctrl-C for itself, and
+    answer it with an exception amid a call to Java."""
     results: list[T] = []
     failures: list[Exception] = []
     is_done = threading.Event()
@@ -61,7 +60,7 @@ def in_thread(work: Callable[[], T], ending: Ending) -> T:
     while not is_done.wait(POLL_S):
         if ending.is_set():
             _within(STOP_S, silence)
-            raise CliError("interrupted", ExitCode.INTERRUPTED)
+            raise Interrupted
     if failures:
         raise failures[0]
     return results[0]
@@ -105,9 +104,13 @@ def _last_batch(query: StreamingQuery) -> Any:
 
 
 def _stop_spark() -> None:
-    session = SparkSession._instantiatedSession
-    if session is not None:
-        session.stop()
+    running: Any = SparkContext._active_spark_context
+    if is_remote():
+        from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+        running = ConnectSession._default_session
+    if running is not None:
+        running.stop()
 
 
 def _within(seconds: float, work: Callable[[], None]) -> None:

@@ -86,9 +86,9 @@ class Conductor:
             bus.end()
         room.end()
         returned, stayed = self._bring_home()
-        state, words, ran_at = self._spark_words()
         if self._spark is not None:
             self._spark.end()
+        state, words, ran_at = self._spark_words()
         control = order.control_site.name
         return Summary(
             self._buses, order.sites, counts, control, took_s, state, words, ran_at, room.earlier, returned, stayed

@@ -8,12 +8,15 @@ import math
 import threading
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from braidmq.cli.demo.order import PROCESSOR, Order
 from braidmq.cli.process_spark import MASTER
 from braidmq.pipeline.errors import PipelineError, from_spark
 from braidmq.processors.processor import ProcessorError
+
+if TYPE_CHECKING:
+    from braidmq.pipeline.progress import Batches
 
 START_MAX_S: Final = 180.0
 POLL_S: Final = 0.2
@@ -43,7 +46,6 @@ class SparkHalf:
 
     def _run(self) -> None:
         from braidmq.pipeline.progress import Batches
-        from braidmq.pipeline.stateful import Done
 
         began = time.monotonic()
         try:
@@ -52,11 +54,12 @@ class SparkHalf:
             while not self._ending.wait(POLL_S):
                 if not self._query.isActive:
                     raise self._query.exception() or PipelineError("the query has ended")
-                self.processed += sum(Done.of(each).rows for each in batches.new())
+                self._count(batches)
                 if self.state == "starting" and batches.last is not None:
                     self.ran_at = time.monotonic()
                     self.took_s = self.ran_at - began
                     self.state = "running"
+            self._count(batches)
         except PipelineError as error:
             self._fail(error.text, error.hint)
         except ProcessorError as error:
@@ -64,6 +67,11 @@ class SparkHalf:
         except Exception as error:  # Spark and Java throw many kinds
             found = from_spark(error)
             self._fail(found.text, found.hint)
+
+    def _count(self, batches: Batches) -> None:
+        from braidmq.pipeline.stateful import Done
+
+        self.processed += sum(Done.of(each).rows for each in batches.new())
 
     def give_up(self) -> None:
         """It takes too long."""
@@ -109,4 +117,5 @@ class SparkHalf:
             self._query.stop()
             self._spark.stop()
         end_java()
-        self.state = "ended"
+        if self.state != "failed":
+            self.state = "ended"
