@@ -12,6 +12,7 @@ The load of the machine is shown beside the figures: what else it does shows in 
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
@@ -22,7 +23,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -36,7 +37,6 @@ from bench.braid import process, wait_for_mqtt
 from bench.peers import BraidMQ
 from bench.pipeline import write_log
 from bench.processors import Subscriber
-from braidmq.cli.process_spark import rows_of
 from braidmq.pipeline.session import session
 from braidmq.pipeline.shipped import Shipped
 from braidmq.pipeline.stateful import answers, start
@@ -142,6 +142,18 @@ def drain(spark: SparkSession, log: Path, folder: Path, kill: bool) -> tuple[lis
         (sum(map(rows_of, each["sources"])), each["durationMs"]["triggerExecution"]) for each in query.recentProgress
     ]
     return batches, cpu.with_children_s(java) - began
+
+
+def rows_of(source: dict[str, Any]) -> int:
+    """How far a batch went in the logs."""
+    end, start = offsets(source["endOffset"]), offsets(source["startOffset"])
+    return sum(max(0, offset - start.get(broker, offset)) for broker, offset in end.items())
+
+
+def offsets(written: Any) -> dict[str, int]:
+    """As Spark shows them: before the first batch there are none."""
+    found = json.loads(written) if isinstance(written, str) else written
+    return {} if found is None else {broker: one["offset"] for broker, one in found["brokers"].items()}
 
 
 @contextmanager
@@ -263,7 +275,8 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Message processors on Spark: throughput with a crash in it, memory, and latency."""
-    spark = session("bench", master, quick=True, **{"spark.sql.streaming.numRecentProgressUpdates": "1000"})
+    remembered = {"spark.sql.streaming.numRecentProgressUpdates": "1000"}
+    spark = session("bench", master, quick=True, own_group=True, **remembered)
     folder = Path(tempfile.mkdtemp(prefix="braidmq-bench-"))
     try:
         found = measure(spark, folder, events, seconds)

@@ -24,8 +24,9 @@ from urllib.parse import urlsplit
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-READY_TIMEOUT_S = 30.0
-END_TIMEOUT_S = 15.0
+from tests.patience import PATIENCE_S
+
+READY_TIMEOUT_S = END_TIMEOUT_S = PATIENCE_S
 
 
 class OneSpark(LoadScopeScheduling):  # type: ignore[misc]
@@ -33,6 +34,13 @@ class OneSpark(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         return "spark" if nodeid.startswith("tests/pipeline/") else nodeid
+
+
+def pytest_configure() -> None:
+    """A shell without job control has what it starts in the background ignore Ctrl-C, and all that this starts in turn:
+    tests send it, and some of the programs are not ours."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneSpark:
@@ -103,7 +111,7 @@ class Broker:
         """All that it wrote so far, over all its restarts."""
         return self._log_path.read_text(errors="replace") if self._log_path.exists() else ""
 
-    def wait_for_log(self, text: str, timeout_s: float = 10.0) -> str:
+    def wait_for_log(self, text: str, timeout_s: float = PATIENCE_S) -> str:
         """Returns once the log has `text` in it; an assertion fails if it does not come."""
         deadline = time.monotonic() + timeout_s
         while text not in self.log:

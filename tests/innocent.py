@@ -17,30 +17,24 @@ if TYPE_CHECKING:
 
 MB = 1024 * 1024
 
-WAIT_MAX_S = 20.0
-"""What the innocent client may have to wait for one message to go round; unharmed it is a millisecond."""
-
 
 class Innocent(threading.Thread):
-    """Publishes to itself, one message after the other, and notes how long it waited at worst."""
+    """Publishes to itself, one message after the other; one that does not come round in time ends it."""
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(name="innocent", daemon=True)
         self.client = Client(broker, "innocent")
         self.client.subscribe("innocent/#", 1)
         self.rounds = 0
-        self.waited_max_s = 0.0
         self.wrong: BaseException | None = None
         self._enough = threading.Event()
 
     def run(self) -> None:
         try:
             while not self._enough.wait(0.002):
-                began_at = time.monotonic()
                 payload = b"%d" % self.rounds
                 self.client.publish("innocent/round", payload, self.rounds % 2)
                 assert self.client.next_message().payload == payload
-                self.waited_max_s = max(self.waited_max_s, time.monotonic() - began_at)
                 self.rounds += 1
         except BaseException as wrong:
             self.wrong = wrong
@@ -53,7 +47,6 @@ class Innocent(threading.Thread):
         self.join(raw.TIMEOUT_S)
         if self.wrong is not None:
             raise self.wrong
-        assert self.waited_max_s < WAIT_MAX_S, f"the innocent client waited {self.waited_max_s:.1f} s"
         self.client.socket.close()
 
 

@@ -24,11 +24,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conformance import wire
 from tests.conformance.wire import V3, V5, Received, Type, props
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from tests.conftest import Broker
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = PATIENCE_S
 """How long a packet may take before the test fails; it is far more than a working broker needs."""
 
 READ_BYTES = 65_536

@@ -15,8 +15,9 @@ from typing import Any
 from braidmq.host import Address, CallRefused, CallTimeout, Forward, Host, Message, Service, handles
 from braidmq.net import NetHost
 from braidmq.sim.engine import Simulator
+from tests.patience import PATIENCE_S
 
-TIME_MAX_S = 30.0
+TIME_MAX_S = PATIENCE_S
 
 Scenario = Callable[[Sequence[Host]], Coroutine[Any, Any, object]]
 
@@ -226,7 +227,7 @@ async def failures(hosts: Sequence[Host]) -> object:
         except (CallRefused, CallTimeout) as error:
             ends.append(f"{type(request).__name__}: {type(error).__name__}")
 
-    here.spawn(attempt(Hush(), 0.2))
+    here.spawn(attempt(Hush(), 2.0))
     await attempt(Unheard(), 5.0)
     await attempt(Round(here.address), 5.0)
     while len(ends) < 3:

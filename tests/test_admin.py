@@ -22,6 +22,7 @@ from braidmq.broker.observing.admin import AdminServer
 from braidmq.broker.observing.exposition import METRICS, Exposition, readings
 from braidmq.broker.observing.metrics import Metrics
 from braidmq.broker.observing.notices import LINES_EACH_MAX
+from tests.patience import PATIENCE_S
 from tests.raw import wait_until
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def get(broker: Broker, path: str, **headers: str) -> tuple[int, str, str]:
     """Status, content type and body."""
     request = Request(broker.address("http") + path, headers=headers)
     try:
-        with urlopen(request, timeout=10) as response:
+        with urlopen(request, timeout=PATIENCE_S) as response:
             return response.status, response.headers["Content-Type"], response.read().decode()
     except HTTPError as refused:
         return refused.code, refused.headers["Content-Type"], refused.read().decode()
@@ -52,7 +53,7 @@ def test_metrics_count_what_happens(start_broker: StartBroker) -> None:
     broker = start_broker(ADMIN)
     before = samples(broker)
     assert before["braidmq_connections"] == 0
-    with socket.create_connection(("127.0.0.1", broker.port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", broker.port), timeout=PATIENCE_S) as client:
         client.sendall(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01m")
         assert client.recv(4) == CONNACK
         client.sendall(b"\x82\x06\x00\x01\x00\x01t\x00" + b"\x31\x04\x00\x01tx" + b"\x30\x04\x00\x01ty")
@@ -78,7 +79,7 @@ def test_metrics_count_what_happens(start_broker: StartBroker) -> None:
 
 
 def wait_until_left(broker: Broker) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while samples(broker)["braidmq_connections"]:
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -181,7 +182,7 @@ def test_bodies_that_cannot_be_read_leave_no_traceback(start_broker: StartBroker
 def test_only_reading_is_possible(start_broker: StartBroker) -> None:
     broker = start_broker(ADMIN)
     with pytest.raises(HTTPError) as refused:
-        urlopen(Request(broker.address("http") + "/metrics", data=b"x"), timeout=10)
+        urlopen(Request(broker.address("http") + "/metrics", data=b"x"), timeout=PATIENCE_S)
     assert refused.value.code == 405
 
 

@@ -30,11 +30,14 @@ from braidmq.cli.errors import UsageError
 from braidmq.cli.main import build
 from braidmq.cli.messages import as_text, check_format
 from tests.conftest import Broker, StartBroker
+from tests.patience import PATIENCE_S
 
 Argument = str | Path | int | float
 
 COMMAND = [sys.executable, "-m", "braidmq"]
-TIMEOUT_S = 30.0
+TIMEOUT_S = PATIENCE_S
+WAIT_S = 5.0
+"""Long enough for a message that is there to come."""
 
 
 def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
@@ -284,7 +287,7 @@ def test_publishers_learn_that_nobody_listens(broker: Broker, qos: int) -> None:
 def test_retained_messages_and_how_to_leave_them_out(broker: Broker) -> None:
     topic = "cli/retained"
     assert pub(broker, topic, "kept", "-r", "-q", 1).returncode == 0
-    seen = braidmq("sub", "-p", broker.port, topic, "-C", 1, "-W", 5)
+    seen = braidmq("sub", "-p", broker.port, topic, "-C", 1, "-W", TIMEOUT_S)
     assert seen.stdout.endswith(f"{topic} (retained) kept\n")
     for options in (["--no-retained"], ["--no-retained", "-V", "3.1.1"]):
         assert braidmq("sub", "-p", broker.port, topic, "-W", 0.3, *options).returncode == 4
@@ -294,9 +297,12 @@ def test_retained_messages_and_how_to_leave_them_out(broker: Broker) -> None:
 
 def test_wait_and_count_decide_the_exit_code(broker: Broker) -> None:
     assert pub(broker, "cli/wait", "x", "-r", "-q", 1).returncode == 0
-    assert braidmq("sub", "-p", broker.port, "cli/wait", "-W", 0.5).returncode == 0
-    few = braidmq("sub", "-p", broker.port, "cli/wait", "-W", 0.5, "-C", 2)
-    assert few.returncode == 4
+    with (
+        subscriber(broker, "cli/wait", "-W", WAIT_S) as enough,
+        subscriber(broker, "cli/wait", "-W", WAIT_S, "-C", 2) as few,
+    ):
+        assert enough.end()[0] == 0
+        assert few.end()[0] == 4
     assert "only 1 of 2 messages" in few.stderr
 
 
@@ -335,7 +341,7 @@ def test_a_kept_session_gives_each_message_to_one_run(broker: Broker) -> None:
         first.end(signal.SIGINT)
     send(broker, "cli/kept", "1", "2", "3")
     for payload in ("1", "2", "3"):
-        done = braidmq("sub", "-p", broker.port, *arguments, "-C", 1, "-W", 5, "--format", "{payload}")
+        done = braidmq("sub", "-p", broker.port, *arguments, "-C", 1, "-W", TIMEOUT_S, "--format", "{payload}")
         assert (done.returncode, done.stdout) == (0, f"{payload}\n")
     assert braidmq("sub", "-p", broker.port, *arguments, "-W", 0.3).returncode == 4
 
@@ -426,7 +432,7 @@ def test_a_missing_acknowledgement_is_exit_code_4() -> None:
 
 def test_bytes_that_are_not_mqtt_end_without_a_traceback() -> None:
     with silent_server(lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
-        done = in_process("pub", "a", "b", "-p", port, "--timeout", 2)
+        done = in_process("pub", "a", "b", "-p", port, "--timeout", TIMEOUT_S)
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
 
@@ -560,7 +566,7 @@ def test_certificates_are_checked(guarded: Broker) -> None:
         assert "--cafile" in done.stderr
     assert in_process(*base, "--insecure", env=SECRET).returncode == 0
     assert in_process(*base, "--cafile", folder / "ca.pem", "--cert", folder / "device.pem", env=SECRET).returncode == 0
-    plain = in_process("pub", "a", "b", "-p", guarded.port, "--tls", "--timeout", 1)
+    plain = in_process("pub", "a", "b", "-p", guarded.port, "--tls", "--timeout", TIMEOUT_S)
     assert plain.returncode == 3
     assert "TLS" in plain.stderr
 

@@ -21,9 +21,10 @@ from braidmq.cli.load import SAMPLES_MAX, Samples
 from braidmq.cli.load_clients import connect_packet, publish_head, split, subscribe_packet
 from braidmq.mqtt.reasons import Reason
 from tests.conftest import Broker, StartBroker
+from tests.patience import PATIENCE_S
 
 COMMAND = [sys.executable, "-m", "braidmq", "bench"]
-TIMEOUT_S = 30.0
+TIMEOUT_S = PATIENCE_S
 
 
 def bench(port: int, *arguments: Any) -> subprocess.CompletedProcess[str]:

@@ -29,9 +29,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from braidmq.broker.config.load import load
 from braidmq.cli.up import read_sites
 from tests.conftest import READY_TIMEOUT_S, StartBroker, _first_line
+from tests.patience import PATIENCE_S
 from tests.test_cli import COMMAND, environment, in_process
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = PATIENCE_S
 TOKEN = "between-us"
 OVERRIDES = {"listeners[0].port": None, "admin.port": None, "data": None}
 

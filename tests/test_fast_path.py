@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from braidmq.broker import connection as connection_module
 from braidmq.broker import fast_path
-from braidmq.broker.flow import STALL_S
+from braidmq.broker.flow import KEPT_UP_S, STALL_S
 from braidmq.broker.limits import Limits
 from braidmq.broker.security.identity import FreeClientIds, Identity
 
@@ -614,3 +614,24 @@ def test_a_reader_that_stays_behind_does_not_hold_up_its_publisher_for_long(how:
     for publisher in others:
         publisher.publish("t", b"y")
     assert not any(publisher.link.paused for publisher in others)
+
+
+def test_a_reader_that_reads_now_and_then_holds_up_nobody_again() -> None:
+    """Once it was too slow, not before it has kept up for a while."""
+    world = World()
+    slow, publisher = world.client("slow", V3), world.client("p", V3)
+    slow.subscribe("t")
+    slow.connection.pause_writing()
+    world.advance(STALL_S)
+    for _ in range(20):
+        world.advance(KEPT_UP_S / 10)
+        slow.connection.resume_writing()
+        world.advance(KEPT_UP_S - 1.0)
+        slow.connection.pause_writing()
+        publisher.publish("t", b"x")
+        assert not publisher.link.paused
+    slow.connection.resume_writing()
+    world.advance(KEPT_UP_S)
+    slow.connection.pause_writing()
+    publisher.publish("t", b"y")
+    assert publisher.link.paused

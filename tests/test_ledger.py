@@ -16,6 +16,7 @@ from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.pipeline.batches import PART_ROWS, Batch, BatchError
 from tests.conformance.pair import World
 from tests.conformance.wire import props
+from tests.patience import PATIENCE_S
 from tests.raw import crash, payloads, subscriber
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def post(broker: Broker, body: Any, content_type: str = "application/json") -> t
     headers = {"Content-Type": content_type}
     request = Request(broker.address("http") + "/publish", json.dumps(body).encode(), headers)
     try:
-        with urlopen(request, timeout=10) as response:
+        with urlopen(request, timeout=PATIENCE_S) as response:
             return response.status, response.read().decode()
     except HTTPError as refused:
         return refused.code, json.loads(refused.read())["error"]

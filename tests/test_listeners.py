@@ -22,6 +22,7 @@ from braidmq.broker.listening import listeners as module
 from braidmq.broker.listening.connect_rate import ConnectRate
 from braidmq.broker.listening.listeners import ListenError, Listeners
 from braidmq.broker.listening.sockets import bind_tcp, bind_unix, unix_identity
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from tests.conftest import Broker, StartBroker
@@ -37,7 +38,7 @@ def connect_packet(client_id: str) -> bytes:
 
 
 def dial(broker: Broker) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", broker.port), timeout=10)
+    return socket.create_connection(("127.0.0.1", broker.port), timeout=PATIENCE_S)
 
 
 def is_let_in(client: socket.socket, client_id: str) -> bool:
@@ -50,7 +51,7 @@ def is_let_in(client: socket.socket, client_id: str) -> bool:
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
@@ -85,20 +86,20 @@ def test_all_kinds_at_once_each_with_its_own_rules(start_broker: StartBroker, tm
     assert stat.S_IMODE(path.stat().st_mode) == 0o660
 
     with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(10)
+        client.settimeout(PATIENCE_S)
         client.connect(str(path))
         assert is_let_in(client, "over-unix")
 
     open_port, small_port = (int(address.rsplit(":", 1)[1]) for address in broker.addresses[:2])
-    with socket.create_connection(("127.0.0.1", small_port), timeout=10) as first:
+    with socket.create_connection(("127.0.0.1", small_port), timeout=PATIENCE_S) as first:
         assert is_let_in(first, "first")
-        with socket.create_connection(("127.0.0.1", small_port), timeout=10) as second:
+        with socket.create_connection(("127.0.0.1", small_port), timeout=PATIENCE_S) as second:
             assert not is_let_in(second, "second")
-        with socket.create_connection(("127.0.0.1", open_port), timeout=10) as third:
+        with socket.create_connection(("127.0.0.1", open_port), timeout=PATIENCE_S) as third:
             assert is_let_in(third, "third")
         first.sendall(DISCONNECT)
         assert first.recv(1) == b""
-    with socket.create_connection(("127.0.0.1", small_port), timeout=10) as fourth:
+    with socket.create_connection(("127.0.0.1", small_port), timeout=PATIENCE_S) as fourth:
         assert is_let_in(fourth, "fourth")
 
     assert broker.terminate() == 0
@@ -250,7 +251,7 @@ async def test_who_does_not_take_its_last_bytes_is_cut_off(monkeypatch: pytest.M
         payload = b"\x30\x83\x80\x40\x00\x01a" + bytes(1024 * 1024)
         await asyncio.to_thread(client.sendall, payload * 16)
         client.shutdown(socket.SHUT_WR)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_S
         while listeners.inside_count:
             assert time.monotonic() < deadline, "the connection stays though nobody reads"
             await asyncio.sleep(0.02)
@@ -267,7 +268,7 @@ async def test_a_reset_before_the_accept_is_survived() -> None:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(connect_packet("after"))
-    assert await asyncio.wait_for(reader.readexactly(4), 10) == CONNACK
+    assert await asyncio.wait_for(reader.readexactly(4), PATIENCE_S) == CONNACK
     writer.close()
     await listeners.stop(grace_s=1)
     assert len(listeners.broker.connections) == 0

@@ -122,7 +122,7 @@ def test_the_bound_holds_on_every_transport(tmp_path_factory: pytest.TempPathFac
 def test_many_slow_readers_hold_nobody_up(start_broker: StartBroker) -> None:
     """Thirty subscribers that do not read at all, and then a little now and then, beside one that publishes and reads.
 
-    To read now and then must not do more harm than not to read: nobody waits for them again and again.
+    That nobody waits for them again and again is shown in virtual time: tests/test_fast_path.py.
     """
     broker = start_broker()
     seed = random.randrange(1_000_000)
@@ -148,24 +148,14 @@ def test_many_slow_readers_hold_nobody_up(start_broker: StartBroker) -> None:
     fast, writer = Client(broker, "fast"), Client(broker, "writer")
     fast.subscribe("t", 0)
 
-    def usual_wait_s(duration_s: float) -> float:
-        waits = []
-        ends_at = time.monotonic() + duration_s
-        while time.monotonic() < ends_at:
-            began_at = time.monotonic()
-            flood(writer, fast, "t", BATCH)
-            waits.append(time.monotonic() - began_at)
-        return sorted(waits)[len(waits) // 2]
-
     with bounded(broker, 80 * MB):
         flood(writer, fast, "t", 2_000)  # by now the broker knows how slow they are
-        unread_s = usual_wait_s(1)
         sipping = threading.Thread(target=sip, daemon=True)
         sipping.start()
-        sipped_s = usual_wait_s(3)
+        flood(writer, fast, "t", 20_000)
         finished.set()
-        sipping.join(5)
-    assert sipped_s < 8 * unread_s + 0.03, f"a batch took {unread_s * 1000:.0f} ms, and then {sipped_s * 1000:.0f} ms"
+        sipping.join(raw.TIMEOUT_S)
+    assert not sipping.is_alive()
 
 
 # QoS 1 and 2

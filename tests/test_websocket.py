@@ -23,6 +23,7 @@ from websockets.typing import Origin, Subprotocol
 from braidmq.broker.config.settings import Config, Listener, StoreConfig
 from braidmq.broker.limits import Limits
 from braidmq.broker.server import Server
+from tests.patience import PATIENCE_S
 
 MQTT = [Subprotocol("mqtt")]
 CONNACK = b"\x20\x02\x00\x00"
@@ -62,7 +63,7 @@ class Stream:
 
     def take(self, size: int) -> bytes:
         while len(self._bytes) < size:
-            frame = self._client.recv(timeout=10)
+            frame = self._client.recv(timeout=PATIENCE_S)
             assert isinstance(frame, bytes), "the broker sends binary frames only"
             self._bytes += frame
         taken, self._bytes = self._bytes[:size], self._bytes[size:]
@@ -82,14 +83,14 @@ def close_code(client: ClientConnection) -> int | None:
     """The broker's; None if it left without a close frame."""
     try:
         while True:
-            client.recv(timeout=10)
+            client.recv(timeout=PATIENCE_S)
     except ConnectionClosed as ended:
         return ended.rcvd.code if ended.rcvd else None
 
 
 def ended_by_broker(client: socket.socket) -> bytes:
     """All that the broker sent until it closed."""
-    client.settimeout(10)
+    client.settimeout(PATIENCE_S)
     received = b""
     while True:
         try:
@@ -133,7 +134,7 @@ async def run_broker(started: Future[tuple[str, asyncio.AbstractEventLoop, async
         server = Server(
             Config(
                 listeners=(Listener(kind="ws", port=0, origins=("https://panel.example",)),),
-                limits=Limits(packet_bytes_max=200_000, connect_timeout_s=1.0),
+                limits=Limits(packet_bytes_max=200_000, connect_timeout_s=4.0),
                 store=StoreConfig(enabled=False),
             )
         )

@@ -20,8 +20,9 @@ from braidmq.host import Message
 from braidmq.mqtt.packets import V3, V5
 from braidmq.net.frames import Codec, Tell
 from braidmq.overlay.range_messages import Deliver, Plan
+from tests.patience import PATIENCE_S
 
-WAIT_S = 20.0
+WAIT_S = PATIENCE_S
 TOPIC = b"lane/1"
 MANY = 200
 

@@ -23,9 +23,10 @@ from braidmq.broker.server import Server
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.codec import decode, encode
 from tests.chaos.brokers import free_ports
+from tests.patience import PATIENCE_S
 
 COUNT = 10
-WAIT_S = 30.0
+WAIT_S = PATIENCE_S
 """For what must come; it is far more than that needs."""
 
 MEET_S, MEETINGS_MAX = 1.0, 30

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 from . import wire
 from .pair import Received, Type
 
@@ -19,7 +21,7 @@ class Stream:
 
     def __init__(self, broker: Broker, version: int) -> None:
         self.version = version
-        self.socket = socket.create_connection((broker.host, broker.port), timeout=30)
+        self.socket = socket.create_connection((broker.host, broker.port), timeout=PATIENCE_S)
         self.stream = b""
         self.seen: list[Received] = []
 

@@ -33,6 +33,7 @@ from braidmq.log.shared_memory import LANE_BYTES
 from braidmq.log.writer_process import WriterProcess
 from tests.conformance.wire import V3, V5, Will, props
 from tests.log.rows import EVER, START_US, read_all
+from tests.patience import PATIENCE_S
 from tests.raw import Client, crash, metrics, opened, wait_until
 
 if TYPE_CHECKING:
@@ -343,7 +344,7 @@ def test_each_publication_is_kept_once_in_a_braid(start_broker: StartBroker) -> 
 
     clients = []
     for number, port in enumerate(ports):
-        over = socket.create_connection(("127.0.0.1", port), timeout=20)
+        over = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
         clients.append(Client(broker, f"client{number}", over=over))
         clients[-1].subscribe("telemetry/#", 1)
     for number, client in enumerate(clients):

@@ -11,6 +11,7 @@ import uvloop
 
 from braidmq.host import Address, Forward, Message, Service, handles
 from braidmq.net import NetHost, Security
+from tests.patience import PATIENCE_S
 
 
 class Ping(Message):
@@ -187,7 +188,7 @@ async def say_to(address: str, data: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(data)
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             return await reader.read()
     except ConnectionError:
         return b""
@@ -195,7 +196,7 @@ async def say_to(address: str, data: bytes) -> bytes:
         writer.close()
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
     """Returns once it holds; an assertion fails if it does not come to."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - conditions of many kinds

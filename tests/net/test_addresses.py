@@ -8,6 +8,7 @@ import pytest
 
 from braidmq.net.addresses import format_address, is_everywhere, parse_address
 from tests.net.conftest import Ping, Pong, StartHost
+from tests.patience import PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ async def test_hosts_talk_over_ipv6(start_host: StartHost) -> None:
             pytest.skip("no IPv6 here")
     (a, _), (b, _) = await start_host("[::1]:0"), await start_host("[::1]:0")
     assert b.address.startswith("[::1]:")
-    assert await a.call(b.address, Ping(1), 5.0) == Pong(2)
+    assert await a.call(b.address, Ping(1), PATIENCE_S) == Pong(2)
 
 
 async def test_a_port_that_is_taken_is_a_clear_error(start_host: StartHost) -> None:

@@ -11,6 +11,7 @@ import pytest
 from braidmq.host import Address, CallRefused, CallTimeout, Host, Message
 from braidmq.net import Bounds, Fault, NetHost, Security
 from tests.net.conftest import Answerer, Arrived, Fail, Note, Ping, Pong, Silence, StartHost, Unserved, Walk, until
+from tests.patience import PATIENCE_S
 
 
 async def test_a_message_is_told_and_says_who_sent_it(start_host: StartHost) -> None:
@@ -24,8 +25,8 @@ async def test_a_message_is_told_and_says_who_sent_it(start_host: StartHost) -> 
 
 async def test_a_call_is_answered_in_both_directions_on_one_link(start_host: StartHost) -> None:
     (a, _), (b, _) = await start_host(), await start_host()
-    assert await a.call(b.address, Ping(1), 5.0) == Pong(2)
-    assert await b.call(a.address, Ping(3), 5.0) == Pong(4)
+    assert await a.call(b.address, Ping(1), PATIENCE_S) == Pong(2)
+    assert await b.call(a.address, Ping(3), PATIENCE_S) == Pong(4)
     assert len(a._links._links) == len(b._links._links) == 1
     assert a.counters(b.address).messages_out == a.counters(b.address).messages_in == 2
 
@@ -34,8 +35,8 @@ async def test_a_host_tells_and_asks_itself(start_host: StartHost) -> None:
     a, told = await start_host()
     a.send(a.address, Note("self"))
     assert not told.heard, "not in the same tick"
-    assert await a.call(a.address, Ping(1), 5.0) == Pong(2)
-    assert await a.call(a.address, Walk((a.address, a.address)), 5.0) == Arrived(a.address, a.address)
+    assert await a.call(a.address, Ping(1), PATIENCE_S) == Pong(2)
+    assert await a.call(a.address, Walk((a.address, a.address)), PATIENCE_S) == Arrived(a.address, a.address)
     assert told.heard == [(a.address, Note("self"))]
     assert not a.linked
 
@@ -45,7 +46,7 @@ async def test_no_answer_is_a_time_out(start_host: StartHost) -> None:
     begin = time.monotonic()
     with pytest.raises(CallTimeout, match="did not answer Silence"):
         await a.call(b.address, Silence(), 0.05)
-    assert 0.04 < time.monotonic() - begin < 2
+    assert time.monotonic() - begin > 0.04
     assert not a._calls
 
 
@@ -61,7 +62,7 @@ async def test_nobody_there_is_a_time_out(start_host: StartHost) -> None:
 async def test_a_message_without_a_handler_is_refused(start_host: StartHost) -> None:
     (a, _), (b, _) = await start_host(), await start_host()
     with pytest.raises(CallRefused, match=f"{b.address} has no handler for Unserved"):
-        await a.call(b.address, Unserved(), 5.0)
+        await a.call(b.address, Unserved(), PATIENCE_S)
     assert b.counters(a.address).refused == 1
 
 
@@ -71,8 +72,8 @@ async def test_a_handler_that_raises_refuses_and_the_link_lives(
     (a, _), (b, _) = await start_host(), await start_host()
     a.send(b.address, Fail())
     with pytest.raises(CallRefused, match="failed to handle Fail"):
-        await a.call(b.address, Fail(), 5.0)
-    assert await a.call(b.address, Ping(1), 5.0) == Pong(2)
+        await a.call(b.address, Fail(), PATIENCE_S)
+    assert await a.call(b.address, Ping(1), PATIENCE_S) == Pong(2)
     assert b.faults[Fault.HANDLER] == 2
     assert a.counters(b.address).reconnects == 0
     assert "the handler of Fail failed" in caplog.text
@@ -87,7 +88,7 @@ async def test_a_request_that_is_passed_on_is_answered_directly(start_host: Star
 
     for host in (a, b, c):
         host.on_message = note
-    answer = await a.call(b.address, Walk((c.address,)), 5.0)
+    answer = await a.call(b.address, Walk((c.address,)), PATIENCE_S)
     assert answer == Arrived(c.address, a.address)
     assert seen == [(a.address, b.address, 1), (b.address, c.address, 2), (c.address, a.address, 0)]
     assert b.counters(c.address).messages_in == 0, "the answer did not come back through the middle"
@@ -97,22 +98,22 @@ async def test_a_request_that_is_passed_on_is_answered_directly(start_host: Star
 
 async def test_a_request_may_be_passed_back_to_its_caller(start_host: StartHost) -> None:
     (a, _), (b, _) = await start_host(), await start_host()
-    assert await a.call(b.address, Walk((a.address,)), 5.0) == Arrived(a.address, a.address)
+    assert await a.call(b.address, Walk((a.address,)), PATIENCE_S) == Arrived(a.address, a.address)
 
 
 async def test_a_request_that_goes_round_ends(start_host: StartHost) -> None:
     bounds = Bounds(hops_max=10)
     (a, _), (b, _) = await start_host(bounds=bounds), await start_host(bounds=bounds)
     with pytest.raises(CallRefused, match="was passed on 10 times"):
-        await a.call(b.address, Walk((a.address, b.address) * 20), 5.0)
+        await a.call(b.address, Walk((a.address, b.address) * 20), PATIENCE_S)
     with pytest.raises(CallRefused, match="to itself without end"):
-        await a.call(b.address, Walk((b.address,) * 20), 5.0)
+        await a.call(b.address, Walk((b.address,) * 20), PATIENCE_S)
 
 
 async def test_a_forward_to_what_is_no_address_is_refused(start_host: StartHost) -> None:
     (a, _), (b, _) = await start_host(), await start_host()
     with pytest.raises(CallRefused, match="is no address"):
-        await a.call(b.address, Walk(("nowhere",)), 5.0)
+        await a.call(b.address, Walk(("nowhere",)), PATIENCE_S)
 
 
 @pytest.mark.parametrize("to", ["nowhere", "host:0", "host:65536", "1.2.3:5", "[::g]:1", "a b:1", "-a:1", 7, ""])
@@ -120,7 +121,7 @@ async def test_no_address_is_dropped_and_refused(start_host: StartHost, to: Addr
     a, _ = await start_host()
     a.send(to, Note("lost"))
     with pytest.raises(CallRefused, match="is no address"):
-        await a.call(to, Ping(1), 5.0)
+        await a.call(to, Ping(1), PATIENCE_S)
     assert a.counters().dropped == 2
 
 
@@ -151,14 +152,14 @@ async def test_an_address_that_peers_cannot_reach_is_not_told() -> None:
 async def test_calls_are_bounded(start_host: StartHost) -> None:
     a, _ = await start_host(bounds=Bounds(calls_max=2))
     b, _ = await start_host()
-    waiting = [asyncio.ensure_future(a.call(b.address, Silence(), 5.0)) for _ in range(2)]
+    waiting = [asyncio.ensure_future(a.call(b.address, Silence(), PATIENCE_S)) for _ in range(2)]
     await asyncio.sleep(0)
     with pytest.raises(CallRefused, match="calls_max"):
-        await a.call(b.address, Ping(1), 5.0)
+        await a.call(b.address, Ping(1), PATIENCE_S)
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
-    assert await a.call(b.address, Ping(1), 5.0) == Pong(2)
+    assert await a.call(b.address, Ping(1), PATIENCE_S) == Pong(2)
 
 
 async def test_messages_to_oneself_are_bounded(start_host: StartHost) -> None:
@@ -201,20 +202,19 @@ async def test_procedures_run_beside_each_other_and_end_with_the_host(
 
 async def test_stop_sends_what_was_said_and_ends_what_waits(start_host: StartHost) -> None:
     (a, _), (b, told) = await start_host(), await start_host()
-    await a.call(b.address, Ping(1), 5.0)
-    waits = asyncio.ensure_future(a.call(b.address, Silence(), 60.0))
+    await a.call(b.address, Ping(1), PATIENCE_S)
+    waits = asyncio.ensure_future(a.call(b.address, Silence(), 10 * PATIENCE_S))
     await asyncio.sleep(0.01)
     a.send(b.address, Note("last words"))
-    begin = time.monotonic()
-    await a.stop()
-    assert time.monotonic() - begin < 1
+    async with asyncio.timeout(PATIENCE_S):
+        await a.stop()
     with pytest.raises(CallTimeout, match="this host stopped"):
         await waits
     await until(lambda: told.heard == [(a.address, Note("last words"))])
     await until(lambda: b.linked == [])
     a.send(b.address, Note("too late"))
     with pytest.raises(CallRefused, match="not running"):
-        await a.call(b.address, Ping(1), 5.0)
+        await a.call(b.address, Ping(1), PATIENCE_S)
     await a.stop()
     with pytest.raises(RuntimeError, match="started once"):
         await a.start()
@@ -223,5 +223,5 @@ async def test_stop_sends_what_was_said_and_ends_what_waits(start_host: StartHos
 async def test_log_lines_name_the_host(start_host: StartHost, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "braidmq.net")
     (a, _), (b, _) = await start_host(name="osaka"), await start_host(name="kyoto")
-    await a.call(b.address, Ping(1), 5.0)
+    await a.call(b.address, Ping(1), PATIENCE_S)
     assert f"osaka at {a.address} is linked to {b.address} ('kyoto')" in caplog.text

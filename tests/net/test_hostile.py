@@ -14,8 +14,10 @@ from braidmq.net.frames import framed
 from braidmq.net.hello import HELLO_BYTES_MAX, MAGIC, VERSION, Hello, preamble
 from braidmq.net.security import Kind
 from tests.net.conftest import MESSAGES, Answerer, Note, Ping, Pong, StartHost, until
+from tests.patience import PATIENCE_S
 
-BOUNDS = Bounds(connect_timeout_s=0.4, strangers_max=4)
+BOUNDS = Bounds(connect_timeout_s=2.0, strangers_max=4)
+"""Time enough for those who mean well."""
 ADDRESS = "127.0.0.1:1"
 PREAMBLE = preamble(Kind.NONE)
 HELLO = PREAMBLE + framed(msgspec.msgpack.encode(Hello(ADDRESS, bytes(16), "")))
@@ -49,7 +51,7 @@ class Target:
         if then_end:
             writer.write_eof()
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 return await reader.read()
         except ConnectionError:
             return b""
@@ -57,7 +59,7 @@ class Target:
             writer.close()
 
     async def check_unharmed(self) -> None:
-        assert await self.friend.call(self.host.address, Ping(1), 5.0) == Pong(2)
+        assert await self.friend.call(self.host.address, Ping(1), PATIENCE_S) == Pong(2)
         assert self.friend.counters(self.host.address).reconnects == 0
         assert not self.friend.faults
         assert self.host.linked == [self.friend.address]
@@ -67,7 +69,7 @@ class Target:
 async def target(start_host: StartHost) -> Target:
     host, told = await start_host(bounds=BOUNDS)
     friend, _ = await start_host()
-    await friend.call(host.address, Ping(0), 5.0)
+    await friend.call(host.address, Ping(0), PATIENCE_S)
     return Target(host, told, friend)
 
 
@@ -85,8 +87,8 @@ BAD = {
     "no port": (hello_with("127.0.0.1:0", bytes(16), ""), Fault.ADDRESS, "gives no address to reach it at"),
     "address with a line": (hello_with("a\nb:1", bytes(16), ""), Fault.ADDRESS, r"'a\nb:1' is no address"),
     "large address": (hello_with("a" * 2000 + ":1", bytes(16), ""), Fault.ADDRESS, "is no address"),
-    "no hello": (b"", Fault.TIMEOUT, "no hello within 0.4 s"),
-    "half a hello": (HELLO[:-5], Fault.TIMEOUT, "no hello within 0.4 s"),
+    "no hello": (b"", Fault.TIMEOUT, "no hello within 2.0 s"),
+    "half a hello": (HELLO[:-5], Fault.TIMEOUT, "no hello within 2.0 s"),
     "oversized frame": (HELLO + b"\xff\xff\xff\xff", Fault.OVERSIZE, "a frame of 4294967295 bytes"),
     "too many messages": (HELLO + framed(b"\xdd\x00\x01\x00\x01"), Fault.OVERSIZE, "a frame of 65537 messages"),
     "garbage": (HELLO + framed(b"garbage!"), Fault.GARBAGE, "does not begin with a batch"),

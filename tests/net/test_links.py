@@ -10,6 +10,7 @@ import pytest
 from braidmq.host import CallRefused, CallTimeout
 from braidmq.net import Bounds, Fault, Security
 from tests.net.conftest import Large, Note, Ping, Pong, StartHost, until
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture(params=["none", "key"])
@@ -49,7 +50,7 @@ async def test_a_message_larger_than_a_frame_is_not_sent(start_host: StartHost) 
     a.send(b.address, Note("before"))
     a.send(b.address, Large(bytes(1024)))
     with pytest.raises(CallRefused, match="larger than the 1024 bytes of a frame"):
-        await a.call(b.address, Large(bytes(1024)), 5.0)
+        await a.call(b.address, Large(bytes(1024)), PATIENCE_S)
     a.send(b.address, Note("after"))
     await until(lambda: len(told.heard) == 2)
     assert a.counters(b.address).dropped == 2
@@ -85,10 +86,10 @@ async def test_a_mesh_that_dials_at_once_has_one_link_a_pair(start_host: StartHo
 
 async def test_a_peer_that_restarts_is_linked_again(start_host: StartHost) -> None:
     (a, _), (b, _) = await start_host(), await start_host()
-    assert await a.call(b.address, Ping(1), 5.0) == Pong(2)
+    assert await a.call(b.address, Ping(1), PATIENCE_S) == Pong(2)
     await b.stop()
     await until(lambda: a.linked == [])
-    answer = asyncio.ensure_future(a.call(b.address, Ping(2), 5.0))
+    answer = asyncio.ensure_future(a.call(b.address, Ping(2), PATIENCE_S))
     await asyncio.sleep(0.2)
     assert not answer.done(), "it waits for the peer to come back"
     again, _ = await start_host(b.address)
@@ -99,7 +100,7 @@ async def test_a_peer_that_restarts_is_linked_again(start_host: StartHost) -> No
 
 async def test_a_peer_that_lost_its_end_takes_the_place_of_its_old_link(start_host: StartHost) -> None:
     (a, _), (b, told) = await start_host(), await start_host()
-    await a.call(b.address, Ping(1), 5.0)
+    await a.call(b.address, Ping(1), PATIENCE_S)
     for link in list(a._links._links):
         link.abort("as if the machine had been reset")
     a.send(b.address, Note("again"))
@@ -127,7 +128,7 @@ async def test_back_off_grows_to_its_bound_and_what_waits_too_long_is_dropped(st
 async def test_what_waits_for_a_peer_that_does_not_read_is_bounded(start_host: StartHost) -> None:
     a, _ = await start_host(bounds=Bounds(queue_bytes_max=100_000, stall_s_max=0.4))
     b, told = await start_host()
-    await a.call(b.address, Ping(1), 5.0)
+    await a.call(b.address, Ping(1), PATIENCE_S)
     (link,) = b._links._links
     assert link._transport is not None
     link._transport.pause_reading()
@@ -139,12 +140,12 @@ async def test_what_waits_for_a_peer_that_does_not_read_is_bounded(start_host: S
         sent += 1
         assert sent < 10_000, "the socket's buffers are not that large"
     with pytest.raises(CallRefused, match=f"100000 bytes wait for {b.address} already"):
-        await a.call(b.address, Ping(1), 5.0)
+        await a.call(b.address, Ping(1), PATIENCE_S)
     (stuck,) = a._links._links
     assert stuck.unsent_bytes <= 100_000 + 10_100
     await until(lambda: a.faults[Fault.STALL] == 1)
     assert a.linked == []
-    assert await a.call(b.address, Ping(1), 5.0) == Pong(2), "a new link, and room again"
+    assert await a.call(b.address, Ping(1), PATIENCE_S) == Pong(2), "a new link, and room again"
     assert len(told.heard) < sent
 
 
@@ -158,11 +159,11 @@ async def test_what_waits_for_a_peer_without_a_link_is_bounded(start_host: Start
 
 async def test_a_link_that_is_not_used_is_closed_and_opened_again(start_host: StartHost) -> None:
     (a, _), (b, _) = await start_host(bounds=Bounds(idle_s_max=0.1)), await start_host()
-    await a.call(b.address, Ping(1), 5.0)
+    await a.call(b.address, Ping(1), PATIENCE_S)
     await until(lambda: not a.linked and not b.linked)
-    await until(lambda: a.counters(b.address).messages_out == 0, 5.0)
+    await until(lambda: a.counters(b.address).messages_out == 0)
     assert a.counters().messages_out == 1, "the peer is forgotten, what it cost is not"
-    assert await a.call(b.address, Ping(1), 5.0) == Pong(2)
+    assert await a.call(b.address, Ping(1), PATIENCE_S) == Pong(2)
     assert not a.faults
     assert not b.faults
 
@@ -171,23 +172,23 @@ async def test_peers_are_bounded(start_host: StartHost) -> None:
     a, _ = await start_host(bounds=Bounds(links_max=2))
     others = [await start_host() for _ in range(3)]
     for b, _ in others[:2]:
-        await a.call(b.address, Ping(1), 5.0)
+        await a.call(b.address, Ping(1), PATIENCE_S)
     third = others[2][0]
     with pytest.raises(CallRefused, match="links_max"):
-        await a.call(third.address, Ping(1), 5.0)
+        await a.call(third.address, Ping(1), PATIENCE_S)
     with pytest.raises(CallTimeout):
         await third.call(a.address, Ping(1), 0.2)
     assert a.faults[Fault.CROWD] >= 1
     gone = others[0][0]
     await gone.stop()
     await until(lambda: gone.address not in a.linked)
-    assert await a.call(third.address, Ping(1), 5.0) == Pong(2), "there is room again"
+    assert await a.call(third.address, Ping(1), PATIENCE_S) == Pong(2), "there is room again"
 
 
 async def test_a_peer_is_known_by_the_address_that_it_gives(start_host: StartHost) -> None:
     (a, _), (b, told) = await start_host(), await start_host()
     name = b.address.replace("127.0.0.1", "localhost")
-    assert await a.call(name, Ping(1), 5.0) == Pong(2)
+    assert await a.call(name, Ping(1), PATIENCE_S) == Pong(2)
     assert a.linked == [b.address]
     a.send(b.address, Note("one link"))
     a.send(name, Note("for both names"))
@@ -198,13 +199,13 @@ async def test_a_peer_is_known_by_the_address_that_it_gives(start_host: StartHos
 
 async def test_a_peer_that_is_linked_is_found_under_another_name(start_host: StartHost) -> None:
     (a, _), (b, told) = await start_host(), await start_host()
-    await b.call(a.address, Ping(1), 5.0)
+    await b.call(a.address, Ping(1), PATIENCE_S)
     name = b.address.replace("127.0.0.1", "localhost")
     a.send(name, Note("x"))
     await until(lambda: told.heard == [(a.address, Note("x"))])
     await until(lambda: len(a._links._links) == len(b._links._links) == 1)
     assert a.linked == [b.address]
-    assert await b.call(a.address, Ping(1), 5.0) == Pong(2)
+    assert await b.call(a.address, Ping(1), PATIENCE_S) == Pong(2)
 
 
 async def test_a_host_does_not_link_to_itself(start_host: StartHost, caplog: pytest.LogCaptureFixture) -> None:

@@ -18,9 +18,10 @@ from braidmq.net.frames import framed
 from braidmq.net.hello import Hello, preamble
 from braidmq.net.security import Kind
 from tests.net.conftest import Note, Ping, Pong, StartHost, until
+from tests.patience import PATIENCE_S
 
 KEY = Security.key(bytes(range(32)))
-BRISK = Bounds(connect_timeout_s=0.5, backoff_s_min=0.02, backoff_s_max=0.1)
+BRISK = Bounds(connect_timeout_s=2.0, backoff_s_min=0.02, backoff_s_max=0.1)
 
 
 # Keys
@@ -133,13 +134,13 @@ async def test_who_is_wrong_about_its_address_is_turned_away(
 ) -> None:
     """The one that can be reached there stays linked, and is not disturbed."""
     (a, told), (right, _) = await start_host(bounds=BRISK), await start_host()
-    await right.call(a.address, Ping(1), 5.0)
+    await right.call(a.address, Ping(1), PATIENCE_S)
     wrong, _ = await start_host(advertise=right.address, bounds=BRISK)
     wrong.send(a.address, Note("from the wrong one"))
     await until(lambda: a.faults[Fault.ADDRESS] >= 2)
     assert f"it says that it is {right.address}, but there another process answers" in caplog.text
     assert a.linked == [right.address]
-    assert await right.call(a.address, Ping(1), 5.0) == Pong(2)
+    assert await right.call(a.address, Ping(1), PATIENCE_S) == Pong(2)
     assert right.counters(a.address).reconnects == a.counters(right.address).reconnects == 0
     assert not told.heard
     assert wrong.linked == []

@@ -15,6 +15,7 @@ from braidmq.net import Bounds, Fault, Security, SecurityError
 from braidmq.net.faults import LinkError
 from braidmq.net.security import Kind, Tls
 from tests.net.conftest import Large, Note, Ping, Pong, StartHost, until
+from tests.patience import PATIENCE_S
 
 
 class Braid:
@@ -51,8 +52,8 @@ def braid(tmp_path: Path) -> Braid:
 
 async def test_hosts_talk_over_tls(start_host: StartHost, braid: Braid) -> None:
     (a, told_a), (b, told) = await start_host(security=braid.security()), await start_host(security=braid.security())
-    assert await a.call(b.address, Ping(1), 5.0) == Pong(2)
-    assert await b.call(a.address, Ping(1), 5.0) == Pong(2)
+    assert await a.call(b.address, Ping(1), PATIENCE_S) == Pong(2)
+    assert await b.call(a.address, Ping(1), PATIENCE_S) == Pong(2)
     for n in range(20):
         a.send(b.address, Large(bytes([n]) * 100_000))
         b.send(a.address, Large(bytes([n]) * 100_000))
@@ -63,7 +64,7 @@ async def test_hosts_talk_over_tls(start_host: StartHost, braid: Braid) -> None:
     await b.stop()
     await until(lambda: a.linked == [])
     again, _ = await start_host(b.address, security=braid.security())
-    assert await a.call(again.address, Ping(1), 5.0) == Pong(2)
+    assert await a.call(again.address, Ping(1), PATIENCE_S) == Pong(2)
 
 
 async def test_both_dial_over_tls_and_one_link_stays(start_host: StartHost, braid: Braid) -> None:
@@ -194,12 +195,12 @@ async def test_handshakes_that_sit_in_the_door_keep_nobody_out(start_host: Start
     host, port = a.address.split(":")
     sitting = [await asyncio.open_connection(host, int(port)) for _ in range(8)]
     await until(lambda: a.faults[Fault.CROWD] >= 5)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         for reader, _ in sitting[:5]:
             with suppress(ConnectionError):
                 assert await reader.read() == b"", "it is really gone, not only forgotten"
     b, _ = await start_host(security=braid.security())
-    assert await b.call(a.address, Ping(1), 5.0) == Pong(2)
+    assert await b.call(a.address, Ping(1), PATIENCE_S) == Pong(2)
     assert len(a._links._door.strangers) <= 3
     for _, writer in sitting:
         writer.close()
@@ -209,7 +210,7 @@ async def test_a_handshake_that_never_ends_is_cut(start_host: StartHost, braid: 
     a, _ = await start_host(security=braid.security(), bounds=Bounds(connect_timeout_s=0.3))
     host, port = a.address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         assert await reader.read() == b""
     writer.close()
     assert a.faults.total() == 1
@@ -217,10 +218,10 @@ async def test_a_handshake_that_never_ends_is_cut(start_host: StartHost, braid: 
 
 
 async def test_stop_does_not_wait_for_a_handshake(start_host: StartHost, braid: Braid) -> None:
-    a, _ = await start_host(security=braid.security())
+    a, _ = await start_host(security=braid.security(), bounds=Bounds(connect_timeout_s=10 * PATIENCE_S))
     host, port = a.address.split(":")
     _, writer = await asyncio.open_connection(host, int(port))
     await until(lambda: bool(a._links._door.strangers))
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(PATIENCE_S / 2):
         await a.stop()
     writer.close()

@@ -64,6 +64,8 @@ def test_spark_has_what_the_edges_have_no_room_for(start: Start) -> None:
     assert whole["alerts_of_earlier_trips"] == left
     places = {bus["topic"]: bus["place"] for bus in whole["buses"]}
     assert places == {f"bus/{number}/frames": "spark" if number in (4, 8) else "edge" for number in (1, 2, 4, 5, 7, 8)}
+    frames = sum(bus["frames"] for trip in (half, whole) for bus in trip["buses"] if bus["place"] == "spark")
+    assert f" processed {frames:,} frames." in whole["spark"]["words"]
     for bus in whole["buses"]:
         assert bus["alerts"] == bus["alerts_expected"] >= 1
     for site in whole["sites"][:2]:

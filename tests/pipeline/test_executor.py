@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.pipeline.conftest import START_TIMEOUT_S
 from tests.pipeline.test_stateful import LOGGED, alone, heard, processor_file, publish
 from tests.raw import subscriber, wait_until
 
@@ -54,7 +55,9 @@ def test_kill_9_of_an_executor(
         [executor] = [pid for pid in cluster.workers[0].pids(EXECUTOR) if pid not in killed]
         os.kill(executor, signal.SIGKILL)
         killed.add(executor)
-        wait_until(lambda: not killed.issuperset(cluster.workers[0].pids(EXECUTOR)), "another executor", 60)
+        wait_until(
+            lambda: not killed.issuperset(cluster.workers[0].pids(EXECUTOR)), "another executor", START_TIMEOUT_S
+        )
     got += heard(listener, len(answers) - len(got))
     assert [one for one, count in Counter((topic, offset) for topic, offset, _ in got).items() if count > 1] == []
     assert sorted(got) == answers

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from braidmq.log.log import Log
 from braidmq.log.reader import LogReader
 from braidmq.log.schema import schema_of
-from braidmq.pipeline.logs import Logs, Place, RowsLost, SourceError, folders
+from braidmq.pipeline.logs import Logs, Place, RowsLost, SourceError, folders, settled
 from braidmq.pipeline.options import OptionError, ReadOptions
 from braidmq.pipeline.plan import TASK_ROWS_MAX, Piece, Range, Task, tasks
 from braidmq.pipeline.reading import rows
@@ -52,6 +52,35 @@ def retained(folder: Path) -> int:
     first = LogReader(folder).state().first_offset
     assert 0 < first < 2000
     return first
+
+
+def test_where_a_stream_begins_is_said_once(tmp_path: Path) -> None:
+    """Spark asks for it twice; rows come between the two."""
+    log = Log(tmp_path, "site1", partitions=4)
+    fill(log, 10)
+    reader = stream(tmp_path)
+    first = reader.initialOffset()
+    assert first["brokers"]["site1"]["offset"] == 10
+    end = reader.latestOffset(first, ReadAllAvailable())
+    fill(log, 5, 10)
+    assert reader.initialOffset() == first
+    assert reader.partitions(reader.initialOffset(), end) == []
+    log.close()
+
+
+def test_what_latest_means_can_be_settled_before_spark_is_there(tmp_path: Path) -> None:
+    log = Log(tmp_path, "site1", partitions=4)
+    fill(log, 10)
+    for options in ({}, {"startingOffsets": "latest"}, {"startingoffsets": '{"site1": "latest"}'}):
+        found = settled({"path": str(tmp_path), "topics": "a/#", **options})
+        fill(log, 1)
+        assert found["topics"] == "a/#"
+        begun = StreamReader(ReadOptions.parse(found), schema_of(["offset"])).initialOffset()
+        assert begun["brokers"]["site1"]["offset"] == log.next_offset - 1
+    for options in ({"startingOffsets": "earliest"}, {"startingTime": "2026-11-16T08:30:00Z"}):
+        given = {"path": str(tmp_path), **options}
+        assert settled(given) == given
+    log.close()
 
 
 def test_a_log_is_found_in_all_its_places(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_a_stream_over_two_brokers(spark: SparkSession, start_broker: StartBroke
     )
     try:
         publish(brokers[1], range(100, 110))
-        deadline = time.monotonic() + 100
+        deadline = time.monotonic() + 300
         while spark.table("both").count() < 15 and time.monotonic() < deadline:
             query.processAllAvailable()
     finally:

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from braidmq.pipeline.errors import PipelineError
 from braidmq.pipeline.session import defaults, on_this_machine, session
-from tests.pipeline.conftest import Cluster, StartDriver
+from tests.pipeline.conftest import START_TIMEOUT_S, Cluster, StartDriver
 
 ON_CLUSTER = """
     import sys
@@ -99,6 +99,6 @@ try:
 except ImportError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=START_TIMEOUT_S)
     expected = 'the pipeline needs pyspark, which is not installed. Install it with `pip install "braidmq[spark]"`'
     assert done.stdout.splitlines() == [expected, expected], done.stderr

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ADMIN = "[admin]\nport = 0\n"
 AT_US = 1_700_000_000_000_000
-END_S = TIMEOUT_S = 120
+END_S = TIMEOUT_S = 300
 
 
 def written(folder: Path, first: int, count: int) -> None:

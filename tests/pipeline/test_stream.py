@@ -17,7 +17,7 @@ from braidmq.pipeline.errors import from_spark
 from tests.pipeline.conftest import StartDriver
 from tests.pipeline.logs import fill, written
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 KILLED = """
     import sys, time
     from braidmq.pipeline.session import session

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.processors.site import ECHO, Site
 from tests.raw import opened, wait_until
 from tests.test_cli import COMMAND, environment, in_process
@@ -84,7 +85,7 @@ def test_run_over_a_broker(start_broker: StartBroker, tmp_path: Path) -> None:
         device.publish("in/1", b"\xff", 1)
         device.publish("in/1", b"a", 1)
         assert json.loads(device.next_message().payload) == ["quiet", "\ufffd", "a"]
-    out, err = trial.communicate(timeout=20)
+    out, err = trial.communicate(timeout=PATIENCE_S)
     assert trial.returncode == 1
     assert json.loads(out)["payload"] == '["quiet","\ufffd","a"]'
     assert "payload: the payload is not UTF-8 text" in err

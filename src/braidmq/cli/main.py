@@ -11,6 +11,7 @@ import typer
 
 import braidmq
 from braidmq.cli import output
+from braidmq.cli.ending import heed_ctrl_c
 from braidmq.cli.errors import CliError, ExitCode
 from braidmq.cli.quick import QuickCommand, QuickGroup
 from braidmq.pipeline.errors import PipelineError
@@ -107,5 +108,6 @@ def build(*, completion: bool) -> typer.Typer:
 
 def run() -> None:
     """The entry point. Ctrl-C ends with 130, unless the command has a better idea."""
+    heed_ctrl_c()
     subcommand = len(sys.argv) > 1 and not sys.argv[1].startswith("-")
     build(completion=not subcommand or "_BRAIDMQ_COMPLETE" in os.environ)(prog_name="braidmq")

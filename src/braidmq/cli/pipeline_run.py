@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from braidmq.cli import output
-from braidmq.cli.errors import CliError, ExitCode
+from braidmq.cli.ending import Ending
+from braidmq.cli.on_spark import in_our_words, in_thread, own_java, stop
 from braidmq.pipeline.errors import MissingExtra, from_spark
 from braidmq.pipeline.library.job import Job, ToBrokers, ToFolder, ToFunction
-from braidmq.pipeline.session import session
+from braidmq.pipeline.progress import Batches
+from braidmq.pipeline.session import is_connect, session
 
 try:
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.utils import is_remote
 except ImportError as error:
     raise MissingExtra(error.name) from None
 
-T = TypeVar("T")
-
 POLL_S: Final = 0.2
 """How often it is looked how far a stream is."""
-SETTLE_S: Final = 30.0
-"""How long a micro-batch may take to end after Ctrl-C."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +44,8 @@ def run_batch(job: Job, to: ToFolder | ToBrokers | None, settings: Settings) -> 
         keys = [name for name in job.pipeline.key if name in found.columns]
         return found.columns, found.orderBy(*keys).limit(settings.rows_max + 1).collect()
 
-    with _in_our_words(), _ending() as ending:
-        columns, rows = _in_thread(work, ending)
+    with in_our_words(), Ending() as ending:
+        columns, rows = in_thread(work, ending)
     if isinstance(to, ToFolder):
         output.say(f"Written to {to.folder}.")
     elif to is not None:
@@ -77,93 +68,50 @@ def run_stream(
 
     def begin() -> StreamingQuery:
         target = ToFunction(lines.print) if to is None else to
-        return job.start(_session(job, settings), target, checkpoint, is_once=is_once, trigger_s=trigger_s)
+        known = job if is_once or is_connect(settings.master) else _settled(job)
+        return known.start(_session(job, settings), target, checkpoint, is_once=is_once, trigger_s=trigger_s)
 
-    with _in_our_words(), _ending() as ending:
-        query = _in_thread(begin, ending)
+    with in_our_words(), Ending() as ending, own_java():
+        query = in_thread(begin, ending)
         if not is_once:
             output.note(f"{job.pipeline.name} runs. Ctrl-C ends.", "green")
-        _follow(query, lines, ending)
-        is_ended = ending.is_set()
-        if is_ended:
-            _settle(query, ending)
-            if not is_remote():  # a micro-batch that has just begun is stopped: that is no error
-                _session(job, settings).sparkContext.setLogLevel("OFF")
+        batches = Batches(query)
+        while query.isActive and lines.broken is None and not ending.wait(POLL_S):
+            _tell(batches)
         failure = query.exception()
-        query.stop()
+        stop(query, ending)
+        _tell(batches)
     if lines.broken is not None:
         raise lines.broken
     if failure is not None:
         raise from_spark(failure)
-    if is_ended:
+    if ending.is_set():
         output.note("Ended." if checkpoint is None else "Ended; the same command goes on from here.")
+
+
+def _settled(job: Job) -> Job:
+    """What is published from now on is the stream's, though it is not read before Spark has started."""
+    known = job.settled()
+    if known != job:
+        output.note(f"{job.pipeline.name} takes what comes from now on; Spark starts, which takes some seconds.", "dim")
+    return known
 
 
 def _session(job: Job, settings: Settings) -> SparkSession:
     return session(f"braidmq pipeline {job.pipeline.name}", settings.master)
 
 
-@contextmanager
-def _ending() -> Iterator[threading.Event]:
-    """Set by Ctrl-C or SIGTERM."""
-    ending = threading.Event()
-    before = {number: signal.signal(number, lambda *_: ending.set()) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield ending
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _in_thread(work: Callable[[], T], ending: threading.Event) -> T:
-    """Its result; or the end, without waiting for it. In the main thread Spark would take Ctrl-C for itself, and answer
-    it with an exception amid a call to Java."""
-    results: list[T] = []
-    failures: list[Exception] = []
-    is_done = threading.Event()
-
-    def run() -> None:
-        try:
-            results.append(work())
-        except Exception as error:
-            failures.append(error)
-        is_done.set()
-
-    threading.Thread(target=run, name="pipeline", daemon=True).start()
-    while not is_done.wait(POLL_S):
-        if ending.is_set():
-            raise CliError("interrupted", ExitCode.INTERRUPTED)
-    if failures:
-        raise failures[0]
-    return results[0]
-
-
-def _follow(query: StreamingQuery, lines: Lines, ending: threading.Event) -> None:
-    """Tells of each micro-batch that has read something, until the query ends or shall end."""
-    told = -1
-    while True:
-        is_over = not query.isActive or lines.broken is not None
-        progress = query.lastProgress
-        if progress is not None and progress["batchId"] > told and progress["numInputRows"]:
-            told = progress["batchId"]
+def _tell(batches: Batches) -> None:
+    """Of each micro-batch that has read something."""
+    for progress in batches.new():
+        if progress.numInputRows:
             output.note(_words(progress), "dim")
-        if is_over or ending.wait(POLL_S):
-            return
 
 
-def _settle(query: StreamingQuery, ending: threading.Event) -> None:
-    """Lets the micro-batch that is under way come to its end: so it is not run again. A second Ctrl-C does not wait."""
-    ending.clear()
-    ends_at = time.monotonic() + SETTLE_S
-    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < ends_at:
-        if ending.wait(POLL_S):
-            return
-
-
-def _words(progress: Any) -> str:
-    words = f"batch {progress['batchId']}: {output.counted(progress['numInputRows'], 'row')} read"
-    state = sum(one["numRowsTotal"] for one in progress["stateOperators"])
-    return f"{words} in {progress['batchDuration'] / 1000:.1f} s" + (f", {state:,} in state" if state else "")
+def _words(progress: StreamingQueryProgress) -> str:
+    words = f"batch {progress.batchId}: {output.counted(progress.numInputRows, 'row')} read"
+    state = sum(one.numRowsTotal for one in progress.stateOperators)
+    return f"{words} in {progress.batchDuration / 1000:.1f} s" + (f", {state:,} in state" if state else "")
 
 
 class Lines:
@@ -237,11 +185,3 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
 
 def _time(value: date) -> str:
     return value.astimezone().isoformat() if isinstance(value, datetime) else value.isoformat()
-
-
-@contextmanager
-def _in_our_words() -> Iterator[None]:
-    try:
-        yield
-    except (PySparkException, Py4JError) as error:
-        raise from_spark(error) from None

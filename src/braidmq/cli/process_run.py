@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from braidmq.cli import output
+from braidmq.cli.ending import interrupt_at_sigterm
 from braidmq.cli.errors import CliError, ExitCode
 from braidmq.processors.processor import Failure, Message, Output, Processor, Spool, spool_step
 
@@ -81,7 +81,7 @@ def over_broker(trial: Trial, connection: ConnectionOptions, *, publish: bool, w
 
     from braidmq.cli.link import Broken, Disconnected, Link, Refused, Subscribed
 
-    signal.signal(signal.SIGTERM, _interrupt)
+    interrupt_at_sigterm()
     link = Link(connection, "process")
     link.open()
     ends_at = None if wait_s is None else time.monotonic() + wait_s
@@ -107,10 +107,6 @@ def over_broker(trial: Trial, connection: ConnectionOptions, *, publish: bool, w
                     return
     finally:
         link.close()
-
-
-def _interrupt(_number: int, _frame: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def _message(message: Any, offset: int, origin: str) -> Message:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import time
 from pathlib import Path
-from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
 from braidmq.cli import output
+from braidmq.cli.ending import Ending
 from braidmq.cli.errors import CliError
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from braidmq.pipeline.shipped import Shipped
 
 MASTER: Final = "local[*,4]"
 """This machine; a task whose worker was killed is tried again."""
@@ -26,51 +26,38 @@ POLL_S: Final = 1.0
 class Progress:
     """What a query has done since the last line."""
 
-    def __init__(self, *, json_lines: bool) -> None:
+    def __init__(self, query: StreamingQuery, *, json_lines: bool) -> None:
+        from braidmq.pipeline.progress import Batches
+        from braidmq.pipeline.stateful import Done
+
+        self._batches = Batches(query)
+        self._none = self._done = Done()
         self._json = json_lines
-        self._batch = -1
-        self._rows = 0
-        self._answers = 0
         self._at = time.monotonic()
 
-    def take(self, query: StreamingQuery) -> None:
-        """Counts what batches did that were not counted yet."""
-        for each in query.recentProgress:
-            if each["batchId"] > self._batch:
-                self._batch = each["batchId"]
-                self._answers += each["numInputRows"]
-                self._rows += sum(map(rows_of, each["sources"]))
+    def take(self) -> None:
+        """Counts what micro-batches did that were not counted yet."""
+        for each in self._batches.new():
+            self._done += self._none.of(each)
 
-    def show(self, query: StreamingQuery) -> None:
-        if self._batch < 0:
+    def show(self) -> None:
+        last = self._batches.last
+        if last is None:
             output.note("No batch yet: nothing has come, or Spark is still starting.", "dim")
             return
         now = time.monotonic()
-        rate = self._rows / (now - self._at)
-        last = query.lastProgress
-        took_ms = last["durationMs"].get("triggerExecution", 0) if last else 0
+        done, rate = self._done, self._done.rows / (now - self._at)
+        took_ms = last.durationMs.get("triggerExecution", 0)
         if self._json:
-            content: dict[str, Any] = {"batch": self._batch, "rows": self._rows, "rows_per_s": round(rate, 1)}
-            output.print_json(content | {"answers": self._answers, "batch_ms": took_ms})
+            content: dict[str, Any] = {"batch": last.batchId, "rows": done.rows, "rows_per_s": round(rate, 1)}
+            output.print_json(content | {"answers": done.answers, "batch_ms": took_ms})
         else:
             output.say(
-                f"batch {self._batch}: {self._rows:,} rows of the log ({rate:,.0f} a second), "
-                f"{self._answers:,} answers; the last batch took {took_ms} ms"
+                f"batch {last.batchId}: {output.counted(done.rows, 'row')} processed ({rate:,.0f} a second), "
+                f"{output.counted(done.answers, 'answer')}; the last batch took {took_ms} ms"
             )
-        self._rows = self._answers = 0
+        self._done = self._none
         self._at = now
-
-
-def rows_of(source: dict[str, Any]) -> int:
-    """How far a batch went in the logs."""
-    end, start = _offsets(source["endOffset"]), _offsets(source["startOffset"])
-    return sum(max(0, offset - start.get(broker, offset)) for broker, offset in end.items())
-
-
-def _offsets(written: Any) -> dict[str, int]:
-    """As Spark shows them: before the first batch there are none."""
-    found = json.loads(written) if isinstance(written, str) else written
-    return {} if found is None else {broker: one["offset"] for broker, one in found["brokers"].items()}
 
 
 def run(
@@ -86,41 +73,38 @@ def run(
     json_lines: bool,
 ) -> None:
     """Until Ctrl-C; an error says why it ended before."""
+    from braidmq.cli.on_spark import in_our_words, in_thread, own_java, stop
     from braidmq.pipeline.errors import from_spark
-    from braidmq.pipeline.session import session
     from braidmq.pipeline.shipped import Shipped
-    from braidmq.pipeline.stateful import start
 
     shipped = Shipped.of(file, name=name, topic=topic, spool=spool)
     folder = checkpoint or CHECKPOINTS / shipped.name
-    where = master or (None if os.environ.get("SPARK_REMOTE") else MASTER)
-    spark = session(f"processor {shipped.name}", where, quick=True)  # many small batches, and soon
-    ending = _ending()
-    query = start(spark, shipped, options, str(folder.absolute()), delegated=delegated)
-    what = "what edges leave to Spark of" if delegated else "all of"
-    output.note(f"{shipped.name} takes {what} {shipped.topic}; its checkpoint is {folder}. Ctrl-C ends.", "green")
-    progress = Progress(json_lines=json_lines)
-    shown_at = time.monotonic()
-    while not ending.wait(POLL_S) and query.isActive:
-        progress.take(query)
-        if time.monotonic() - shown_at >= PROGRESS_S:
-            shown_at = time.monotonic()
-            progress.show(query)
-    error = query.exception()
-    if context := getattr(spark, "_sc", None):  # there is none with Spark Connect
-        context.setLogLevel("OFF")  # a batch that is under way is broken off, and run again the next time
-    query.stop()
-    progress.take(query)
-    progress.show(query)
-    spark.stop()
+    with in_our_words(), Ending() as ending, own_java():
+        query = in_thread(lambda: _start(shipped, options, master, folder, delegated), ending)
+        what = "what edges leave to Spark of" if delegated else "all of"
+        output.note(f"{shipped.name} takes {what} {shipped.topic}; its checkpoint is {folder}. Ctrl-C ends.", "green")
+        progress = Progress(query, json_lines=json_lines)
+        shown_at = time.monotonic()
+        while not ending.wait(POLL_S) and query.isActive:
+            progress.take()
+            if time.monotonic() - shown_at >= PROGRESS_S:
+                shown_at = time.monotonic()
+                progress.show()
+        error = query.exception()
+        stop(query, ending)
+        progress.take()
+        progress.show()
     if error is not None:
         found = from_spark(error)
         raise CliError(found.text, hint=found.hint or "Start it again with the same checkpoint: it goes on there.")
 
 
-def _ending() -> Event:
-    """Set by Ctrl-C. An exception would come in the middle of a call into Java; Spark's own handler is replaced."""
-    ending = Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda _number, _frame: ending.set())
-    return ending
+def _start(
+    shipped: Shipped, options: dict[str, str], master: str | None, folder: Path, delegated: bool
+) -> StreamingQuery:
+    from braidmq.pipeline.session import session
+    from braidmq.pipeline.stateful import start
+
+    where = master or (None if os.environ.get("SPARK_REMOTE") else MASTER)
+    spark = session(f"processor {shipped.name}", where, quick=True)  # many small batches, and soon
+    return start(spark, shipped, options, str(folder.absolute()), delegated=delegated)

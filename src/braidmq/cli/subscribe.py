@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -12,6 +11,7 @@ import typer
 
 from braidmq.cli import output
 from braidmq.cli.connecting import ConnectionOptions, check_filter, parse_pairs, qos_option, with_connection_options
+from braidmq.cli.ending import interrupt_at_sigterm
 from braidmq.cli.errors import CliError, ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def subscribe(
         reconnect=reconnect,
         announce=verbose or (sys.stdout.isatty() and sys.stderr.isatty()),
     )
-    signal.signal(signal.SIGTERM, _interrupt)
+    interrupt_at_sigterm()
     try:
         welcome = link.open()
         try:
@@ -225,10 +225,6 @@ def subscribe(
             link.close()
     except KeyboardInterrupt:
         pass  # the normal end of a subscriber
-
-
-def _interrupt(_number: int, _frame: Any) -> None:
-    raise KeyboardInterrupt
 
 
 class Listening:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from braidmq.cli import output
+from braidmq.cli.ending import Ending, Interrupted
 from braidmq.cli.errors import CliError, ExitCode
 from braidmq.cli.progress import Bar
 
@@ -38,9 +39,8 @@ def tabulate(trials: list[Trial], out: Path, master: str | None, json_lines: boo
             if master is None:
                 had = play_all(trials, table, play_here, 1, progress)
             else:
-                with _on_spark(master) as (play, cores):
-                    had = play_all(trials, table, play, cores, progress)
-        except KeyboardInterrupt:
+                had = _play_on_spark(master, lambda play, cores: play_all(trials, table, play, cores, progress))
+        except (KeyboardInterrupt, Interrupted):
             have = len(table.done() & names)
             raise CliError(
                 f"stopped: {have:,} of {len(names):,} trials are in {out}",
@@ -55,6 +55,17 @@ def tabulate(trials: list[Trial], out: Path, master: str | None, json_lines: boo
         text = f"{len(wrong):,} of {len(rows):,} trials failed; the first: {first['error'] or first['first_complaint']}"
         command = f"braidmq sim -m {first['method']} -p {first['pattern']} --seed {first['seed']}"
         raise CliError(text, hint=f"It happens again with {command} and the other options.")
+
+
+def _play_on_spark(master: str, play_all: Callable[[Play, int], int]) -> int:
+    from braidmq.cli.on_spark import in_thread, own_java
+
+    def work() -> int:
+        with _on_spark(master) as (play, cores):
+            return play_all(play, cores)
+
+    with Ending() as ending, own_java():
+        return in_thread(work, ending)
 
 
 @contextmanager

@@ -28,20 +28,20 @@ class ClassArchive:
         told = f"{java.home} {java.version} {pyspark.__version__} {pyspark.__file__} {options}"
         self._path = java.home / f"spark-{hashlib.sha256(told.encode()).hexdigest()[:16]}.jsa"
         self._new = self._path.with_suffix(f".{os.getpid()}")
-        self._is_new = not self._path.exists() and os.access(java.home, os.W_OK) and _is_own(java.home)
-        if self._is_new:
+        self.is_new = not self._path.exists() and os.access(java.home, os.W_OK) and _is_own(java.home)
+        if self.is_new:
             _sweep(java.home)
 
     @property
     def options(self) -> str:
         """For Java; nothing if there is no archive, and no place for one."""
-        if self._is_new:
+        if self.is_new:
             return f"{QUIET} -XX:ArchiveClassesAtExit={self._new}"
         return f"{QUIET} -XX:SharedArchiveFile={self._path}" if self._path.exists() else ""
 
     def keep(self) -> None:
         """The archive is whole now: from the next start on it is used."""
-        if self._is_new:
+        if self.is_new:
             with contextlib.suppress(OSError):
                 os.replace(self._new, self._path)
 

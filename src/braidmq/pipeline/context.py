@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,16 +20,20 @@ DAEMON: Final = "spark.python.daemon.module"
 TASK_DAEMON: Final = "braidmq.pipeline.task_daemon"
 UNIX_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 """They are for many short tasks; here there are few."""
-JAVA_END_S: Final = 20.0
+ARCHIVE_END_S: Final = 120.0
+"""How long Java may take to end when it writes the archive of its classes: seconds, but many on a busy machine. Killed
+before, it would have nothing to show for it, and every later start would try again."""
 
 
 @contextmanager
 def context(name: str, master: str) -> Iterator[SparkContext]:
     """On any master but Spark Connect; a PipelineError says why there is none. Java has ended behind it."""
     try:
-        from pyspark import SparkConf, SparkContext
+        from pyspark import SparkConf
     except ImportError as error:
         raise MissingExtra(error.name) from None
+    from braidmq.pipeline.gateway import JAVA_END_S, end_java, start_context
+
     found = java.find()
     set_environment(master, found, sys.executable)
     settings = SparkConf().setAppName(name).setMaster(master)
@@ -44,14 +46,14 @@ def context(name: str, master: str) -> Iterator[SparkContext]:
     settings.set(JAVA_OPTIONS, f"{options} {archive.options}")
     with _without_numpy():
         with starting(master):
-            made = SparkContext(conf=settings)
+            made = start_context(settings)
         try:
             if not is_local(master):
                 made.addPyFile(str(package.zipped()))
             yield made
         finally:
             made.stop()
-            if end_java():
+            if end_java(ARCHIVE_END_S if archive.is_new else JAVA_END_S):
                 archive.keep()
 
 
@@ -67,25 +69,3 @@ def _without_numpy() -> Iterator[None]:
         yield
     finally:
         INPUT_CONVERTER[:] = known
-
-
-def end_java() -> bool:
-    """Ends the Java of this process, which would end a moment behind it; whether it ended by itself."""
-    from pyspark import SparkContext
-
-    gateway = SparkContext._gateway
-    process = getattr(gateway, "proc", None)
-    if gateway is None or process is None:
-        return False
-    with contextlib.suppress(Exception):
-        gateway.shutdown()
-    with contextlib.suppress(OSError, ValueError):
-        process.stdin.close()
-    SparkContext._gateway = SparkContext._jvm = None
-    try:
-        process.wait(JAVA_END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        return False
-    return True

@@ -7,6 +7,7 @@ that ends the query.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from braidmq.pipeline.options import EARLIEST, LATEST, OptionError, Position, Re
 
 LOG_FOLDER: Final = "log"
 """Where a broker keeps its log, below its data folder."""
+STARTING: Final = "startingOffsets"
 RETRY_PAUSE_S: Final = 0.2
 RETRY_PAUSE_S_MAX: Final = 5.0
 ASKED_AT_ONCE_MAX: Final = 16
@@ -162,6 +164,19 @@ class Logs:
             return [place.ask(_state) for place in places]
         with ThreadPoolExecutor(min(len(places), ASKED_AT_ONCE_MAX)) as pool:
             return list(pool.map(lambda place: place.ask(_state), places))
+
+
+def settled(options: Mapping[str, str]) -> dict[str, str]:
+    """The options of a stream with the offsets that "latest" means now. Spark would find out when it comes to it, which
+    can be half a minute after it was told to start; what is published until then would not be seen."""
+    read = ReadOptions.parse(options)
+    position = read.starting or LATEST
+    if position == EARLIEST or isinstance(position, datetime):
+        return dict(options)
+    logs = Logs(read)
+    starts = logs.offsets(position, logs.states(), EARLIEST)
+    others = {name: value for name, value in options.items() if name.lower() != STARTING.lower()}
+    return others | {STARTING: json.dumps(starts)}
 
 
 LOSS_HINT: Final = (

@@ -124,6 +124,8 @@ class Run:
         self._folder = folder
         self._fetch = fetch
         self._topics_max = topics_max
+        self.processed = 0
+        """Rows that the function has had."""
 
     def answers_of(self, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
         """Processes all parts of a task; what comes of it. Then each log is asked whether all rows were there."""
@@ -150,6 +152,7 @@ class Run:
             if shown:
                 yield pa.RecordBatch.from_pylist(shown, ANSWERS)
             spools.rows_since += batch.num_rows
+            self.processed += batch.num_rows
         if errors > ERROR_ROWS_MAX:
             text = f"{errors - ERROR_ROWS_MAX} more errors in this batch"
             yield pa.RecordBatch.from_pylist([_error(piece, "function", text, None, None)], ANSWERS)
@@ -234,6 +237,7 @@ class Run:
                         if spool is None:
                             spool = spools.spool_of(message, firsts)
                             if spool is None:
+                                self.processed -= 1
                                 continue
                         limit.running = message.offset
                         outcome = spool_step(processor, spool, message)

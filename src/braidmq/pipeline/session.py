@@ -56,24 +56,29 @@ LOCAL_PARTITIONS: Final = "8"
 ARROW_JVM: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 """Arrow in Java would look, for each value that it reads, whether the memory is still there and the place within it.
 Arrow in Python has made these vectors, and Spark asks first whether a value is null: a sixth of the time of reading."""
+STACK_JVM: Final = "-Xss8m"
+"""Of each thread, as far as it needs it. When a query is stopped in the midst of a batch, Spark looks through what
+Python says to it, which may be long, with an expression that takes a piece of the stack for each character."""
 QUICK_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 QUICK_PARTITIONS: Final = "2"
 
 
-def session(name: str, master: str | None = None, *, quick: bool = False, **settings: str) -> SparkSession:
+def session(
+    name: str, master: str | None = None, *, quick: bool = False, own_group: bool = True, **settings: str
+) -> SparkSession:
     """The SparkSession of this process: made if there is none yet.
 
     `quick` is for short work such as tests, and for streams of small batches, such as processors: Java compiles far
-    less, so that it starts sooner and leaves the machine to the rest; it is slower at what takes long. `settings` are
-    Spark's own (`**{"spark.executor.memory": "2g"}`) and go over the defaults here. A PipelineError says why there is
-    none.
+    less, so that it starts sooner and leaves the machine to the rest; it is slower at what takes long. With `own_group`
+    Java does not get the signals to the group of this process. `settings` are Spark's own
+    (`**{"spark.executor.memory": "2g"}`) and go over the defaults here. A PipelineError says why there is none.
     """
     remote = _remote(master)
     _need(NEEDED if remote is None else (*NEEDED, *NEEDED_BY_CONNECT), connect=remote is not None)
     if remote is not None:
         spark = _connect(remote, settings)
     else:
-        spark = _running(master) or _start(name, master or MASTER, quick, settings)
+        spark = _running(master) or _start(name, master or MASTER, quick, own_group, settings)
     register(spark)
     return spark
 
@@ -88,6 +93,11 @@ def register(spark: SparkSession) -> None:
 def is_local(master: str) -> bool:
     """Whether its tasks run in processes that this one has started."""
     return master == "local" or master.startswith("local[")
+
+
+def is_connect(master: str | None) -> bool:
+    """Whether `session` gives one of Spark Connect: then logs are where its server sees them."""
+    return _remote(master) is not None
 
 
 def _remote(master: str | None) -> str | None:
@@ -123,15 +133,18 @@ def _running(master: str | None) -> SparkSession | None:
     return SparkSession.builder.getOrCreate()
 
 
-def _start(name: str, master: str, quick: bool, settings: dict[str, str]) -> SparkSession:
+def _start(name: str, master: str, quick: bool, own_group: bool, settings: dict[str, str]) -> SparkSession:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
+    from braidmq.pipeline.gateway import start_context
+
     set_environment(master, java.find(), python.executable())
-    builder = SparkSession.builder.appName(name).master(master)
-    for key, value in (defaults(master, quick) | settings).items():
-        builder = builder.config(key, value)
+    conf = SparkConf().setAppName(name).setMaster(master)
+    conf.setAll([*(defaults(master, quick) | settings).items()])
     with starting(master):
-        spark = builder.getOrCreate()
+        start_context(conf, own_group=own_group)
+        spark = SparkSession.builder.getOrCreate()
     if is_local(master):
         _skip_local_checksums(spark)
     else:
@@ -168,7 +181,7 @@ def defaults(master: str, quick: bool = False) -> dict[str, str]:
     found = QUERY_SETTINGS | QUIET_SETTINGS
     # A Unix socket between Java and its Python workers: a TCP connection a task is what costs in short batches.
     found["spark.python.unix.domain.socket.enabled"] = "true"
-    options = [f'-Dlog4j2.configurationFile="{LOG_SETTINGS.as_uri()}"', ARROW_JVM]
+    options = [f'-Dlog4j2.configurationFile="{LOG_SETTINGS.as_uri()}"', ARROW_JVM, STACK_JVM]
     if on_this_machine(master):
         found |= {
             "spark.driver.host": LOOPBACK,

@@ -26,22 +26,24 @@ from braidmq.log.source import LogState
 from braidmq.pipeline.answers import Publisher
 from braidmq.pipeline.delegation import BrokerClient, Delegated
 from braidmq.pipeline.errors import MissingExtra, PipelineError
-from braidmq.pipeline.logs import Logs, Place
+from braidmq.pipeline.logs import Logs, Place, settled
 from braidmq.pipeline.options import OptionError, ReadOptions
 from braidmq.pipeline.plan import Piece
-from braidmq.pipeline.running import Part, Run
+from braidmq.pipeline.running import ANSWERS, Part, Run
 from braidmq.pipeline.shipped import Shipped
 from braidmq.pipeline.stream import Offsets, StreamReader
 from braidmq.processors.processor import SpoolState
 
 try:
+    from pyspark.sql import functions as f
     from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
     from pyspark.sql.types import StructType
 except ImportError as error:
     raise MissingExtra(error.name) from None
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
 FORMAT: Final = "braidmq-processor"
@@ -56,7 +58,10 @@ SNAPSHOTS: Final = "spools"
 """The folder of snapshots below a checkpoint."""
 ORIGIN: Final = "origin"
 SINK: Final = "noop"
-"""Answers are published where they are made; what comes to Spark of them only counts."""
+"""Answers are published where they are made; what comes to Spark of them is counted."""
+PROCESSED: Final = "processed"
+"""The `error` of a row that is none: its `offset` is how many rows a task has processed. And the name of what Spark
+counts by it, in the progress of a query."""
 TRIGGER_MS: Final = 50
 SHARE_ROWS_MIN: Final = 4_000
 """Rows from which another task is worth what it costs."""
@@ -106,9 +111,9 @@ class ProcessorStream(StreamReader):
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"_clients": {}}
 
-    def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
+    def _first_offsets(self) -> Offsets:
         """Where it says; what is delegated begins where the first of Spark's turns did."""
-        found = super().initialOffset()
+        found = super()._first_offsets()
         if self._setup.is_delegated:
             for broker, at in found["brokers"].items():
                 at["offset"] = min([at["offset"], *self._client(broker).delegated().firsts.values()])
@@ -125,13 +130,14 @@ class ProcessorStream(StreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Share)
-        found = self._run().answers_of(partition.parts)
+        run = self._run()
+        found = run.answers_of(partition.parts)
         publish = self._setup.publish
         if publish is None:
             return found
         places = {part.piece.broker: part.piece.place.where for part in partition.parts}
         urls = {broker: where if publish == ORIGIN else publish for broker, where in places.items()}
-        return Publisher(self._setup.shipped.name, urls, self._options.token).passed_on(found)
+        return _counted(run, Publisher(self._setup.shipped.name, urls, self._options.token).passed_on(found))
 
     def _parts(self, broker: str, state: LogState, start: int, until: int) -> list[Part]:
         place = self.logs.place(broker)
@@ -177,6 +183,12 @@ class ProcessorStream(StreamReader):
         if broker not in self._clients:
             self._clients[broker] = BrokerClient(self.logs.place(broker), self._setup.shipped.name)
         return self._clients[broker]
+
+
+def _counted(run: Run, answers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same, and how much was done for it."""
+    yield from answers
+    yield pa.RecordBatch.from_pylist([{"error": PROCESSED, "offset": run.processed}], ANSWERS)
 
 
 def _delegated_part(piece: Piece, found: Delegated, partitions: int) -> Part:
@@ -245,8 +257,10 @@ def start(
     if delegated:
         shipped = _at_edges(shipped, {broker: logs.place(broker) for broker in logs.states()})
     setup = Setup(shipped, snapshot_folder(checkpoint), delegated, publish or ORIGIN)
+    options = settled(options)
     return (
         _table(spark, setup, options)
+        .observe(PROCESSED, *Done.columns())
         .writeStream.format(SINK)
         .queryName(f"processor {shipped.name}")
         .option("checkpointLocation", checkpoint)
@@ -254,6 +268,33 @@ def start(
         .trigger(processingTime=f"{trigger_ms} milliseconds")
         .start()
     )
+
+
+@dataclass(frozen=True)
+class Done:
+    """What some micro-batches did."""
+
+    rows: int = 0
+    """That the function has had."""
+    answers: int = 0
+
+    @classmethod
+    def of(cls, progress: StreamingQueryProgress) -> Done:
+        """One micro-batch, as Spark tells of it."""
+        told = progress["observedMetrics"].get(PROCESSED)
+        counts = {} if told is None else told.asDict()
+        return cls(counts.get("rows") or 0, counts.get("answers") or 0)
+
+    @staticmethod
+    def columns() -> tuple[Column, ...]:
+        """What Spark has to count for it."""
+        return (
+            f.sum(f.when(f.col("error") == PROCESSED, f.col("offset"))).alias("rows"),
+            f.count_if(f.col("error").isNull()).alias("answers"),
+        )
+
+    def __add__(self, other: Done) -> Done:
+        return Done(self.rows + other.rows, self.answers + other.answers)
 
 
 def _at_edges(shipped: Shipped, places: Mapping[str, Place]) -> Shipped:

@@ -48,6 +48,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._logs: Logs | None = None
         self._target: dict[str, int] | None = None
+        self._initial: Offsets | None = None
         self._states: dict[str, LogState] = {}
         """As they were when the last batch was made; its rows are there."""
 
@@ -61,6 +62,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._logs
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
+        """Spark asks twice before the first batch: where it ends, and then where it begins. Were the second answer a
+        later "latest", what came between the two would be lost, or the beginning lie behind the end."""
+        if self._initial is None:
+            self._initial = self._first_offsets()
+        return self._initial
+
+    def _first_offsets(self) -> Offsets:
         states = self.logs.states()
         return _written(states, self.logs.offsets(self._options.starting or LATEST, states, EARLIEST))
 

@@ -87,9 +87,9 @@ class Conductor:
             bus.end()
         room.end()
         returned, stayed = self._bring_home()
-        state, words, ran_at = self._spark_words()
         if self._spark is not None:
             self._spark.end()
+        state, words, ran_at = self._spark_words()
         control = order.control_site.name
         return Summary(
             self._buses, order.sites, counts, control, took_s, state, words, ran_at, room.earlier, returned, stayed
@@ -246,8 +246,7 @@ class Conductor:
             return "off", f"took no part: {self._order.no_spark}", 0.0
         if spark.state == "failed":
             return "failed", spark.why, spark.ran_at
-        frames = sum(bus.acknowledged for bus in self._buses if bus.place == "spark")
-        return "ended", f"was there after {spark.took_s:.1f} s, and processed {frames:,} frames.", spark.ran_at
+        return "ended", f"was there after {spark.took_s:.1f} s, and processed {spark.processed:,} frames.", spark.ran_at
 
 
 def _hints(order: Order) -> None:

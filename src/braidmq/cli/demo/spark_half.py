@@ -8,12 +8,15 @@ import math
 import threading
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from braidmq.cli.demo.order import PROCESSOR, Order
 from braidmq.cli.process_spark import MASTER
 from braidmq.pipeline.errors import PipelineError, from_spark
 from braidmq.processors.processor import ProcessorError
+
+if TYPE_CHECKING:
+    from braidmq.pipeline.progress import Batches
 
 START_MAX_S: Final = 180.0
 POLL_S: Final = 0.2
@@ -30,6 +33,8 @@ class SparkHalf:
         """From the beginning to its first batch."""
         self.ran_at = math.inf
         """When it was there, by the monotonic clock."""
+        self.processed = 0
+        """Frames, those of earlier trips included."""
         self._order = order
         self._ending = threading.Event()
         self._spark: Any = None
@@ -40,16 +45,21 @@ class SparkHalf:
         self._thread.start()
 
     def _run(self) -> None:
+        from braidmq.pipeline.progress import Batches
+
         began = time.monotonic()
         try:
             self._start()
+            batches = Batches(self._query)
             while not self._ending.wait(POLL_S):
                 if not self._query.isActive:
                     raise self._query.exception() or PipelineError("the query has ended")
-                if self.state == "starting" and self._query.lastProgress is not None:
+                self._count(batches)
+                if self.state == "starting" and batches.last is not None:
                     self.ran_at = time.monotonic()
                     self.took_s = self.ran_at - began
                     self.state = "running"
+            self._count(batches)
         except PipelineError as error:
             self._fail(error.text, error.hint)
         except ProcessorError as error:
@@ -57,6 +67,11 @@ class SparkHalf:
         except Exception as error:  # Spark and Java throw many kinds
             found = from_spark(error)
             self._fail(found.text, found.hint)
+
+    def _count(self, batches: Batches) -> None:
+        from braidmq.pipeline.stateful import Done
+
+        self.processed += sum(Done.of(each).rows for each in batches.new())
 
     def give_up(self) -> None:
         """It takes too long."""
@@ -76,7 +91,7 @@ class SparkHalf:
         options = {"brokers": ",".join(site.admin for site in order.bus_sites)}
         if order.token is not None:
             options["token"] = order.token
-        self._spark = session("braidmq demo", order.master or MASTER, quick=True)
+        self._spark = session("braidmq demo", order.master or MASTER, quick=True, own_group=False)
         self._query = start(self._spark, Shipped.of(PROCESSOR), options, self._checkpoint(options), delegated=True)
 
     def _checkpoint(self, options: dict[str, str]) -> str:
@@ -95,12 +110,12 @@ class SparkHalf:
         if self._query is None:
             return
         self._thread.join(JOIN_S)
-        from braidmq.pipeline.context import end_java
+        from braidmq.pipeline.gateway import end_java, silence
 
         with contextlib.suppress(Exception):  # whatever is left of it
-            if context := getattr(self._spark, "_sc", None):  # there is none with Spark Connect
-                context.setLogLevel("OFF")
+            silence()
             self._query.stop()
             self._spark.stop()
         end_java()
-        self.state = "ended"
+        if self.state != "failed":
+            self.state = "ended"

@@ -8,11 +8,12 @@ job.start(spark, ToFolder("tables/windows"), "state/windows")
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from braidmq.pipeline.errors import MissingExtra, PipelineError
 from braidmq.pipeline.library.catalogue import Pipeline
+from braidmq.pipeline.logs import settled
 
 try:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,6 +61,10 @@ class Job:
     """Options of the format "braidmq"."""
     options: Mapping[str, Any]
     """Of the pipeline."""
+
+    def settled(self) -> Job:
+        """The same as a stream that begins now, where it begins with the latest rows (see `logs.settled`)."""
+        return replace(self, source=settled(self.source))
 
     def batch(self, spark: SparkSession) -> DataFrame:
         """What the pipeline makes of all that is in the logs now."""
