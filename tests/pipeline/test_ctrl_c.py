@@ -3,6 +3,7 @@ whole group, as Ctrl-C is one, end them in good order."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
@@ -112,6 +113,15 @@ def test_a_checkpoint_is_whole_after_sigterm_to_the_group(start: Start, tmp_path
     log.close()
 
 
+def has_unread(port: int) -> bool:
+    """Whether somebody has said something to who listens at a port, and it was not read yet."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, _, _, queues, *_ = line.split()
+        if int(local.partition(":")[2], 16) == port and int(queues.partition(":")[2], 16):
+            return True
+    return False
+
+
 def test_a_second_ctrl_c_waits_for_nothing(start: Start, start_broker: StartBroker) -> None:
     """Here for a broker that does not answer; a line has said what is waited for."""
     broker = start_broker('[admin]\nport = 0\n[log]\ntopics = ["in/#"]\n')
@@ -119,11 +129,13 @@ def test_a_second_ctrl_c_waits_for_nothing(start: Start, start_broker: StartBrok
     stream.wait_for("alarms runs")
     broker.signal(signal.SIGSTOP)
     try:
+        wait_until(lambda: has_unread(broker.port_of("http")), "it waits for the broker", TIMEOUT_S)
         is_over = Event()
 
         def interrupt() -> None:
             while stream.running and not is_over.wait(2 * AGAIN_S):
-                stream.signal_group(signal.SIGINT)
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                    stream.signal_group(signal.SIGINT)
 
         insistent = Thread(target=interrupt)
         insistent.start()
