@@ -115,8 +115,7 @@ class Running:
         timed_out = 4 if "-W" in self.words else 0  # the page says so: "within 5 seconds"
         if code not in (0, timed_out, 130, -signal.SIGINT, 2 if self.words[0] == "make" else 0):
             raise PageError(f"`{self.command.text}` has ended with {code}:\n{self.printed}")
-        is_on_spark = self.words[1:3] in (["process", "spark"], ["pipeline", "run"])
-        if "Traceback" in self.printed and not is_on_spark:  # what Java and its workers say has tests of its own
+        if "Traceback" in self.printed:
             raise PageError(f"`{self.command.text}`:\n{self.printed}")
 
 
