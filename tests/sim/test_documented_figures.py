@@ -22,6 +22,8 @@ CHEAP_NODES_MAX = 10_000
 TIMEOUT_S = 600
 """Some of them take seconds of CPU time, which are minutes on a busy machine."""
 
+pytestmark = pytest.mark.timeout(TIMEOUT_S)
+
 NAMES = {"mean": "hops_mean", "most forwards": "forwards_max", "most": "hops_max", "messages": "messages"}
 """What a row has, by the words for it."""
 
@@ -55,7 +57,6 @@ def test_a_command_prints_what_is_documented(words: str, measured: str, command:
     assert [round(found[name], 2) for name in names] == numbers_in(measured)
 
 
-@pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize(
     ("place", "given"),
     [(0, {"method": "relayfree", "cut": "sfb"}), (1, {"method": "adaptive", "learn_s": 30.0})],
@@ -67,7 +68,6 @@ def test_hops_to_a_few_subscribers_are_as_documented(place: int, given: dict[str
     assert round(mean(play(trial).figures.hops_mean for trial in trials), 2) == float(row.groups()[place])
 
 
-@pytest.mark.timeout(TIMEOUT_S)
 def test_what_learning_takes_is_as_documented() -> None:
     text = re.search(r"([\d.]+) hops\s+after 10 s \(([\d,]+)\s+messages\),\s+([\d.]+)\s+before", DOCUMENT)
     assert text is not None

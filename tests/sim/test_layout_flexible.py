@@ -51,4 +51,4 @@ def test_those_of_brokers_with_many_keys_need_no_look_at_everybody(monkeypatch: 
         return nearest(crowd, node, count)
 
     monkeypatch.setattr(Crowd, "_nearest", note)
-    assert len(lay_out(Simulator(1), keys(200, 12), 1, SIZE)) == 200
+    assert len(lay_out(Simulator(1), keys(100, 12), 1, SIZE)) == 100
