@@ -333,8 +333,8 @@ def test_deliveries_under_way_are_completed(world: World, version: int, qos: int
 
 @pytest.mark.parametrize("version", [V3, V5])
 @pytest.mark.parametrize("kind", ["subscribe", "unsubscribe"])
-def test_more_topic_filters_than_a_session_may_have_are_not_read_to_their_end(kind: str, version: int) -> None:
-    peer = World(limits=Limits(subscriptions_max=3)).client("c", version)
+def test_too_many_topic_filters_in_one_packet_are_not_read_to_their_end(kind: str, version: int) -> None:
+    peer = World(limits=Limits(packet_filters_max=3)).client("c", version)
     filters = [f"t{number}" for number in range(4)]
     if kind == "subscribe":
         peer.send(wire.subscribe(1, *((one, 0) for one in filters[:3]), version=version))

@@ -16,6 +16,7 @@ from braidmq.overlay.flexible_graph import FlexibleGraph
 from braidmq.pubsub.bayeux import Bayeux, BayeuxTree
 from braidmq.pubsub.can_multicast import CanMulticast
 from braidmq.pubsub.delegates import Directories
+from braidmq.pubsub.effect import Effect
 from braidmq.pubsub.locality import Locality, Undertaken
 from braidmq.pubsub.relay_free import RelayFree
 from braidmq.pubsub.scribe import Scribe
@@ -40,6 +41,11 @@ def nothing(*_: object) -> None:
 
 async def nothing_at_all(*_: object) -> None:
     """Does not do what it should, at leisure."""
+
+
+async def says_so_to_nobody(*_: object) -> bool:
+    """A new subscriber that tells no publisher of itself; it is one of two ways in which they find out."""
+    return True
 
 
 def sees_nobody_go(self: RelayFree, topic: str, key: bytes) -> bool | None:
@@ -102,6 +108,8 @@ def test_who_is_blind_or_silent_is_found_out(
     sound = trial(method, pattern, nodes=nodes, clusters=clusters, ideal=ideal)
     assert sound.complaints == []
     monkeypatch.setattr(kind, name, _handled_as(getattr(kind, name), broken))
+    if words == SUSPENDED:
+        monkeypatch.setattr(Effect, "tell", says_so_to_nobody)
     unsound = trial(method, pattern, nodes=nodes, clusters=clusters, ideal=ideal)
     assert any(words in complaint for complaint in unsound.complaints), unsound.complaints
 

@@ -221,7 +221,7 @@ class Connection(Flow):
 
     def _decode(self, header: int, body: bytes) -> p.Packet:
         limits = self.broker.limits
-        return decode(header, body, self.version, limits.user_properties_max, limits.subscriptions_max)
+        return decode(header, body, self.version, limits.user_properties_max, limits.packet_filters_max)
 
     def _on_connect(self, header: int, body: bytes) -> None:
         if header >> 4 != CONNECT:

@@ -32,9 +32,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     packet_bytes_max: Annotated[int, msgspec.Meta(ge=1024, le=268_435_460)] = 8 * 1024 * 1024
     user_properties_max: Count = 100
     """User properties in one packet, and in a will; one with more ends the connection (MQTT 5 reason 0x97)."""
+    packet_filters_max: Count = 10_000
+    """Topic filters in one packet; one with more ends the connection (MQTT 5 reason 0x97)."""
     topic_levels_max: Count = 128
     subscriptions_max: Count = 10_000
-    """Subscriptions a session; a packet with more topic filters ends the connection (MQTT 5 reason 0x97)."""
+    """Subscriptions a session."""
     subscription_bytes_max: Count = 16 * 1024 * 1024
     """What the filters of a session may take up: their text, and 200 bytes a level."""
     subscription_ids: bool = True
