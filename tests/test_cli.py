@@ -432,7 +432,7 @@ def test_a_missing_acknowledgement_is_exit_code_4() -> None:
 
 def test_bytes_that_are_not_mqtt_end_without_a_traceback() -> None:
     with silent_server(lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
-        done = in_process("pub", "a", "b", "-p", port, "--timeout", TIMEOUT_S)
+        done = in_process("pub", "a", "b", "-p", port, "--timeout", 5)
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
 
