@@ -12,6 +12,7 @@ import paho.mqtt.publish as paho_publish
 import pytest
 from rich.console import Console
 
+from braidmq.cli import ring
 from braidmq.cli.checks import Finding, State
 from braidmq.cli.doctor import _show
 from braidmq.cli.levels import Levels
@@ -91,6 +92,19 @@ def test_ring(sites: Sites) -> None:
     assert sorted(row["broker"] for row in rows) == SITES
     assert {row["health"] for row in rows} == {"healthy"}
     assert all(row["address"].startswith("127.0.0.1:") for row in rows)
+
+
+def test_names_that_brokers_have_made_up_are_not_torn(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+    figures = {"keys": 12, "routing_entries": 60, "links": 9, "age_s": 700.0}
+    says = {"cluster": "", "answers": True, "is_healthy": True, "is_in": True}
+    names = ["broker-543e314b", "broker-f9b79a39"]
+    ring._show([{"name": name, "address": "127.0.0.1:41963", **says, **figures} for name in names])
+    rows = rows_of(capsys.readouterr().out)
+    assert [(row["broker"], row["address"]) for row in rows] == [(name, "127.0.0.1:41963") for name in names]
+    assert all("cluster" not in row for row in rows)
 
 
 def test_topics(sites: Sites) -> None:

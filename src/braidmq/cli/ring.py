@@ -53,15 +53,18 @@ def ring(
 
 def _show(brokers: list[dict[str, Any]]) -> None:
     with_names = any(broker["name"] != broker["address"] for broker in brokers)
-    texts = ("broker", "cluster", *(["address"] if with_names else []))
+    with_clusters = any(broker["cluster"] for broker in brokers)
+    texts = ("broker", *(["cluster"] if with_clusters else []), *(["address"] if with_names else []))
     figures = ("keys", "table", "links", "age")
     title = output.counted(len(brokers), "broker")
-    table = output.table(*texts, *figures, "health", title=title, numbers=figures, wrapping=texts)
+    table = output.table(
+        *texts, *figures, "health", title=title, numbers=figures, wrapping=texts if with_clusters else ()
+    )
     for broker in brokers:
         told = broker["answers"]
         table.add_row(
             f"[bold]{output.plain(broker['name'])}[/bold]",
-            output.plain(broker["cluster"]) if told else "",
+            *([output.plain(broker["cluster"]) if told else ""] if with_clusters else []),
             *([output.plain(broker["address"])] if with_names else []),
             *(f"{broker[name]:,}" if told else "" for name in ("keys", "routing_entries", "links")),
             duration(broker["age_s"]) if told else "",
