@@ -4,8 +4,8 @@
     hello     a frame with [address, nonce, to, name, is_question, identity, terms, is_member, refusal]
 
 The one who dials speaks first; the other answers in kind once it agrees to the link, so an answer is an acceptance,
-unless it says why not (`refusal`). A hello may be shorter, from an earlier version, or longer: what is not known is not
-looked at, among the terms, too.
+unless it says why not (`refusal`). A hello may be shorter or longer than this one: what is not known is not looked at,
+among the terms, too.
 With a braid key there is a challenge and a proof around the hellos (braid_key). The first eight bytes never change:
 hosts of any two versions can tell each other so. The nonce is drawn once in a host's life: the same address with
 another nonce is a host that was restarted, or one that is wrong about its address; my own nonce is myself.
