@@ -56,7 +56,7 @@ chaos: $(READY)
 	$(BIN)/python -m tests.chaos --minutes 10 --brokers 10 --clients 100
 
 docs: $(READY)
-	$(BIN)/python -m braidmq.broker.config.docs docs/configuration.md
+	$(BIN)/python -m braidmq.config.docs docs/configuration.md
 	$(BIN)/python -m tests.conformance.table
 
 clean:

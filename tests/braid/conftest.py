@@ -1,4 +1,4 @@
-"""Lanes are tried with asyncio's loop and with uvloop's: the two differ in when bytes leave."""
+"""CutThrough are tried with asyncio's loop and with uvloop's: the two differ in when bytes leave."""
 
 from __future__ import annotations
 

@@ -9,24 +9,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from braidmq.broker.braid.braid import Braid
-from braidmq.broker.braid.introducers import Introducers
-from braidmq.broker.braid.traffic import weigh
+from braidmq.braid.braid import Braid
+from braidmq.braid.introducers import Introducers
+from braidmq.braid.transfer.accounting import weigh
 from braidmq.broker.broker import Broker
 from braidmq.host import Address, Message
-from braidmq.overlay.flexible_graph import FlexibleGraph
-from braidmq.overlay.membership import DIGITS_MAX
+from braidmq.overlay.flexible.graph import FlexibleGraph
 from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.skip_dht import IdRouter
-from braidmq.overlay.skip_graph import SkipGraph
-from braidmq.overlay.splitting import Cut
-from braidmq.overlay.suzaku import Suzaku
-from braidmq.pubsub.bayeux import Bayeux
-from braidmq.pubsub.can_multicast import CanMulticast
-from braidmq.pubsub.locality import Locality
+from braidmq.overlay.ranges.splitting import Cut
+from braidmq.overlay.skip_graph.dht import IdRouter
+from braidmq.overlay.skip_graph.graph import SkipGraph
+from braidmq.overlay.skip_graph.vectors import DIGITS_MAX
+from braidmq.overlay.suzaku.suzaku import Suzaku
+from braidmq.pubsub.baselines.bayeux import Bayeux
+from braidmq.pubsub.baselines.can.multicast import CanMulticast
+from braidmq.pubsub.baselines.scribe import Scribe
+from braidmq.pubsub.locality.locality import Locality
 from braidmq.pubsub.method import Method, ignore
 from braidmq.pubsub.relay_free import RelayFree
-from braidmq.pubsub.scribe import Scribe
 from braidmq.sim.engine import Simulator
 from braidmq.sim.network import Network, Uniform
 from tests.conformance.pair import Peer, World

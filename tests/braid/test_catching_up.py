@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.broker.braid.history import HISTORY_S
+from braidmq.braid.catch_up.history import HISTORY_S
 from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.sim.network import Faults, Uniform
 from tests.conformance.pair import Peer, persistent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from braidmq.broker.braid import demand
+from braidmq.braid.interest import demand
 from braidmq.sim.network import Constant
 from tests.conformance import wire
 from tests.conformance.pair import Peer, Rules, Type, persistent

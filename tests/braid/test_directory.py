@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from braidmq.broker.braid.arcs import place_of, stand_of
-from braidmq.broker.braid.directory import (
+from braidmq.braid.roaming.directory import (
     ENTRY_KEPT_S,
     REGISTER_S,
     Claim,
@@ -18,12 +17,13 @@ from braidmq.broker.braid.directory import (
     Directory,
     Holder,
 )
+from braidmq.braid.roaming.hash_ranges import place_of, stand_of
 from braidmq.host import Address, Message
-from braidmq.overlay.flexible_graph import FlexibleGraph
-from braidmq.overlay.membership import DIGITS_MAX
+from braidmq.overlay.flexible.graph import FlexibleGraph
 from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.skip_graph import SkipGraph
-from braidmq.overlay.suzaku import Suzaku
+from braidmq.overlay.skip_graph.graph import SkipGraph
+from braidmq.overlay.skip_graph.vectors import DIGITS_MAX
+from braidmq.overlay.suzaku.suzaku import Suzaku
 from braidmq.sim.engine import Simulator
 from braidmq.sim.network import Faults, Network, Uniform
 

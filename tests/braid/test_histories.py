@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.broker.braid.batch import Batch, Letter
-from braidmq.broker.braid.cursors import Cursors
-from braidmq.broker.braid.history import History
-from braidmq.broker.braid.interest import Interest
-from braidmq.broker.braid.outlets import AFTER_START_S, IDLE_S
-from braidmq.broker.braid.reconcile import Reconciler
+from braidmq.braid.catch_up.cursors import Cursors
+from braidmq.braid.catch_up.history import History
+from braidmq.braid.catch_up.reconcile import Reconciler
+from braidmq.braid.interest.covering import CoveringFilters
+from braidmq.braid.transfer.batch import Batch, BatchItem
+from braidmq.braid.transfer.outbound import AFTER_START_S, IDLE_S
 from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.broker.store import MemoryStore
 from braidmq.sim.engine import Simulator
@@ -166,8 +166,8 @@ def test_a_filter_that_comes_while_an_answer_is_under_way_misses_nothing() -> No
     sim = Simulator(1, Constant(1.0))
     here, there = sim.host(0), sim.host(1)
     history = History(MemoryStore(), ())
-    Reconciler(there, "there", history, Cursors(MemoryStore(), ()), Interest(), _ignore, _ignore, _never)
-    cursors, interest = Cursors(MemoryStore(), ()), Interest()
+    Reconciler(there, "there", history, Cursors(MemoryStore(), ()), CoveringFilters(), _ignore, _ignore, _never)
+    cursors, interest = Cursors(MemoryStore(), ()), CoveringFilters()
     interest.add("ebb", 0.0)
     cursor = cursors.of("there", 1, 0.0)
     got: list[str] = []
@@ -179,7 +179,7 @@ def test_a_filter_that_comes_while_an_answer_is_under_way_misses_nothing() -> No
     asking = Reconciler(here, "here", history, cursors, interest, take, _ignore, _never)
 
     def publish(topic: str) -> None:
-        history.append(topic, 1, 1, Letter(b"", 1, False, "", b"", None), sim.now)
+        history.append(topic, 1, 1, BatchItem(b"", 1, False, "", b"", None), sim.now)
         history.written()
 
     publish("ebb")
@@ -196,12 +196,12 @@ def test_another_history_at_the_same_address_is_not_taken_for_the_old_one() -> N
     sim = Simulator(1, Constant(0.1))
     here, there = sim.host(0), sim.host(1)
     history = History(MemoryStore(), ())
-    Reconciler(there, "there#2", history, Cursors(MemoryStore(), ()), Interest(), _ignore, _ignore, _never)
-    cursors, interest = Cursors(MemoryStore(), ()), Interest()
+    Reconciler(there, "there#2", history, Cursors(MemoryStore(), ()), CoveringFilters(), _ignore, _ignore, _never)
+    cursors, interest = Cursors(MemoryStore(), ()), CoveringFilters()
     interest.add("ebb", 0.0)
     got: list[Batch] = []
     asking = Reconciler(here, "here", history, cursors, interest, got.append, _ignore, _never)
-    history.append("ebb", 1, 1, Letter(b"", 1, False, "", b"", None), 0.0)
+    history.append("ebb", 1, 1, BatchItem(b"", 1, False, "", b"", None), 0.0)
     history.written()
     asking.ask_soon("there#1", cursors.of("there#1", 1, 0.0))
     sim.run(5)

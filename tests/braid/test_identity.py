@@ -8,14 +8,14 @@ from random import Random
 import msgspec
 import pytest
 
-from braidmq.broker.braid.identity import OWN, Own, own_of
-from braidmq.broker.braid.introducers import PARTED_S
-from braidmq.broker.braid.place import earlier_name
-from braidmq.broker.braid.reconcile import REGULARLY_S
+from braidmq.braid.catch_up.reconcile import REGULARLY_S
+from braidmq.braid.identity import OWN, Own, own_of
+from braidmq.braid.introducers import PARTED_S
+from braidmq.braid.node import earlier_name
 from braidmq.broker.broker import Broker
-from braidmq.broker.config.settings import BraidConfig
 from braidmq.broker.sqlite_store import SqliteStore
-from braidmq.sim.checkers import ring_is_closed_and_sorted
+from braidmq.config.settings import BraidConfig
+from braidmq.sim.checkers.ring import ring_is_closed_and_sorted
 from tests.conformance.pair import persistent
 from tests.conformance.wire import V5
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from braidmq.broker.braid.place import LEAVE_S
+from braidmq.braid.node import LEAVE_S
 from tests.conformance import wire
 from tests.conformance.pair import Peer, World
 from tests.conformance.wire import V5, Type

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from braidmq.broker.braid.introducers import Introducers
-from braidmq.broker.braid.place import build
-from braidmq.broker.config.settings import BraidConfig
+from braidmq.braid.introducers import Introducers
+from braidmq.braid.node import build
+from braidmq.config.settings import BraidConfig
 from braidmq.host import Address
 from braidmq.keys import Role, key_of
 from braidmq.pubsub.method import Method

@@ -10,11 +10,11 @@ from random import Random
 
 import pytest
 
-from braidmq.broker.braid import agreement
-from braidmq.broker.braid.comparing import HOME
+from braidmq.braid.gossip import HOME
+from braidmq.braid.interest import agreement
 from braidmq.host import Address, Message
 from braidmq.keys import Role, segment
-from braidmq.overlay.range_messages import Deliver
+from braidmq.overlay.ranges.messages import Deliver
 from braidmq.pubsub.signals import QUESTION
 from braidmq.sim.network import Constant
 from tests.conformance import wire

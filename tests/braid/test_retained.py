@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from braidmq.broker.braid import asking, keepers
+from braidmq.braid.retained import queries as asking
+from braidmq.braid.retained import replication as keepers
 from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.sim.network import Network, Uniform
 from tests.conformance import wire

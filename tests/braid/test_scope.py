@@ -10,16 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from braidmq.broker.braid.clusters import KEPT_S, ROW, Clusters, cluster_problem
-from braidmq.broker.braid.inlets import REORDER_S
-from braidmq.broker.braid.outlets import SKIPS_MAX
-from braidmq.broker.config.check import check
-from braidmq.broker.config.problems import Findings
-from braidmq.broker.config.settings import BraidConfig, Config
+from braidmq.braid.interest.clusters import KEPT_S, ROW, Clusters, cluster_problem
+from braidmq.braid.transfer.inbound import REORDER_S
+from braidmq.braid.transfer.outbound import SKIPS_MAX
 from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.broker.store import MemoryStore
+from braidmq.config.check import check
+from braidmq.config.problems import Findings
+from braidmq.config.settings import BraidConfig, Config
 from braidmq.host import Address, Message
-from braidmq.pubsub.delegates import CHECK_S, is_within
+from braidmq.pubsub.locality.delegates import CHECK_S, is_within
 from braidmq.pubsub.method import ProvenMethod, ScopedMethod
 from braidmq.sim.network import Faults, Uniform
 from tests.conformance import wire

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from braidmq.broker.braid.departures import TAIL_S
-from braidmq.broker.braid.directory import ENTRY_KEPT_S, REGISTER_S
-from braidmq.broker.config.settings import AccessConfig
-from braidmq.broker.security.access import AccessRules
-from braidmq.broker.security.client_ids import ClientIdRules
+from braidmq.braid.roaming.directory import ENTRY_KEPT_S, REGISTER_S
+from braidmq.braid.roaming.handover import TAIL_S
+from braidmq.config.settings import AccessConfig
+from braidmq.security.access import AccessRules
+from braidmq.security.client_ids import ClientIdRules
 from braidmq.sim.network import Partition, Uniform
+from tests.broker.test_session_owner import OWNERS_WORD, SECRETS, Names
 from tests.conformance import wire
 from tests.conformance.pair import Peer, persistent
 from tests.conformance.wire import V3, V5
-from tests.test_session_owner import OWNERS_WORD, SECRETS, Names
 
 from .sites import Sites, payloads
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from braidmq.broker.braid.batch import Batch, pack
-from braidmq.broker.braid.probes import MARK
-from braidmq.broker.braid.reconcile import Missed
-from braidmq.broker.braid.status import AskStatus, Status, Unanswerable
-from braidmq.broker.braid.traffic import weigh
+from braidmq.braid.catch_up.reconcile import Missed
+from braidmq.braid.inspect.probes import MARK
+from braidmq.braid.inspect.status import AskStatus, Status, Unanswerable
+from braidmq.braid.transfer.accounting import weigh
+from braidmq.braid.transfer.batch import Batch, pack
 from braidmq.keys import Role, segment
-from braidmq.overlay.range_messages import Deliver, Plan
+from braidmq.overlay.ranges.messages import Deliver, Plan
 from braidmq.pubsub.signals import MESSAGE, QUESTION, RESUME
 
 from .sites import Sites, payloads

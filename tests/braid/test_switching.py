@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import pytest
 
-from braidmq.broker.braid.introducers import Introducers
-from braidmq.overlay.flexible_graph import FlexibleGraph
-from braidmq.overlay.membership import DIGITS_MAX
+from braidmq.braid.introducers import Introducers
+from braidmq.overlay.flexible.graph import FlexibleGraph
 from braidmq.overlay.overlay import Overlay
+from braidmq.overlay.skip_graph.vectors import DIGITS_MAX
 from braidmq.pubsub.method import Publication
 from tests.conformance.pair import Peer
 

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.broker.braid import braid as braid_module
-from braidmq.broker.braid import comparing
-from braidmq.broker.config.settings import BraidConfig, Config, Listener
-from braidmq.broker.server import Server
+from braidmq.braid import braid as braid_module
+from braidmq.braid import gossip as comparing
+from braidmq.config.settings import BraidConfig, Config, Listener
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.codec import decode, encode
+from braidmq.server.server import Server
 from tests.chaos.brokers import free_ports
 from tests.patience import PATIENCE_S
 

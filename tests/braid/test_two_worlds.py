@@ -13,23 +13,23 @@ from typing import Literal, NamedTuple
 
 import pytest
 
-from braidmq.broker.braid.introducers import Introducers
-from braidmq.broker.braid.place import build, messages_of
-from braidmq.broker.config.settings import BraidConfig
+from braidmq.braid.introducers import Introducers
+from braidmq.braid.node import build, messages_of
+from braidmq.config.settings import BraidConfig
 from braidmq.host import Host
 from braidmq.keys import Role, key_of
-from braidmq.overlay import flexible_graph
-from braidmq.overlay.flexible_graph import FlexibleGraph
-from braidmq.overlay.flexible_table import FlexibleTable
+from braidmq.overlay.flexible import graph as flexible_graph
+from braidmq.overlay.flexible.graph import FlexibleGraph
+from braidmq.overlay.flexible.table import FlexibleTable
 from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.ranges import RangeDelivery
+from braidmq.overlay.ranges.delivery import RangeDelivery
+from braidmq.overlay.ranges.splitting import Cut
 from braidmq.overlay.ring import NEIGHBOURS_MAX
-from braidmq.overlay.skip_graph import SkipGraph
-from braidmq.overlay.splitting import Cut
-from braidmq.overlay.suzaku import Suzaku
+from braidmq.overlay.skip_graph.graph import SkipGraph
+from braidmq.overlay.suzaku.suzaku import Suzaku
 from braidmq.pubsub.method import ProvenMethod, Publication
-from braidmq.sim.checkers import fingers_are_right, ring_is_closed_and_sorted
-from braidmq.sim.checkers_skip import levels_are_right
+from braidmq.sim.checkers.ring import fingers_are_right, ring_is_closed_and_sorted
+from braidmq.sim.checkers.skip_graph import levels_are_right
 from braidmq.sim.trial import Trial, play
 from tests import scenarios
 

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from braidmq.broker.braid.place import MODULES
+from braidmq.braid.node import MODULES
 from tests.chaos import security
 from tests.chaos.faults import KINDS
 from tests.chaos.soak import Options, Soak

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from braidmq.broker.broker import Broker
-from braidmq.broker.security.identity import Identity, Origin
+from braidmq.security.identity import Identity, Origin
 
 from . import wire
 from .wire import V3, V5, Received, Type, Will

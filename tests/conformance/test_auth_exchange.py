@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from braidmq.broker.security.identity import Challenge, Credentials, Exchange, Identity, Refusal
 from braidmq.mqtt.reasons import Reason
+from braidmq.security.identity import Challenge, Credentials, Exchange, Identity, Refusal
 
 from . import wire
 from .pair import V3, Peer, Type, World

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import pytest
 
 from braidmq.broker.limits import Limits
-from braidmq.broker.security.identity import Credentials, Identity, Refusal, Verdict
 from braidmq.mqtt.reasons import Reason
+from braidmq.security.identity import Credentials, Identity, Refusal, Verdict
 
 from . import wire
 from .pair import V3, V5, Type, Will, World

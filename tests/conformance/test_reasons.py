@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import pytest
 
-from braidmq.broker.security.identity import Challenge, Credentials, Exchange, Identity, Refusal
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.codec import encode
 from braidmq.mqtt.errors import PacketError
 from braidmq.mqtt.packets import V5
 from braidmq.mqtt.reason_tables import REASONS
 from braidmq.mqtt.reasons import Reason
+from braidmq.security.identity import Challenge, Credentials, Exchange, Identity, Refusal
 
 from . import wire
 from .pair import V3, Type, World

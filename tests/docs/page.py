@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from braidmq.broker.config.load import load
+from braidmq.config.load import load
 from braidmq.mqtt.topics import matches
 from tests.docs import world
 from tests.docs.markdown import ROOT, Block, Command, blocks

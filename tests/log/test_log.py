@@ -18,10 +18,10 @@ from braidmq.log.log import Log
 from braidmq.log.offsets import RESERVE, read_offsets
 from braidmq.log.partition import partition_of
 from braidmq.log.payloads import TOGETHER_MIN
-from braidmq.log.portion import Portion
 from braidmq.log.reader import LogReader
 from braidmq.log.run import Run
 from braidmq.log.schema import SCHEMA
+from braidmq.log.write_buffer import WriteBuffer
 from braidmq.mqtt.topics import matches
 from braidmq.mqtt.wire import string, varint
 from tests.log.rows import EVER, START_US, numbers_in, read_all, row, write
@@ -279,7 +279,7 @@ def test_offsets_that_are_used_by_now_are_replaced_by_higher_ones(
     log = Log(folder, "b", partitions=3)
     if used:
         log.append([packets("before", [b""] * used)])
-    portion = Portion(3)
+    portion = WriteBuffer(3)
     promised, following = 0, used
     expected = []
     for number, (topic, rows, gap) in enumerate(runs):

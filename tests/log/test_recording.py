@@ -21,8 +21,6 @@ from urllib.request import urlopen
 
 import pytest
 
-from braidmq.broker import log_recorder
-from braidmq.broker.log_recorder import PORTION_BYTES_MAX, PORTION_S, WAITING_BYTES_MAX, LogRecorder
 from braidmq.broker.recorder import LOST
 from braidmq.log.errors import LogError
 from braidmq.log.orders import Settings
@@ -31,6 +29,8 @@ from braidmq.log.remote import RemoteLog
 from braidmq.log.run import Run
 from braidmq.log.shared_memory import LANE_BYTES
 from braidmq.log.writer_process import WriterProcess
+from braidmq.server import log_recorder
+from braidmq.server.log_recorder import PORTION_BYTES_MAX, PORTION_S, WAITING_BYTES_MAX, LogRecorder
 from tests.conformance.wire import V3, V5, Will, props
 from tests.log.rows import EVER, START_US, read_all
 from tests.patience import PATIENCE_S

@@ -11,7 +11,7 @@ import pytest
 
 from braidmq.host import Address, Message
 from braidmq.keys import Key, Role, key_of, segment
-from braidmq.overlay.flexible_graph import (
+from braidmq.overlay.flexible.graph import (
     CHECK_S,
     LEARNERS_MAX,
     OTHERS_MIN,
@@ -19,18 +19,18 @@ from braidmq.overlay.flexible_graph import (
     SLOW_ROUND_MAX_S,
     FlexibleGraph,
 )
-from braidmq.overlay.flexible_messages import SIZE_MAX, Exchange, Gone, Greet
-from braidmq.overlay.flexible_node import EXPLORE_MAX_S
-from braidmq.overlay.flexible_table import Contact, is_better, subscribers_of
-from braidmq.overlay.membership import DIGITS_MAX
+from braidmq.overlay.flexible.messages import SIZE_MAX, Exchange, Gone, Greet
+from braidmq.overlay.flexible.node import EXPLORE_MAX_S
+from braidmq.overlay.flexible.table import Contact, is_better, subscribers_of
 from braidmq.overlay.peers import SUSPICION_S, Peer
-from braidmq.overlay.ranges import Delivery, RangeDelivery
-from braidmq.overlay.splitting import Cut
-from braidmq.sim.checkers import lookups_end_at_owners
-from braidmq.sim.checkers_flexible import entries_are_there, graph_is_whole, missing_part
+from braidmq.overlay.ranges.delivery import Delivery, RangeDelivery
+from braidmq.overlay.ranges.splitting import Cut
+from braidmq.overlay.skip_graph.vectors import DIGITS_MAX
+from braidmq.sim.checkers.flexible import entries_are_there, graph_is_whole, missing_part
+from braidmq.sim.checkers.ring import lookups_end_at_owners
 from braidmq.sim.engine import Constant, Network, SimHost, Simulator
-from braidmq.sim.layout_flexible import lay_out
-from braidmq.sim.layout_skip import vectors_of
+from braidmq.sim.layouts.flexible import lay_out
+from braidmq.sim.layouts.skip_graph import vectors_of
 from tests.overlay.city import City, endure, rough
 from tests.overlay.test_ring import Rough
 

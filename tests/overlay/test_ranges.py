@@ -15,17 +15,17 @@ from braidmq.host import Address, Message
 from braidmq.keys import Key
 from braidmq.overlay.aggregates import Aggregate
 from braidmq.overlay.conditions import Condition
+from braidmq.overlay.key_ranges import KeyRange, without
 from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.range_messages import PROVEN, Answering, Covered, Deliver, Plan, Retrying
-from braidmq.overlay.ranges import Delivery, Outcome, RangeDelivery
-from braidmq.overlay.segments import KeyRange, without
-from braidmq.overlay.skip_graph import SkipGraph
-from braidmq.overlay.splitting import Cut
-from braidmq.overlay.suzaku import PERIOD_S, Suzaku
-from braidmq.sim.checkers_skip import ranges_reach_each_once
+from braidmq.overlay.ranges.delivery import Delivery, Outcome, RangeDelivery
+from braidmq.overlay.ranges.messages import PROVEN, Answering, Covered, Deliver, Plan, Retrying
+from braidmq.overlay.ranges.splitting import Cut
+from braidmq.overlay.skip_graph.graph import SkipGraph
+from braidmq.overlay.suzaku.suzaku import PERIOD_S, Suzaku
+from braidmq.sim.checkers.skip_graph import ranges_reach_each_once
 from braidmq.sim.engine import Network, Simulator
-from braidmq.sim.layout import lay_out_suzaku
-from braidmq.sim.layout_skip import lay_out
+from braidmq.sim.layouts.skip_graph import lay_out
+from braidmq.sim.layouts.suzaku import lay_out_suzaku
 from tests.overlay.test_skip_graph import some_keys
 
 from .test_ring import Rough

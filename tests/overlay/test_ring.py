@@ -10,7 +10,7 @@ from braidmq.host import Address, CallError
 from braidmq.keys import Key
 from braidmq.overlay.peers import Peer
 from braidmq.overlay.ring import CHECK_INTERVAL_S, FindGap, Gap, Ring, RingNode, Status
-from braidmq.sim.checkers import ring_is_closed_and_sorted
+from braidmq.sim.checkers.ring import ring_is_closed_and_sorted
 from braidmq.sim.engine import Network, SimHost, Simulator
 
 QUIET_S = 40 * CHECK_INTERVAL_S

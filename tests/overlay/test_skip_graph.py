@@ -8,13 +8,13 @@ import pytest
 
 from braidmq.host import Address
 from braidmq.keys import Key
-from braidmq.overlay.membership import DIGITS_MAX, common_digits, is_member, level_of, list_of
 from braidmq.overlay.ring import CHECK_INTERVAL_S
-from braidmq.overlay.skip_graph import SkipGraph
-from braidmq.sim.checkers import lookups_end_at_owners
-from braidmq.sim.checkers_skip import levels_are_right, ranges_reach_each_once
+from braidmq.overlay.skip_graph.graph import SkipGraph
+from braidmq.overlay.skip_graph.vectors import DIGITS_MAX, common_digits, is_member, level_of, list_of
+from braidmq.sim.checkers.ring import lookups_end_at_owners
+from braidmq.sim.checkers.skip_graph import levels_are_right, ranges_reach_each_once
 from braidmq.sim.engine import Constant, SimHost, Simulator
-from braidmq.sim.layout_skip import lay_out, vectors_of
+from braidmq.sim.layouts.skip_graph import lay_out, vectors_of
 from tests.overlay.city import City, endure, rough
 from tests.overlay.test_ring import Rough
 

@@ -12,12 +12,12 @@ from braidmq.overlay.aggregates import Aggregate, merged
 from braidmq.overlay.overlay import Found
 from braidmq.overlay.peers import Peer
 from braidmq.overlay.ring import CHECK_INTERVAL_S
-from braidmq.overlay.suzaku import PERIOD_S, Suzaku
-from braidmq.overlay.suzaku_messages import Leaving, Update, Updated
-from braidmq.overlay.suzaku_node import SuzakuNode
-from braidmq.sim.checkers import fingers_are_right, ring_is_closed_and_sorted
+from braidmq.overlay.suzaku.messages import Leaving, Update, Updated
+from braidmq.overlay.suzaku.node import SuzakuNode
+from braidmq.overlay.suzaku.suzaku import PERIOD_S, Suzaku
+from braidmq.sim.checkers.ring import fingers_are_right, ring_is_closed_and_sorted
 from braidmq.sim.engine import Constant, Network, Simulator
-from braidmq.sim.layout import lay_out_suzaku
+from braidmq.sim.layouts.suzaku import lay_out_suzaku
 
 from .test_ring import Rough
 

@@ -24,8 +24,8 @@ from braidmq.pipeline.library.exhaust import DEMAND_TOPIC, exhaust
 from braidmq.pipeline.library.job import Job, ToFolder, ToFunction
 from braidmq.pipeline.library.sessions import sessions
 from braidmq.pipeline.library.windows import windows
+from tests.cli.test_cli import in_process
 from tests.raw import wait_until
-from tests.test_cli import in_process
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 SECOND_US = 1_000_000

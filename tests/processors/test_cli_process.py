@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.cli.test_cli import COMMAND, environment, in_process
 from tests.patience import PATIENCE_S
 from tests.processors.site import ECHO, Site
 from tests.raw import opened, wait_until
-from tests.test_cli import COMMAND, environment, in_process
 
 if TYPE_CHECKING:
     from tests.conftest import StartBroker

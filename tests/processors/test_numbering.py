@@ -9,11 +9,11 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="a log needs the extra `log`")
 
-from braidmq.broker.log_recorder import LogRecorder
 from braidmq.broker.message import Message
 from braidmq.log.orders import Settings
 from braidmq.log.reader import open_log
 from braidmq.log.writer_process import WriterProcess
+from braidmq.server.log_recorder import LogRecorder
 from tests.raw import wait_until
 
 

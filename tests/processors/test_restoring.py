@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.broker.processing import restoring
-from braidmq.broker.processing.restoring import RestoreError
 from braidmq.log.log import Log
 from braidmq.log.run import Run
+from braidmq.processing import restoring
+from braidmq.processing.restoring import RestoreError
 from braidmq.processors.frames import decode_message
 from braidmq.processors.restorer import restored
 from braidmq.processors.restoring import Order, Wanted

@@ -7,9 +7,9 @@ from functools import partial
 import pytest
 
 from braidmq.host import Address
-from braidmq.overlay.skip_dht import Walk, id_of
-from braidmq.pubsub.bayeux import Bayeux, BayeuxTree
-from braidmq.pubsub.rendezvous_tree import LEASE_REFRESHES, REFRESH_S, Down
+from braidmq.overlay.skip_graph.dht import Walk, id_of
+from braidmq.pubsub.baselines.bayeux import Bayeux, BayeuxTree
+from braidmq.pubsub.baselines.rendezvous_tree import LEASE_REFRESHES, REFRESH_S, Down
 from braidmq.sim.network import Constant, Duplication
 from tests.overlay.test_ring import Rough
 from tests.pubsub.village import Village

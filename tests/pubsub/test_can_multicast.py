@@ -8,11 +8,11 @@ from random import Random
 import pytest
 
 from braidmq.host import Address
-from braidmq.overlay.can import SIDE, Can, Space, overlap, sibling, volume
-from braidmq.overlay.skip_dht import id_of
-from braidmq.pubsub.can_messages import CanFlood
-from braidmq.pubsub.can_multicast import KEEPS_A_REFRESH, SILENT_KEEPS_MAX, CanMulticast
-from braidmq.pubsub.rendezvous_tree import REFRESH_S
+from braidmq.overlay.skip_graph.dht import id_of
+from braidmq.pubsub.baselines.can.messages import CanFlood
+from braidmq.pubsub.baselines.can.multicast import KEEPS_A_REFRESH, SILENT_KEEPS_MAX, CanMulticast
+from braidmq.pubsub.baselines.can.network import SIDE, Can, Space, overlap, sibling, volume
+from braidmq.pubsub.baselines.rendezvous_tree import REFRESH_S
 from braidmq.sim.network import Constant, Duplication
 from tests.overlay.test_ring import Rough
 from tests.pubsub.village import Village

@@ -14,15 +14,15 @@ import pytest
 
 from braidmq.host import Address, Message
 from braidmq.keys import Key, Role, key_of, segment
+from braidmq.overlay.key_ranges import without
 from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.range_messages import Deliver
-from braidmq.overlay.ranges import Outcome
-from braidmq.overlay.segments import without
-from braidmq.overlay.splitting import Cut
-from braidmq.overlay.suzaku import Suzaku
-from braidmq.overlay.suzaku_messages import Find
-from braidmq.pubsub import locality
-from braidmq.pubsub.delegates import (
+from braidmq.overlay.ranges.delivery import Outcome
+from braidmq.overlay.ranges.messages import Deliver
+from braidmq.overlay.ranges.splitting import Cut
+from braidmq.overlay.suzaku.messages import Find
+from braidmq.overlay.suzaku.suzaku import Suzaku
+from braidmq.pubsub.locality import locality
+from braidmq.pubsub.locality.delegates import (
     CHECK_S,
     DIRECTORIES_MAX,
     EXPIRY_S,
@@ -32,12 +32,12 @@ from braidmq.pubsub.delegates import (
     area_of,
     is_within,
 )
-from braidmq.pubsub.locality import HandOver, Locality
+from braidmq.pubsub.locality.locality import HandOver, Locality
 from braidmq.pubsub.method import Publication
 from braidmq.pubsub.proofs import Carried
 from braidmq.sim.engine import Simulator
-from braidmq.sim.layout import lay_out_suzaku
-from braidmq.sim.layout_skip import lay_out
+from braidmq.sim.layouts.skip_graph import lay_out
+from braidmq.sim.layouts.suzaku import lay_out_suzaku
 from braidmq.sim.network import ByCluster, Constant, Faults, Network
 
 TOPIC = "plant/heat"

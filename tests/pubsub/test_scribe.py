@@ -7,10 +7,10 @@ from functools import partial
 import pytest
 
 from braidmq.host import Address
-from braidmq.overlay.membership import DIGITS_MAX
-from braidmq.overlay.skip_dht import Walk, id_of
-from braidmq.pubsub.rendezvous_tree import LEASE_REFRESHES, REFRESH_S, Submit
-from braidmq.pubsub.scribe import Scribe, ScribeJoin, ScribeLeave
+from braidmq.overlay.skip_graph.dht import Walk, id_of
+from braidmq.overlay.skip_graph.vectors import DIGITS_MAX
+from braidmq.pubsub.baselines.rendezvous_tree import LEASE_REFRESHES, REFRESH_S, Submit
+from braidmq.pubsub.baselines.scribe import Scribe, ScribeJoin, ScribeLeave
 from braidmq.sim.network import Constant, Duplication
 from tests.overlay.test_ring import Rough
 from tests.pubsub.village import Village

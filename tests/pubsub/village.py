@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
 
 from braidmq.host import Address
-from braidmq.overlay.membership import DIGITS_MAX, common_digits
-from braidmq.overlay.skip_dht import IdRouter, id_of
-from braidmq.overlay.skip_graph import SkipGraph
-from braidmq.pubsub.bayeux import Bayeux
-from braidmq.pubsub.can_multicast import CanMulticast
+from braidmq.overlay.skip_graph.dht import IdRouter, id_of
+from braidmq.overlay.skip_graph.graph import SkipGraph
+from braidmq.overlay.skip_graph.vectors import DIGITS_MAX, common_digits
+from braidmq.pubsub.baselines.bayeux import Bayeux
+from braidmq.pubsub.baselines.can.multicast import CanMulticast
+from braidmq.pubsub.baselines.scribe import Scribe
 from braidmq.pubsub.method import OnDemand, OnMessage, Publication
-from braidmq.pubsub.scribe import Scribe
 from braidmq.sim.engine import Constant, Network, Simulator
-from braidmq.sim.layout_skip import lay_out
+from braidmq.sim.layouts.skip_graph import lay_out
 
 M = TypeVar("M", Scribe, Bayeux, CanMulticast)
 Make = Callable[[IdRouter, OnMessage, OnDemand], M]

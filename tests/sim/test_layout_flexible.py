@@ -9,10 +9,10 @@ import pytest
 
 from braidmq.host import Address
 from braidmq.keys import Key, Role, key_of
-from braidmq.overlay.flexible_node import FlexibleNode
-from braidmq.overlay.flexible_table import Contact
+from braidmq.overlay.flexible.node import FlexibleNode
+from braidmq.overlay.flexible.table import Contact
 from braidmq.sim.engine import Simulator
-from braidmq.sim.layout_flexible import Crowd, lay_out
+from braidmq.sim.layouts.flexible import Crowd, lay_out
 
 SIZE = 30
 

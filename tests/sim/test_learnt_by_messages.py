@@ -12,17 +12,17 @@ import msgspec
 import pytest
 
 from braidmq.host import Reply
-from braidmq.overlay.flexible_graph import FlexibleGraph
-from braidmq.pubsub.bayeux import Bayeux, BayeuxTree
-from braidmq.pubsub.can_multicast import CanMulticast
-from braidmq.pubsub.delegates import Directories
+from braidmq.overlay.flexible.graph import FlexibleGraph
+from braidmq.pubsub.baselines.bayeux import Bayeux, BayeuxTree
+from braidmq.pubsub.baselines.can.multicast import CanMulticast
+from braidmq.pubsub.baselines.scribe import Scribe
 from braidmq.pubsub.effect import Effect
-from braidmq.pubsub.locality import Locality, Undertaken
+from braidmq.pubsub.locality.delegates import Directories
+from braidmq.pubsub.locality.locality import Locality, Undertaken
 from braidmq.pubsub.relay_free import RelayFree
-from braidmq.pubsub.scribe import Scribe
 from braidmq.sim.engine import Simulator
 from braidmq.sim.methods import KINDS, Learning, Options
-from braidmq.sim.patterns import Cast, Topic
+from braidmq.sim.patterns import RoleAssignment, Topic
 from braidmq.sim.stage import Stage
 from braidmq.sim.trial import Report, Trial, play
 
@@ -183,7 +183,7 @@ def test_introducers_are_brokers_that_are_in_the_overlay() -> None:
     assert isinstance(kind, Learning)
     sim = Simulator(1)
     members = (3, 17, 5, 11)
-    cast = Cast(20, (Topic("t", members[:1], members[1:]),))
+    cast = RoleAssignment(20, (Topic("t", members[:1], members[1:]),))
     methods = kind.lay_out(sim, cast, Options(learn_s=1.0))
     kind.begin_to_learn(sim, cast, methods)
     sim.run(1.0)

@@ -7,15 +7,15 @@ from random import Random
 
 import pytest
 
-from braidmq.sim.patterns import TABLE_2, Cast, PatternError, drawn, parse
+from braidmq.sim.patterns import TABLE_2, PatternError, RoleAssignment, drawn, parse
 
 
-def deal(pattern: str, nodes: int | None = None, seed: int = 1) -> Cast:
+def deal(pattern: str, nodes: int | None = None, seed: int = 1) -> RoleAssignment:
     found = parse(pattern)
     return found.deal(found.nodes_default if nodes is None else nodes, Random(seed))
 
 
-def topics_of_brokers(cast: Cast) -> Counter[int]:
+def topics_of_brokers(cast: RoleAssignment) -> Counter[int]:
     return Counter(broker for topic in cast.topics for broker in (*topic.publishers, *topic.subscribers))
 
 

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from braidmq.host import Address, Message
-from braidmq.sim import rough
-from braidmq.sim.checkers_pubsub import (
+from braidmq.sim import fault_schedule as rough
+from braidmq.sim.checkers.pubsub import (
     each_got_it_once,
     nobody_else_was_bothered,
     suspended_only_without_subscribers,
@@ -298,7 +298,7 @@ def test_the_meter_counts_what_carries_the_body_and_nothing_else() -> None:
 
 
 def test_the_weather_is_rough_for_a_while() -> None:
-    weather = rough.Weather(Constant(0.01), Faults(loss=1.0), 0.0)
+    weather = rough.FaultSchedule(Constant(0.01), Faults(loss=1.0), 0.0)
     source: Address = 1
     delays = [bool(weather.delays(Random(1), source, 2, now)) for now in (0.0, 10.0)]
     until_s = weather.turn_rough(20.0)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from braidmq.broker.limits import Limits
 from braidmq.broker.message import Delivery, Message
-from braidmq.broker.observing.metrics import Metrics
+from braidmq.broker.metrics import Metrics
 
 NOTHING = Message("", b"", b"", 0)
 """The message of a delivery that has none (any more)."""

@@ -14,14 +14,22 @@ from typing import Any
 from braidmq.broker.connection import Connection
 from braidmq.broker.fast_path import deliver_run
 from braidmq.broker.flow import Link
-from braidmq.broker.ledger import Ledger
 from braidmq.broker.limits import Limits
 from braidmq.broker.local_topics import is_local
 from braidmq.broker.message import Delivery, Message, Reached
+from braidmq.broker.reading import may_read
 from braidmq.broker.recorder import Recorder
 from braidmq.broker.retained import Retained, tombstone
 from braidmq.broker.router import Router, Target, filter_cost
-from braidmq.broker.security.identity import (
+from braidmq.broker.session import Session
+from braidmq.broker.shares import ShareGroup, Subscribed
+from braidmq.broker.store import MemoryStore, Snapshot, Store
+from braidmq.broker.tick import Tick
+from braidmq.broker.transactions import Transactions
+from braidmq.broker.wills import Wills
+from braidmq.mqtt.packets import Will
+from braidmq.mqtt.reasons import Reason
+from braidmq.security.identity import (
     Access,
     Authenticator,
     ClientIds,
@@ -31,14 +39,6 @@ from braidmq.broker.security.identity import (
     OpenAccess,
     Origin,
 )
-from braidmq.broker.security.reading import may_read
-from braidmq.broker.session import Session
-from braidmq.broker.shares import ShareGroup, Subscribed
-from braidmq.broker.store import MemoryStore, Snapshot, Store
-from braidmq.broker.tick import Tick
-from braidmq.broker.wills import Wills
-from braidmq.mqtt.packets import Will
-from braidmq.mqtt.reasons import Reason
 
 RETAINED_SWEEP_S = 60.0
 """How often expired retained messages are thrown away; they are not delivered in the meantime."""
@@ -91,7 +91,7 @@ class Broker(Tick):
         """What an earlier process left for the braid."""
         self._restore(snapshot)
         self._judge_sessions()
-        self.ledger = Ledger(self)
+        self.ledger = Transactions(self)
         self.ledger.restore(snapshot.writers, snapshot.parts)
         if self.store.dirty or self.recorder.dirty:
             self.commit()

@@ -9,23 +9,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from braidmq.broker import publishing, subscribing
+from braidmq.broker.connection_state import State
 from braidmq.broker.fast_path import Repeat, forward_and_acknowledge, forward_run, send_repeat
 from braidmq.broker.flow import Flow, Link
 from braidmq.broker.handshake import Handshake
 from braidmq.broker.message import Message, publish_bytes
-from braidmq.broker.observing.notices import address, described, one_line
-from braidmq.broker.security.identity import ANONYMOUS, Identity, Origin
-from braidmq.broker.state import State
+from braidmq.broker.notices import address, described, one_line
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.codec import decode, encode
 from braidmq.mqtt.errors import PacketError, malformed, violation
 from braidmq.mqtt.properties import CONNACK, CONNECT, DISCONNECT, Properties
 from braidmq.mqtt.reason_tables import sendable
 from braidmq.mqtt.reasons import Reason
+from braidmq.security.identity import ANONYMOUS, Identity, Origin
 
 if TYPE_CHECKING:
     from braidmq.broker.broker import Broker
-    from braidmq.broker.owed import Owed
+    from braidmq.broker.held_acknowledgements import HeldAcknowledgements
     from braidmq.broker.session import Session
     from braidmq.broker.timers import Timer
 
@@ -89,7 +89,7 @@ class Connection(Flow):
         self.session: Session | None = None
         self.handshake: Handshake | None = None
         self.out: list[bytes] = []
-        self.owed: Owed | None = None
+        self.owed: HeldAcknowledgements | None = None
         """Acknowledgements that wait, while there are such."""
         self.awaits_commit = False
         self.packet_max = broker.limits.connect_packet_bytes_max

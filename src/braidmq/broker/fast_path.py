@@ -15,7 +15,7 @@ from braidmq.mqtt.packets import V5
 from braidmq.mqtt.wire import packet_places, string, varint
 
 if TYPE_CHECKING:
-    from braidmq.broker.braid.outlets import Outlet
+    from braidmq.braid.transfer.outbound import OutboundTopic
     from braidmq.broker.broker import Broker
     from braidmq.broker.connection import Connection
     from braidmq.broker.router import Route
@@ -27,7 +27,7 @@ _NOBODY = (b"", b"\x40\x03", b"\x50\x03")
 """PUBACK and PUBREC, plain and with a reason code (0x10: no matching subscribers)."""
 
 
-Repeat = tuple[bytes, int, int, "list[Connection]", "Outlet | None"]
+Repeat = tuple[bytes, int, int, "list[Connection]", "OutboundTopic | None"]
 """What a connection published last, alone in its read: first bytes, size, the router's version, the receivers here, and
 the way to other brokers."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from braidmq.broker.state import State
+from braidmq.broker.connection_state import State
 
 if TYPE_CHECKING:
     from braidmq.broker.broker import Broker

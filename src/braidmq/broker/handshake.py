@@ -7,11 +7,17 @@ from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING
 
-from braidmq.broker.arrival import Arrived
-from braidmq.broker.braid.scope import ScopeError
+from braidmq.braid.interest.scope import ScopeError
+from braidmq.broker.admission import Arrived
+from braidmq.broker.connection_state import State
 from braidmq.broker.limits import FOREVER
 from braidmq.broker.local_topics import is_local
-from braidmq.broker.security.identity import (
+from braidmq.mqtt import packets as p
+from braidmq.mqtt.errors import PacketError, violation
+from braidmq.mqtt.properties import Properties
+from braidmq.mqtt.reasons import RETURN_CODES, Reason
+from braidmq.mqtt.topics import check_topic
+from braidmq.security.identity import (
     ANONYMOUS,
     Challenge,
     Credentials,
@@ -21,12 +27,6 @@ from braidmq.broker.security.identity import (
     Refusal,
     Verdict,
 )
-from braidmq.broker.state import State
-from braidmq.mqtt import packets as p
-from braidmq.mqtt.errors import PacketError, violation
-from braidmq.mqtt.properties import Properties
-from braidmq.mqtt.reasons import RETURN_CODES, Reason
-from braidmq.mqtt.topics import check_topic
 
 if TYPE_CHECKING:
     from braidmq.broker.connection import Connection

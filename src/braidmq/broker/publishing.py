@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from braidmq.broker.braid.scope import ScopeError
+from braidmq.braid.interest.scope import ScopeError
+from braidmq.broker.held_acknowledgements import HeldAcknowledgements
 from braidmq.broker.local_topics import is_local
 from braidmq.broker.message import Message, Reached, message_of
-from braidmq.broker.observing.notices import one_line, quoted
-from braidmq.broker.owed import Owed
+from braidmq.broker.notices import one_line, quoted
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.errors import PacketError, violation
 from braidmq.mqtt.properties import Properties
@@ -178,7 +178,7 @@ def _send(connection: Connection, packet: p.Puback | p.Pubrec, doubtful: Message
     braid = connection.broker.braid
     if doubtful is not None and braid is not None and not braid.outlets.is_resting:
         if connection.owed is None:
-            connection.owed = Owed(connection)
+            connection.owed = HeldAcknowledgements(connection)
             connection.unacknowledged_tick = NEVER
         braid.when_known(doubtful, connection.owed.add_doubtful(packet))
     elif connection.owed is not None:

@@ -17,10 +17,10 @@ from braidmq.mqtt.trees import FilterTree
 from braidmq.mqtt.wire import string
 
 if TYPE_CHECKING:
-    from braidmq.broker.braid.outlets import Outlet
+    from braidmq.braid.transfer.outbound import OutboundTopic
     from braidmq.broker.connection import Connection
-    from braidmq.broker.processing.tap import Tap
     from braidmq.broker.session import Session
+    from braidmq.processing.feed import ProcessorFeed
 
 
 LEVEL_BYTES = 200
@@ -93,9 +93,9 @@ class Route:
         self.groups: list[ShareGroup] = []
         self.mixed = False
         """Whether a session is reached both by itself and in a group: then its copies must keep step."""
-        self.outlet: Outlet | None = None
+        self.outlet: OutboundTopic | None = None
         """Where publications of clients here leave for other brokers, if anybody there may want them."""
-        self.tap: Tap | None = None
+        self.tap: ProcessorFeed | None = None
         """What message processors take of it, if it is the topic of any."""
         self.offered = True
         """False while other brokers have not been asked about this topic: then the fast path does not know it."""
@@ -134,9 +134,9 @@ class Router:
         self.routes_max = routes_max
         self.on_filter: Callable[[str, bool], None] | None = None
         """Called with a filter that has its first subscription, or has lost its last."""
-        self.outlet_for: Callable[[str], Outlet | None] | None = None
+        self.outlet_for: Callable[[str], OutboundTopic | None] | None = None
         """The way of a topic to other brokers, if it is published here and they may want it."""
-        self.tap_for: Callable[[str], Tap | None] = _nobody
+        self.tap_for: Callable[[str], ProcessorFeed | None] = _nobody
         """What message processors take of a topic."""
         self.is_offered: Callable[[str], bool] = _always
         """Whether other brokers have been asked about a topic that is published here, or need not be."""

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 from braidmq.broker.backlog import NOTHING, Backlog
 from braidmq.broker.limits import FOREVER
 from braidmq.broker.message import Delivery, Message
-from braidmq.broker.security.identity import Identity, is_foreign
 from braidmq.broker.shares import Subscribed
 from braidmq.broker.store import SavedSession
 from braidmq.mqtt.errors import PacketError, malformed, violation
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.reasons import Reason
+from braidmq.security.identity import Identity, is_foreign
 
 if TYPE_CHECKING:
     from braidmq.broker.broker import Broker

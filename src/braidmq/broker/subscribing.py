@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from braidmq.broker.braid.scope import PREFIX as SCOPE_PREFIX
+from braidmq.braid.interest.scope import PREFIX as SCOPE_PREFIX
 from braidmq.broker.local_topics import DEMAND_PREFIX, is_local
 from braidmq.broker.message import Message
-from braidmq.broker.observing.notices import quoted
+from braidmq.broker.notices import quoted
+from braidmq.broker.reading import may_read
 from braidmq.broker.router import filter_cost
-from braidmq.broker.security.reading import may_read
 from braidmq.broker.shares import Subscribed
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.errors import PacketError, violation
@@ -19,7 +19,7 @@ from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.topics import check_filter, has_wildcard, split_share
 
 if TYPE_CHECKING:
-    from braidmq.broker.braid.asking import Ask
+    from braidmq.braid.retained.queries import Ask
     from braidmq.broker.broker import Broker
     from braidmq.broker.connection import Connection
     from braidmq.broker.session import Session

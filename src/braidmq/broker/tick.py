@@ -11,15 +11,15 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from braidmq.broker.observing.metrics import Metrics
-from braidmq.broker.observing.notices import Notices
+from braidmq.broker.metrics import Metrics
+from braidmq.broker.notices import Notices
 from braidmq.broker.recorder import NoRecorder, Recorder
 from braidmq.broker.store import Store, StoreError
 from braidmq.broker.timers import Timers
 from braidmq.log.errors import LogError
 
 if TYPE_CHECKING:
-    from braidmq.broker.braid.braid import Braid
+    from braidmq.braid.braid import Braid
     from braidmq.broker.connection import Connection
     from braidmq.broker.session import Session
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from braidmq.broker.local_topics import is_local
 from braidmq.broker.message import message_of
-from braidmq.broker.security.identity import Identity
 from braidmq.broker.store import SavedWill
 from braidmq.mqtt.packets import Will
+from braidmq.security.identity import Identity
 
 if TYPE_CHECKING:
     from braidmq.broker.broker import Broker

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from braidmq.broker.config.settings import Config, Listener
+    from braidmq.config.settings import Config, Listener
 
 PYTHON_MIN: Final = (3, 11)
 SPARK_VERSION: Final = (4, 3)

@@ -16,7 +16,7 @@ from braidmq.cli.checks import Finding, State
 from braidmq.cli.errors import ExitCode
 
 if TYPE_CHECKING:
-    from braidmq.broker.config.settings import Config
+    from braidmq.config.settings import Config
 
 app = typer.Typer(add_completion=False)
 
@@ -83,9 +83,9 @@ def _findings(
 
 
 def _load(config: Path | None, port: int | None, data: Path | None) -> Config | Finding:
-    from braidmq.broker.config.load import load
-    from braidmq.broker.config.problems import ConfigError
     from braidmq.cli.up import CLIENT_VARIABLES
+    from braidmq.config.load import load
+    from braidmq.config.problems import ConfigError
 
     environ = {name: value for name, value in os.environ.items() if name not in CLIENT_VARIABLES}
     overrides = {"listeners[0].port": port, "data": None if data is None else str(data)}

@@ -49,7 +49,7 @@ def passwd(
     if user is None:
         raise UsageError("which user?", f"As in: braidmq passwd {file} ada")
 
-    from braidmq.broker.security.passwords import PasswordFileError, delete_user, set_password, user_problem
+    from braidmq.security.passwords import PasswordFileError, delete_user, set_password, user_problem
 
     try:
         if delete:
@@ -69,7 +69,7 @@ def passwd(
 
 
 def _list(file: Path, json_lines: bool) -> None:
-    from braidmq.broker.security.passwords import PasswordFileError, users
+    from braidmq.security.passwords import PasswordFileError, users
 
     try:
         names = users(str(file))

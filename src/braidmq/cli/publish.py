@@ -162,7 +162,7 @@ def publish(
         check_topic(response_topic, "--response-topic")
     pairs = parse_pairs(user_property or [], "--user-property")
     if scope is not None:
-        from braidmq.broker.braid.scope import END, PREFIX, PROPERTY
+        from braidmq.braid.interest.scope import END, PREFIX, PROPERTY
 
         if connection.level == 5:
             pairs.append((PROPERTY, scope))

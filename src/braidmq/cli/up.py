@@ -19,8 +19,8 @@ from braidmq.cli import output
 from braidmq.cli.errors import CliError, ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from braidmq.broker.config.settings import Config
-    from braidmq.broker.sites import Site
+    from braidmq.config.settings import Config
+    from braidmq.server.sites import Site
 
 app = typer.Typer(add_completion=False)
 
@@ -120,8 +120,8 @@ def up(
 
     import uvloop
 
-    from braidmq.broker.config.load import load
-    from braidmq.broker.server import serve
+    from braidmq.config.load import load
+    from braidmq.server.server import serve
 
     environ = broker_environment()
     path = None if config is None else str(config)
@@ -152,7 +152,7 @@ def broker_environment() -> dict[str, str]:
 @contextmanager
 def told_troubles(beside: str = "") -> Iterator[None]:
     """What keeps a broker from starting, as an error for people. `beside` is what runs it beside another one."""
-    from braidmq.broker.config.problems import ConfigError
+    from braidmq.config.problems import ConfigError
 
     try:
         yield
@@ -174,7 +174,7 @@ def serve_braid(read_all: Callable[[], list[Config]], announce: Callable[[list[S
     """Runs a broker for each configuration, in one braid, until SIGTERM or Ctrl-C; returns the exit code."""
     import uvloop
 
-    from braidmq.broker.sites import serve_sites
+    from braidmq.server.sites import serve_sites
 
     return uvloop.run(serve_sites(read_all(), announce, read_all))
 

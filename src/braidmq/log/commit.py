@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from braidmq.log.arrays import Numbers
-from braidmq.log.portion import RECORD_FIELDS, Filling, Lane
 from braidmq.log.run import Property
+from braidmq.log.write_buffer import RECORD_FIELDS, BufferContents, Lane
 
 RECORD: Final = np.dtype([(name, f"<{kind}") for name, kind in RECORD_FIELDS.items()])
 
@@ -35,7 +35,7 @@ class Share(NamedTuple):
 
 
 class Commit:
-    def __init__(self, filling: Filling, memory: memoryview, following: int) -> None:
+    def __init__(self, filling: BufferContents, memory: memoryview, following: int) -> None:
         """`following` is the lowest offset that is not used."""
         self.topics: Final = filling.topics
         self.clients: Final = filling.clients

@@ -22,7 +22,7 @@ from braidmq.log.reader import LogReader
 from braidmq.log.retention import Closed
 from braidmq.log.schema import SCHEMA
 from braidmq.log.segment import DATA, INDEX, PARQUET, UNFINISHED, with_end
-from braidmq.log.shelf import SUMMARY, closed_segment
+from braidmq.log.segment_files import SUMMARY, closed_segment
 
 COMPACT_AFTER_S: Final = 600.0
 """How old the latest row of a segment is before it becomes Parquet."""

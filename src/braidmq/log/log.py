@@ -27,14 +27,14 @@ from braidmq.log.commit import Commit, Share
 from braidmq.log.errors import LogError, LogInUseError
 from braidmq.log.journal import Journal
 from braidmq.log.offsets import RESERVE, Offsets, OffsetsFile
-from braidmq.log.portion import NO_MEMORY, Filling, Portion
 from braidmq.log.reader import INFO_NAME, read_info
 from braidmq.log.retention import SEGMENTS_BELOW_BOUND, Closed, segment_bytes_max, surplus
 from braidmq.log.rows import BatchMaker
 from braidmq.log.run import Run
 from braidmq.log.schema import FORMAT, batch_bytes
 from braidmq.log.segment import Segment, partition_folder, segment_paths
-from braidmq.log.shelf import closed_segment, remove_segment, tidy
+from braidmq.log.segment_files import closed_segment, remove_segment, tidy
+from braidmq.log.write_buffer import NO_MEMORY, BufferContents, WriteBuffer
 
 PARTITIONS: Final = 8
 SEGMENT_BYTES: Final = 32 * 1024 * 1024
@@ -194,7 +194,7 @@ class Log:
         if runs:
             self.append_filling(self._filling(runs))
 
-    def append_filling(self, filling: Filling, memory: memoryview = NO_MEMORY) -> None:
+    def append_filling(self, filling: BufferContents, memory: memoryview = NO_MEMORY) -> None:
         """The same, of what a portion holds, and the memory where it has its data."""
         with self._turn:
             try:
@@ -206,8 +206,8 @@ class Log:
             except OSError as error:
                 raise self._unusable(error) from error
 
-    def _filling(self, runs: Sequence[Run]) -> Filling:
-        return Portion.of(runs, self._now.next, self.partitions).filling
+    def _filling(self, runs: Sequence[Run]) -> BufferContents:
+        return WriteBuffer.of(runs, self._now.next, self.partitions).filling
 
     def note(self, runs: Sequence[Run]) -> None:
         """Makes rows durable that have their offsets, and that an `append` will bring soon. LogError as there."""
@@ -216,7 +216,7 @@ class Log:
         except OSError as error:
             raise self._unusable(error) from error
 
-    def _append(self, filling: Filling, memory: memoryview = NO_MEMORY) -> None:
+    def _append(self, filling: BufferContents, memory: memoryview = NO_MEMORY) -> None:
         commit = Commit(filling, memory, self._now.next)
         if commit.following > self._safe:
             self._set_offsets(self._now._replace(reserved=commit.following + RESERVE), sync=True)

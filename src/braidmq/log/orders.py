@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from braidmq.log.portion import Filling
+from braidmq.log.write_buffer import BufferContents
 
 HEAD_BYTES: Final = 4
 """Before each message: its length."""
@@ -35,7 +35,7 @@ class Settings(msgspec.Struct):
 class Order(msgspec.Struct):
     """Rows to write, their data in the memory that both see; and the bounds that hold from now on."""
 
-    filling: Filling
+    filling: BufferContents
     retain_bytes: int
     retain_age_s: float
 

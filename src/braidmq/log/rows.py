@@ -17,8 +17,8 @@ import pyarrow as pa
 from braidmq.log.arrays import Numbers, bits, equal_texts, flags, plain, repeated, single_texts
 from braidmq.log.commit import Records, Share
 from braidmq.log.payloads import cut_payloads
-from braidmq.log.portion import UNSAID
 from braidmq.log.schema import PROPERTIES, SCHEMA, TIME
+from braidmq.log.write_buffer import UNSAID
 
 STOCK_ROWS_MIN: Final = 4096
 """Rows of the columns that are kept."""

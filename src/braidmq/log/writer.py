@@ -23,8 +23,8 @@ from braidmq.log.errors import LogError, LogInUseError
 from braidmq.log.kept_memory import keep_memory
 from braidmq.log.log import Log
 from braidmq.log.orders import Order, Report, Sender, Settings, receive
-from braidmq.log.portion import PORTIONS
 from braidmq.log.shared_memory import SharedMemory
+from braidmq.log.write_buffer import PORTIONS
 
 HOUSEKEEPING_S: Final = 10.0
 """How often segments are looked at: those to give up, and those to make Parquet of."""

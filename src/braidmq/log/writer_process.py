@@ -20,9 +20,9 @@ import msgspec
 from braidmq.log.errors import LogError
 from braidmq.log.journal import Journal
 from braidmq.log.orders import Order, Report, Sender, Settings, receive
-from braidmq.log.portion import PORTIONS, Portion
 from braidmq.log.run import Run
 from braidmq.log.shared_memory import SharedMemory
+from braidmq.log.write_buffer import PORTIONS, WriteBuffer
 
 END_S: Final = 20.0
 """How long the writer has to write the rest when the broker ends."""
@@ -42,7 +42,7 @@ class WriterProcess:
         self.retain_bytes = settings.retain_bytes
         self.retain_age_s = settings.retain_age_s
         self._memory = SharedMemory(PORTIONS * settings.partitions)
-        self.portions = [Portion(settings.partitions, self._memory, number) for number in range(PORTIONS)]
+        self.portions = [WriteBuffer(settings.partitions, self._memory, number) for number in range(PORTIONS)]
         """One can be filled while the other is written."""
         self._settings = msgspec.structs.replace(settings, memory=self._memory.file)
         self._rows_before = self._written_before = 0
@@ -124,7 +124,7 @@ class WriterProcess:
 
     # As a log
 
-    def append(self, portion: Portion) -> None:
+    def append(self, portion: WriteBuffer) -> None:
         """Writes the rows, all or none; they can be read then. A LogError says why not, and they may be tried again."""
         if self._process is None:
             self._restart()

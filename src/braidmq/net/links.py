@@ -26,16 +26,16 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Protocol
 
 from braidmq.host import Chance
+from braidmq.net.acceptor import Acceptor
 from braidmq.net.addresses import format_address, parse_address
 from braidmq.net.bounds import Bounds
 from braidmq.net.claims import Claims
 from braidmq.net.counters import Counters
-from braidmq.net.door import Door
 from braidmq.net.faults import Fault, LinkError
 from braidmq.net.frames import Codec, Envelope
 from braidmq.net.hello import NONCE_BYTES, Hello
 from braidmq.net.link import Link
-from braidmq.net.notices import Notices
+from braidmq.net.link_notices import Notices
 from braidmq.net.peer import Peer
 from braidmq.net.security import KIND_NAMES, Security
 
@@ -99,7 +99,7 @@ class Links:
         self._links: dict[Link, None] = {}
         self._unflushed: list[Peer] = []
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._door = Door(self)
+        self._door = Acceptor(self)
         self._claims = Claims(self)
         self.is_stopping = False
         self._complaint = ""

@@ -14,9 +14,9 @@ import msgspec
 from braidmq.host import Address
 from braidmq.keys import Key, in_arc
 from braidmq.overlay.aggregates import Aggregate
-from braidmq.overlay.membership import Vector
 from braidmq.overlay.peers import Acquaintances, Peer
 from braidmq.overlay.ring import RingNode
+from braidmq.overlay.skip_graph.vectors import Vector
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):

@@ -17,11 +17,11 @@ from collections.abc import Callable
 import msgspec
 
 from braidmq.host import Address, Host, Message, Reply, Service, handles
+from braidmq.overlay.key_ranges import KeyRange, without
 from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.range_messages import PROVEN
-from braidmq.overlay.ranges import OPEN_MAX, REISSUE_S, SWEEP_S, Outcome, RangeDelivery
-from braidmq.overlay.segments import KeyRange, without
-from braidmq.pubsub.delegates import Area, Directories, Directory
+from braidmq.overlay.ranges.delivery import OPEN_MAX, REISSUE_S, SWEEP_S, Outcome, RangeDelivery
+from braidmq.overlay.ranges.messages import PROVEN
+from braidmq.pubsub.locality.delegates import Area, Directories, Directory
 
 PART_OF_TIME = 0.8
 """The share of a proof's time that those get whom it is left to, so that what they could prove comes in time."""

@@ -32,11 +32,12 @@ from typing import Final
 
 from braidmq.host import Address, CallError, Host, Reply, Service, handles
 from braidmq.keys import SEPARATOR, Key, Role, key_of, segment
+from braidmq.overlay.key_ranges import KeyRange
 from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.ranges import Delivery, OnOutcome, RangeDelivery
-from braidmq.overlay.segments import KeyRange
-from braidmq.overlay.splitting import Cut
+from braidmq.overlay.ranges.delivery import Delivery, OnOutcome, RangeDelivery
+from braidmq.overlay.ranges.splitting import Cut
 from braidmq.pubsub.effect import Effect
+from braidmq.pubsub.locality.within import Within
 from braidmq.pubsub.method import OnDemand, OnMessage, OnQuestion, Publication, ignore, no_answer
 from braidmq.pubsub.signals import (
     EFFECTIVE,
@@ -51,7 +52,6 @@ from braidmq.pubsub.signals import (
     Report,
     Suspend,
 )
-from braidmq.pubsub.within import Within
 
 CUTS: Final[Mapping[str, tuple[Cut, ...]]] = {
     "relayfree": (Cut.MRF, Cut.SFB),

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 
-class Rough(msgspec.Struct, frozen=True):
+class FaultFigures(msgspec.Struct, frozen=True):
     """What became of publications while the network had a rough time. None of it is promised."""
 
     publications: int
@@ -52,7 +52,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     run_s: float
     wall_s: float
     rss_mib: float
-    rough: Rough | None = None
+    rough: FaultFigures | None = None
 
 
 OF_THE_MACHINE: Final = ("simulated_messages_per_s", "build_s", "run_s", "wall_s", "rss_mib")

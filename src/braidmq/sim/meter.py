@@ -13,7 +13,7 @@ import msgspec
 
 from braidmq.host import Address, Message
 from braidmq.pubsub.method import Publication
-from braidmq.sim.checkers_pubsub import each_got_it_once, nobody_else_was_bothered
+from braidmq.sim.checkers.pubsub import each_got_it_once, nobody_else_was_bothered
 from braidmq.sim.engine import Simulator
 
 BODY_BYTES = 100

@@ -17,24 +17,25 @@ import msgspec
 
 from braidmq.host import Address
 from braidmq.keys import Key, Role, key_of, parts_of
-from braidmq.overlay.flexible_graph import SIZE, FlexibleGraph
-from braidmq.overlay.membership import DIGITS_MAX
+from braidmq.overlay.flexible.graph import SIZE, FlexibleGraph
 from braidmq.overlay.overlay import Introduce, Overlay
-from braidmq.overlay.skip_dht import IdRouter
-from braidmq.overlay.skip_graph import SkipGraph
-from braidmq.overlay.splitting import Cut
-from braidmq.overlay.suzaku import PERIOD_S, Suzaku
-from braidmq.pubsub.bayeux import Bayeux
-from braidmq.pubsub.can_multicast import CanMulticast
-from braidmq.pubsub.delegates import CHECK_S
-from braidmq.pubsub.locality import Locality
+from braidmq.overlay.ranges.splitting import Cut
+from braidmq.overlay.skip_graph.dht import IdRouter
+from braidmq.overlay.skip_graph.graph import SkipGraph
+from braidmq.overlay.skip_graph.vectors import DIGITS_MAX
+from braidmq.overlay.suzaku.suzaku import PERIOD_S, Suzaku
+from braidmq.pubsub.baselines.bayeux import Bayeux
+from braidmq.pubsub.baselines.can.multicast import CanMulticast
+from braidmq.pubsub.baselines.scribe import Scribe
+from braidmq.pubsub.locality.delegates import CHECK_S
+from braidmq.pubsub.locality.locality import Locality
 from braidmq.pubsub.method import Method, ignore
 from braidmq.pubsub.relay_free import CUTS, RelayFree
-from braidmq.pubsub.scribe import Scribe
-from braidmq.sim import layout_flexible, layout_skip
 from braidmq.sim.engine import SimHost, Simulator
-from braidmq.sim.layout import lay_out_suzaku
-from braidmq.sim.patterns import Cast
+from braidmq.sim.layouts import flexible as layout_flexible
+from braidmq.sim.layouts import skip_graph as layout_skip
+from braidmq.sim.layouts.suzaku import lay_out_suzaku
+from braidmq.sim.patterns import RoleAssignment
 
 CALM_S = 240.0
 """Suspicions last two minutes, and checks are due some times after that."""
@@ -106,7 +107,7 @@ class Kind(Protocol):
         """The roles that brokers have in a laid-out network; the others they still have to ask for."""
         ...
 
-    def lay_out(self, sim: Simulator, cast: Cast, options: Options) -> dict[int, Method]:
+    def lay_out(self, sim: Simulator, cast: RoleAssignment, options: Options) -> dict[int, Method]:
         """The brokers with their links, in a simulator that has not run yet: they find out the rest when it does."""
         ...
 
@@ -152,7 +153,7 @@ class Ordered(msgspec.Struct, frozen=True):
     demand_s: float = SIGNALLED_S
     laid_out: tuple[Role, ...] = (Role.PUBLISHER, Role.SUBSCRIBER)
 
-    def lay_out(self, sim: Simulator, cast: Cast, options: Options) -> dict[int, Method]:
+    def lay_out(self, sim: Simulator, cast: RoleAssignment, options: Options) -> dict[int, Method]:
         keys: dict[Address, list[Key]] = {broker: [] for broker in range(cast.brokers)}
         measured: dict[Key, None] = {}
         for topic in cast.topics:
@@ -186,7 +187,7 @@ class Ordered(msgspec.Struct, frozen=True):
 class Learning(Ordered, frozen=True):
     """Relay-free delivery over flexible routing tables, whose nodes learn who subscribes to their topics."""
 
-    def begin_to_learn(self, sim: Simulator, cast: Cast, methods: Mapping[int, Method]) -> None:
+    def begin_to_learn(self, sim: Simulator, cast: RoleAssignment, methods: Mapping[int, Method]) -> None:
         """The nodes of measured topics learn from now on, in a laid-out network."""
         graphs: dict[int, FlexibleGraph] = {}
         for broker, method in methods.items():
@@ -223,7 +224,7 @@ class ByCluster(msgspec.Struct, frozen=True):
     demand_s: float = CHECK_S + SIGNALLED_S
     laid_out: tuple[Role, ...] = (Role.SUBSCRIBER,)
 
-    def lay_out(self, sim: Simulator, cast: Cast, options: Options) -> dict[int, Method]:
+    def lay_out(self, sim: Simulator, cast: RoleAssignment, options: Options) -> dict[int, Method]:
         keys: dict[Address, list[Key]] = {}
         for broker, (subscribed, adverts) in enumerate(zip(cast.subscriptions(), cast.adverts(), strict=True)):
             name, cluster = name_of(broker), options.cluster_of(broker)
@@ -260,7 +261,7 @@ class ByHash(msgspec.Struct, frozen=True):
     demand_s: float = 0.0
     laid_out: tuple[Role, ...] = ()
 
-    def lay_out(self, sim: Simulator, cast: Cast, options: Options) -> dict[int, Method]:
+    def lay_out(self, sim: Simulator, cast: RoleAssignment, options: Options) -> dict[int, Method]:
         names: dict[Address, tuple[Key, ...]] = {broker: (name_of(broker).encode(),) for broker in range(cast.brokers)}
         graphs = layout_skip.lay_out(sim, names, sim.seed)
         return {

@@ -65,7 +65,7 @@ class Topic(msgspec.Struct, frozen=True):
     """Whether its publications are."""
 
 
-class Cast(msgspec.Struct, frozen=True):
+class RoleAssignment(msgspec.Struct, frozen=True):
     """All roles in a network of so many brokers; `note` is what the reader should know about it."""
 
     brokers: int
@@ -109,7 +109,7 @@ class Pattern(Protocol):
     @property
     def nodes_default(self) -> int: ...
 
-    def deal(self, nodes: int, chance: Random) -> Cast: ...
+    def deal(self, nodes: int, chance: Random) -> RoleAssignment: ...
 
 
 class Even(msgspec.Struct, frozen=True):
@@ -130,7 +130,7 @@ class Even(msgspec.Struct, frozen=True):
     def nodes_default(self) -> int:
         return NODES_DEFAULT if self.topics is None else min(self.size * self.topics, NODES_MAX)
 
-    def deal(self, nodes: int, chance: Random) -> Cast:
+    def deal(self, nodes: int, chance: Random) -> RoleAssignment:
         _check(nodes, self.size, f"{self.publishers} publishers and {self.subscribers} subscribers a topic")
         note = ""
         topics = nodes // self.size if self.topics is None else self.topics
@@ -151,7 +151,7 @@ class Even(msgspec.Struct, frozen=True):
             ]
         elif nodes < roles:
             note = f"{nodes:,} nodes are in {roles / nodes:.1f} topics each, on average"
-        return Cast(nodes, tuple(cast), note)
+        return RoleAssignment(nodes, tuple(cast), note)
 
 
 class Around(msgspec.Struct, frozen=True):
@@ -160,7 +160,7 @@ class Around(msgspec.Struct, frozen=True):
     subscribers: int
     nodes_default: int = 10_000
 
-    def deal(self, nodes: int, chance: Random) -> Cast:
+    def deal(self, nodes: int, chance: Random) -> RoleAssignment:
         _check(nodes, 1 + self.subscribers, f"1 publisher and {self.subscribers} subscribers")
         sizes = []
         left = max(0, TOPICS_A_BROKER * nodes - 1 - self.subscribers)
@@ -176,7 +176,9 @@ class Around(msgspec.Struct, frozen=True):
         for number, size in enumerate(sizes):
             members = chance.sample(brokers, size)
             cast.append(Topic(_name(number), (members[0],), tuple(members[1:]), measured=number == measured))
-        return Cast(nodes, tuple(cast), f"{len(sizes) - 1:,} other topics, {TOPICS_A_BROKER} a node on average")
+        return RoleAssignment(
+            nodes, tuple(cast), f"{len(sizes) - 1:,} other topics, {TOPICS_A_BROKER} a node on average"
+        )
 
 
 class Zipf(msgspec.Struct, frozen=True):
@@ -184,7 +186,7 @@ class Zipf(msgspec.Struct, frozen=True):
 
     nodes_default: int = NODES_DEFAULT
 
-    def deal(self, nodes: int, chance: Random) -> Cast:
+    def deal(self, nodes: int, chance: Random) -> RoleAssignment:
         _check(nodes, 10, "a topic for every ten nodes")
         topics = nodes // 10
         ranks = range(1, topics + 1)
@@ -194,7 +196,7 @@ class Zipf(msgspec.Struct, frozen=True):
         for rank in ranks:
             members = chance.sample(brokers, 1 + max(1, min(nodes - 1, round(share / rank))))
             cast.append(Topic(_name(rank - 1), (members[0],), tuple(members[1:])))
-        return Cast(nodes, tuple(cast), f"{topics:,} topics")
+        return RoleAssignment(nodes, tuple(cast), f"{topics:,} topics")
 
 
 class Lookups(msgspec.Struct, frozen=True):
@@ -202,9 +204,9 @@ class Lookups(msgspec.Struct, frozen=True):
 
     nodes_default: int = NODES_DEFAULT
 
-    def deal(self, nodes: int, chance: Random) -> Cast:
+    def deal(self, nodes: int, chance: Random) -> RoleAssignment:
         _check(nodes, 2, "somebody to look up")
-        return Cast(nodes, ())
+        return RoleAssignment(nodes, ())
 
 
 def parse(text: str) -> Pattern:

@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 
 import braidmq
 from braidmq.sim.engine import SimulationError
-from braidmq.sim.figures import Figures, Rough
+from braidmq.sim.figures import FaultFigures, Figures
 from braidmq.sim.network import FaultsError
 from braidmq.sim.patterns import PatternError
 from braidmq.sim.trial import Trial, TrialError, play
@@ -25,7 +25,7 @@ PARAMETERS: Final[dict[str, type]] = {
     if name not in ("trace", "ideal")  # whether tables are ideal is in `learn_s`
 }
 FIGURES: Final[dict[str, type]] = {name: kind for name, kind in get_type_hints(Figures).items() if name != "rough"}
-ROUGH: Final[dict[str, type]] = {f"rough_{name}": kind for name, kind in get_type_hints(Rough).items()}
+ROUGH: Final[dict[str, type]] = {f"rough_{name}": kind for name, kind in get_type_hints(FaultFigures).items()}
 
 COLUMNS: Final[dict[str, type]] = {
     "trial": str,

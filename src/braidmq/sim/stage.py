@@ -15,11 +15,11 @@ import msgspec
 from braidmq.host import Address
 from braidmq.keys import Role
 from braidmq.pubsub.method import Method, ignore
-from braidmq.sim.checkers_pubsub import suspended_only_without_subscribers
+from braidmq.sim.checkers.pubsub import suspended_only_without_subscribers
 from braidmq.sim.engine import Simulator
 from braidmq.sim.meter import Complaints, Meter, Tally
 from braidmq.sim.methods import ASK_EVERY_S, Kind, Options, learn_fingers
-from braidmq.sim.patterns import Cast
+from braidmq.sim.patterns import RoleAssignment
 
 START_EVERY_S = 0.1
 """The time between two brokers that start, when a network grows."""
@@ -73,7 +73,7 @@ class Stage:
 
     # Building
 
-    def lay_out(self, cast: Cast, on_progress: OnProgress) -> list[str]:
+    def lay_out(self, cast: RoleAssignment, on_progress: OnProgress) -> list[str]:
         """The network as it is when everybody has what he wants and knows what he should; what could not be had."""
         with no_garbage_collection():
             self.methods = self.kind.lay_out(self.sim, cast, self.options)
@@ -91,7 +91,7 @@ class Stage:
     def _ask_for_roles(self, broker: int) -> None:
         self.sim.hosts[broker].spawn(self._take_roles(broker))
 
-    def grow(self, cast: Cast, on_progress: OnProgress) -> list[str]:
+    def grow(self, cast: RoleAssignment, on_progress: OnProgress) -> list[str]:
         """The network as it comes about by messages, broker after broker; what could not be had."""
         for broker, (subscribed, adverts) in enumerate(zip(cast.subscriptions(), cast.adverts(), strict=True)):
             roles = Roles(dict.fromkeys(subscribed, False), dict.fromkeys(adverts, False))

@@ -18,18 +18,19 @@ import msgspec
 
 from braidmq.host import Address
 from braidmq.keys import Key
-from braidmq.overlay.flexible_graph import SIZE
-from braidmq.overlay.flexible_messages import SIZE_MAX
-from braidmq.overlay.splitting import Cut
-from braidmq.overlay.suzaku import Suzaku
-from braidmq.sim import lookups, rough
+from braidmq.overlay.flexible.graph import SIZE
+from braidmq.overlay.flexible.messages import SIZE_MAX
+from braidmq.overlay.ranges.splitting import Cut
+from braidmq.overlay.suzaku.suzaku import Suzaku
+from braidmq.sim import fault_schedule as rough
+from braidmq.sim import lookups
 from braidmq.sim.engine import GC_THRESHOLD, Simulator
-from braidmq.sim.figures import Figures, Rough, quantile, resident_mib
+from braidmq.sim.figures import FaultFigures, Figures, quantile, resident_mib
 from braidmq.sim.large_pages import use_large_pages
 from braidmq.sim.meter import Complaints, Tally, publication_of
 from braidmq.sim.methods import KINDS, Kind, Learning, Options, Ordered
 from braidmq.sim.network import Constant, Network, Uniform, wide_area
-from braidmq.sim.patterns import Cast, Lookups, drawn
+from braidmq.sim.patterns import Lookups, RoleAssignment, drawn
 from braidmq.sim.patterns import parse as parse_pattern
 from braidmq.sim.picture import HOSTS_MAX
 from braidmq.sim.stage import Stage, no_garbage_collection
@@ -105,13 +106,13 @@ class Play(msgspec.Struct):
     kind: Kind
     options: Options
     sim: Simulator
-    weather: rough.Weather | None
+    weather: rough.FaultSchedule | None
     on_progress: OnProgress
     tally: Tally = msgspec.field(default_factory=Tally)
     complaints: Complaints = msgspec.field(default_factory=Complaints)
     notes: list[str] = msgspec.field(default_factory=list)
     publications_of: int = 0
-    rough: Rough | None = None
+    rough: FaultFigures | None = None
     picture: str | None = None
     build_s: float = 0.0
     run_s: float = 0.0
@@ -135,7 +136,7 @@ def play(trial: Trial, on_progress: OnProgress = lambda _what, _part: None) -> R
     if isinstance(kind, Learning) and not isinstance(pattern, Lookups) and not grows:
         options = msgspec.structs.replace(options, learn_s=_learn_s(trial, cast))
     network = NETWORKS[trial.network]()
-    weather = rough.Weather(network, faults, churn) if faults is not None else None
+    weather = rough.FaultSchedule(network, faults, churn) if faults is not None else None
     it = Play(trial, kind, options, Simulator(trial.seed, weather or network), weather, on_progress)
     if cast.note:
         it.notes.append(cast.note)
@@ -207,7 +208,7 @@ def _options(trial: Trial, kind: Kind) -> Options:
     return Options(cut, size, clusters, trial.learn_s)
 
 
-def _learn_s(trial: Trial, cast: Cast) -> float | None:
+def _learn_s(trial: Trial, cast: RoleAssignment) -> float | None:
     """How long tables of a laid-out network are learnt; None if they are laid out as well."""
     if trial.learn_s is not None or trial.ideal:
         return trial.learn_s
@@ -215,7 +216,7 @@ def _learn_s(trial: Trial, cast: Cast) -> float | None:
     return LEARN_S if keys <= LEARNT_KEYS_MAX else None
 
 
-def _publish(it: Play, cast: Cast, grows: bool) -> None:
+def _publish(it: Play, cast: RoleAssignment, grows: bool) -> None:
     began_at = time.process_time()
     stage = Stage(it.sim, it.kind, it.options)
     if grows:
@@ -277,7 +278,7 @@ def _visit(it: Play, stage: Stage) -> None:
         it.notes.append(f"{topics} without subscribers had one for a while before the trial, by messages")
 
 
-def _learn(it: Play, stage: Stage, cast: Cast, grows: bool) -> None:
+def _learn(it: Play, stage: Stage, cast: RoleAssignment, grows: bool) -> None:
     """Lets tables be learnt, if they are not laid out as they should be; in a network that grows they always are."""
     if not isinstance(it.kind, Learning):
         return
@@ -297,11 +298,11 @@ def _learn(it: Play, stage: Stage, cast: Cast, grows: bool) -> None:
         it.sim.run(it.sim.now + it.options.learn_s / LEARN_STEPS)
 
 
-def _endure(it: Play, weather: rough.Weather, stage: Stage, grown: bool) -> None:
+def _endure(it: Play, weather: rough.FaultSchedule, stage: Stage, grown: bool) -> None:
     tally = Tally()
     it.on_progress("the network has a rough time", 0.0)
     rough.endure(stage, weather, weather.churn if grown else 0.0, tally)
-    it.rough = Rough(tally.publications, tally.expected, tally.deliveries, tally.duplicates)
+    it.rough = FaultFigures(tally.publications, tally.expected, tally.deliveries, tally.duplicates)
     it.complaints.add(stage.unsettled())
 
 

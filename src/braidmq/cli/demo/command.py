@@ -28,8 +28,8 @@ from braidmq.cli.up import (
 )
 
 if TYPE_CHECKING:
-    from braidmq.broker.config.settings import Config
-    from braidmq.broker.sites import Site
+    from braidmq.config.settings import Config
+    from braidmq.server.sites import Site
 
 app = typer.Typer(add_completion=False)
 
@@ -86,7 +86,7 @@ def demo(
 ) -> None:
     if master is not None and not spark:
         raise UsageError("--master together with --no-spark", "Leave one of the two out.")
-    from braidmq.broker.config.load import load
+    from braidmq.config.load import load
 
     has_log = all(find_spec(name) for name in ("pyarrow", "numpy"))
     no_spark = _why_no_spark(has_log) if spark else "it was not asked for (--no-spark)"

@@ -1,0 +1,114 @@
+"""What was published here at QoS 1 or 2, kept for those who could not be reached.
+
+A publication that was acknowledged must reach every broker that stayed subscribed, also one that was down or cut off
+when it was sent. So it is kept, numbered by its place (`offset`), in the store of the broker where it was published,
+for a bounded time and size. Who comes back asks for what it has missed (`reconcile`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from braidmq.braid.transfer.batch import BatchItem
+from braidmq.broker.store import Store
+
+HISTORY_S = 3600.0
+"""How long a broker may be away and still get all that it has missed."""
+
+HISTORY_BYTES_MAX = 64 << 20
+HISTORY_MESSAGES_MAX = 200_000
+"""What is over these bounds is forgotten, oldest first, and counted if that is before its time."""
+
+GENERATIONS_MAX = 1 << 20
+"""A topic that was forgotten and comes again is another stream: another generation of a life. So many a life has."""
+
+OVERHEAD_BYTES = 200
+"""What keeping a publication costs beside its payload."""
+
+
+class Sent(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A publication of QoS 1 or 2, with its place in the history and in its topic's stream."""
+
+    offset: int
+    topic: str
+    life: int
+    number: int
+    stored_at: float
+    letter: BatchItem
+
+
+class History:
+    def __init__(self, store: Store, saved: Iterable[Sent]) -> None:
+        self._store = store
+        self._sent: deque[Sent] = deque(saved)
+        self._bytes = sum(_size(one) for one in self._sent)
+        self.head = self._sent[-1].offset if self._sent else 0
+        """The offset of the last one; offsets are never used twice."""
+        self.kept = self.head
+        """The last one that is written; others may be told of those behind it only when they are, too."""
+        self.forgotten = 0
+        """How many had to go before their time."""
+
+    def __len__(self) -> int:
+        return len(self._sent)
+
+    @property
+    def bytes(self) -> int:
+        """How much is kept, as the bound counts it."""
+        return self._bytes
+
+    def append(self, topic: str, life: int, number: int, letter: BatchItem, now: float) -> BatchItem:
+        """Keeps a publication; the letter as it is sent, with its offset."""
+        self.head += 1
+        letter = msgspec.structs.replace(letter, offset=self.head)
+        sent = Sent(self.head, topic, life, number, now, letter)
+        self._sent.append(sent)
+        self._bytes += _size(sent)
+        self._store.save_sent(self.head, msgspec.msgpack.encode(sent))
+        self.trim(now)
+        return letter
+
+    def written(self) -> None:
+        """All that was appended is in the store."""
+        self.kept = self.head
+
+    def trim(self, now: float) -> None:
+        """Forgets what is too old or too much."""
+        last = 0
+        while len(self._sent) > 1:  # the newest one stays, for its offset
+            oldest = self._sent[0]
+            is_old = now - oldest.stored_at > HISTORY_S
+            if not is_old and self._bytes <= HISTORY_BYTES_MAX and len(self._sent) <= HISTORY_MESSAGES_MAX:
+                break
+            self.forgotten += not is_old
+            self._sent.popleft()
+            self._bytes -= _size(oldest)
+            last = oldest.offset
+        if last:
+            self._store.drop_sent(last)
+
+    def missed(
+        self, floor: int, since: float, seen: Iterable[tuple[int, int]], wants: Callable[[Sent], bool], bytes_max: int
+    ) -> tuple[list[Sent], int]:
+        """What is behind `floor`, not older than `since`, not in the ranges `seen`, and wanted; and up to which
+        offset that is all. Not more than so many bytes, but at least one."""
+        found: list[Sent] = []
+        size = 0
+        known = {offset for low, high in seen for offset in range(low, high + 1)}
+        first = self._sent[0].offset if self._sent else self.head + 1
+        for place in range(max(0, floor + 1 - first), self.kept + 1 - first):
+            sent = self._sent[place]
+            if sent.offset in known or sent.stored_at < since or not wants(sent):
+                continue
+            size += _size(sent)
+            if found and size > bytes_max:
+                return found, sent.offset - 1
+            found.append(sent)
+        return found, self.kept
+
+
+def _size(sent: Sent) -> int:
+    return OVERHEAD_BYTES + len(sent.letter.payload) + len(sent.letter.forward)

@@ -1,0 +1,133 @@
+"""Demand, as clients can see it: `$demand/<topic>` is `1` while anybody anywhere subscribes to the topic, and else `0`.
+
+It is a topic of each broker's own, kept nowhere: what a new subscription is sent as retained is looked up, and changes
+are published to those here who subscribe. It is there for every topic that is published here, and for every topic that
+somebody here asks about by its name; then the broker watches the topic as if it were published. Topics that begin with
+`$` have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from braidmq.broker.local_topics import DEMAND_PREFIX
+from braidmq.broker.message import Message
+from braidmq.broker.shares import Subscribed
+from braidmq.mqtt.topics import has_wildcard, matches
+from braidmq.mqtt.trees import FilterTree
+from braidmq.mqtt.wire import string
+
+if TYPE_CHECKING:
+    from braidmq.braid.transfer.outbound import OutboundTopics
+    from braidmq.broker.broker import Broker
+    from braidmq.broker.session import Session
+
+WATCHES_MAX = 10_000
+"""Topics that clients here may ask about by name at a time: each is a key in the overlay."""
+
+
+class Demand:
+    def __init__(self, broker: Broker, outlets: OutboundTopics) -> None:
+        self._broker = broker
+        self._outlets = outlets
+        outlets.on_demand = self._look
+        self._asked: FilterTree[str] = FilterTree()
+        """What clients here ask about: the filters of their subscriptions, without `$demand/`."""
+        self._watched: dict[str, None] = {}
+        self._said: dict[str, bool] = {}
+        """What those who ask were last told, by topic."""
+        self._owed: dict[str, dict[Session, Subscribed]] = {}
+        """New subscriptions to topics of which nothing is known yet."""
+
+    def on_filter(self, topic_filter: str, wanted: bool) -> None:
+        """A filter has its first subscription here, or has lost its last."""
+        if topic_filter.startswith(DEMAND_PREFIX):
+            about = topic_filter.removeprefix(DEMAND_PREFIX)
+            if about and about[:1] != "$":
+                self._ask(about) if wanted else self._ask_no_more(about)
+        elif len(self._asked):
+            for topic in self._topics(topic_filter):
+                self._look(topic)
+
+    def has_room(self, topic_filter: str) -> bool:
+        """Whether one more subscription to demand may be made."""
+        about = topic_filter.removeprefix(DEMAND_PREFIX)
+        return has_wildcard(about) or about in self._watched or len(self._watched) < WATCHES_MAX
+
+    def retained(self, session: Session, topic_filter: str, subscribed: Subscribed) -> list[Message]:
+        """What a new subscription is to be sent; if that is not known yet, it is sent as soon as it is."""
+        about = topic_filter.removeprefix(DEMAND_PREFIX)
+        if about in self._watched and about not in self._said:
+            self._owed.setdefault(about, {})[session] = subscribed
+        return [_message(topic, self._said[topic]) for topic in self._topics(about) if topic in self._said]
+
+    def is_wanted(self, topic: str) -> bool | None:
+        """Whether anybody anywhere subscribes to a topic; None if that is not known."""
+        if self._broker.router.has_receivers(topic):
+            return True
+        outlet = self._outlets.get(topic)
+        if outlet is None or not (outlet.is_settled or outlet.wanted):
+            return None
+        return bool(outlet.wanted)
+
+    # What clients here ask about
+
+    def _ask(self, about: str) -> None:
+        self._asked.set(about, about)
+        if not has_wildcard(about):
+            self._watched[about] = None
+            self._outlets.watch(about)
+        for topic in self._topics(about):
+            wanted = self.is_wanted(topic)
+            if wanted is not None:
+                self._said.setdefault(topic, wanted)
+
+    def _ask_no_more(self, about: str) -> None:
+        self._asked.remove(about)
+        if has_wildcard(about):
+            concerned = [topic for topic in self._said if matches(about, topic)]
+        else:
+            concerned = [about]
+            self._owed.pop(about, None)
+            del self._watched[about]
+            self._outlets.unwatch(about)
+        for topic in concerned:
+            if not self._asked.match(topic):
+                self._said.pop(topic, None)
+
+    def _topics(self, topic_filter: str) -> Iterable[str]:
+        """The topics that are published or watched here, and that a filter matches."""
+        if has_wildcard(topic_filter):
+            return [outlet.topic for outlet in self._outlets if matches(topic_filter, outlet.topic)]
+        return [topic_filter] if self._outlets.get(topic_filter) is not None else []
+
+    # Changes
+
+    def _look(self, topic: str) -> None:
+        """Something about a topic may have changed: tells those who ask about it."""
+        if not len(self._asked) or topic[:1] == "$" or not self._asked.match(topic):
+            return
+        if self._outlets.get(topic) is None:
+            self._said.pop(topic, None)
+            return
+        wanted = self.is_wanted(topic)
+        if wanted is None or self._said.get(topic) == wanted:
+            return
+        self._said[topic] = wanted
+        self._tell(topic, _message(topic, wanted))
+
+    def _tell(self, topic: str, message: Message) -> None:
+        owed = self._owed.pop(topic, {})
+        for session, subscribed in owed.items():
+            if session.connection is not None and message.topic in session.subscriptions:
+                session.deliver_retained([(message, subscribed)])
+        route = self._broker.router.route(message.topic)
+        self._broker.publisher = None
+        self._broker.deliver(message, [one for one in route.targets if one.session not in owed], route.groups)
+        self._broker.ring()
+
+
+def _message(topic: str, wanted: bool) -> Message:
+    name = DEMAND_PREFIX + topic
+    return Message(name, string(name), b"1" if wanted else b"0", 1, True)

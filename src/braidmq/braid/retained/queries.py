@@ -1,0 +1,346 @@
+"""New subscriptions ask the other brokers for retained messages (MQTT §3.3.1.3), once they have taken effect.
+
+The newest of each topic counts, whoever keeps it, this broker included. Replicas tell what they have in the order of
+topics, a page at a time: up to the topic where the first of them has more to tell, it is known which is the newest, and
+that much is delivered before more is fetched, no faster than the client reads.
+
+What the client is sent live in the meantime is noted: an older retained message does not come behind it. For that, the
+session takes nothing past `Broker.deliver` while it waits. And what is found right after it was published may be under
+way as a publication, too: it is remembered for a while, so that it comes once.
+
+If a keeper cannot be reached, what the others say is delivered, and the question is put again a few times; a topic that
+was delivered comes again only if it is newer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from braidmq.braid.retained.replication import AskKeptPage, KeptPage, RetainedReplication, message_of, pages_of
+from braidmq.broker.message import Message
+from braidmq.broker.shares import Subscribed
+from braidmq.host import Address, CallError, Host
+from braidmq.mqtt.topics import matches
+from braidmq.overlay.ranges.delivery import Outcome
+
+if TYPE_CHECKING:
+    from braidmq.broker.broker import Broker
+    from braidmq.broker.connection import Connection
+    from braidmq.broker.router import Target
+    from braidmq.broker.session import Session
+
+ASKS_MAX = 64
+"""Questions of this broker under way at a time; others wait their turn."""
+
+ASK_S = (2.0, 6.0, 6.0, 6.0)
+"""How long the answers to a question, put for the first time, the second …, may take; what has come is delivered."""
+
+AGAIN_S = (1.0, 5.0, 15.0)
+"""The waits before the question is put again, where not every keeper could be reached."""
+
+ENTER_WAIT_S = 60.0
+"""How long a subscription made before this broker has entered the braid waits for that."""
+
+PAGE_TIMEOUT_S = 3.0
+PAGE_TRIES = 3
+
+FEED_MAX = 1000
+"""Retained messages that may wait for a client before more of them are asked for, fetched or given."""
+
+READ_POLL_S = 0.5
+"""How often it is looked whether a client has read them."""
+
+TOLD_MAX = 100_000
+"""Topics that a question remembers as delivered; the oldest goes."""
+
+GIVEN_S = 120.0
+"""How long a message that was published just before it was given as retained may be under way as a publication."""
+
+GIVEN_MAX = 10_000
+"""Such messages that are remembered; the oldest goes."""
+
+POLL_S = 0.1
+
+_log = logging.getLogger("braidmq.braid")
+
+
+class Ask:
+    """One new subscription that waits for retained messages."""
+
+    __slots__ = ("_asking", "is_giving", "missing", "pages", "session", "told", "topic_filter", "tries", "unproven")
+
+    def __init__(self, asking: RetainedQueries, session: Session, topic_filter: str) -> None:
+        self._asking = asking
+        self.session = session
+        self.topic_filter = topic_filter
+        self.told: dict[str, float] = {}
+        """The time of the newest message of each topic that the client was given meanwhile."""
+        self.is_giving = False
+        """Whether the client is being given what has been found."""
+        self.missing = 0
+        """Questions that are not answered yet."""
+        self.pages: list[KeptPage] = []
+        self.unproven = False
+        """Whether a keeper may not have been reached."""
+        self.tries = 0
+
+    def go(self) -> None:
+        """The SUBACK is sent: asks."""
+        self._asking.go(self)
+
+    def end(self) -> None:
+        """Nobody waits for it any more."""
+        self._asking.end(self)
+
+    @property
+    def subscribed(self) -> Subscribed | None:
+        return self.session.subscriptions.get(self.topic_filter)
+
+    def note(self, topic: str, at: float) -> None:
+        self.told[topic] = max(at, self.told.pop(topic, 0.0))
+        if len(self.told) > TOLD_MAX:
+            self.told.pop(next(iter(self.told)))
+
+
+class Source:
+    """What one broker keeps, as far as it is here."""
+
+    __slots__ = ("_at", "_messages", "address", "last", "more", "origin")
+
+    def __init__(self, origin: str, address: Address, messages: list[Message], more: bool) -> None:
+        self.origin = origin
+        self.address = address
+        self.refill(messages, more)
+
+    def refill(self, messages: list[Message], more: bool) -> None:
+        self._messages = messages
+        self._at = 0
+        self.more = more and bool(messages)
+        self.last = messages[-1].topic if messages else ""
+
+    @property
+    def is_empty(self) -> bool:
+        return self._at == len(self._messages)
+
+    def take(self, up_to: str | None) -> Iterable[Message]:
+        while self._at < len(self._messages):
+            message = self._messages[self._at]
+            if up_to is not None and message.topic > up_to:
+                break
+            self._at += 1
+            yield message
+
+
+class RetainedQueries:
+    def __init__(self, broker: Broker, host: Host, keepers: RetainedReplication, name: str) -> None:
+        self._broker = broker
+        self._host = host
+        self._keepers = keepers
+        self._name = name
+        self._waiting: deque[Ask] = deque()
+        self._under_way = 0
+        self._by_session: dict[Session, list[Ask]] = {}
+        self._given: dict[tuple[str, str], tuple[float, int]] = {}
+        """By client id and topic: time and QoS of a young message that was given as retained."""
+
+    # From the subscription on
+
+    def begin(self, connection: Connection, session: Session, topic_filter: str) -> Ask | None:
+        """A subscription that is about to be made will ask: notes from now on what its client is sent.
+
+        None if the same question is under way for the same session: its answer will serve for both.
+        """
+        if any(one.topic_filter == topic_filter and not one.is_giving for one in self._by_session.get(session, ())):
+            return None
+        ask = Ask(self, session, topic_filter)
+        self._by_session.setdefault(session, []).append(ask)
+        connection.takes_plain = False
+        self._broker.on_delivery = self._on_delivery
+        return ask
+
+    def _on_delivery(self, message: Message, targets: Iterable[Target]) -> None:
+        for target in targets:
+            asks = self._by_session.get(target.session)
+            if asks is None or (target.no_local and not target.own and target.session.client_id == message.sender):
+                continue
+            for ask in asks:
+                if matches(ask.topic_filter, message.topic):
+                    ask.note(message.topic, message.at or self._broker.now())
+
+    def without_given(self, message: Message, targets: list[Target]) -> list[Target]:
+        """Those that have not got a publication of another broker already, as retained."""
+        return [one for one in targets if not self._has_given(one, message)] if self._given else targets
+
+    def _has_given(self, target: Target, message: Message) -> bool:
+        at, qos = self._given.get((target.session.client_id, message.topic), (0.0, 0))
+        return at == message.at and qos >= min(target.qos, message.qos)
+
+    def end(self, ask: Ask) -> None:
+        asks = self._by_session[ask.session]
+        asks.remove(ask)
+        if asks:
+            return
+        del self._by_session[ask.session]
+        connection = ask.session.connection
+        if connection is not None:
+            connection.takes_plain = not connection.aliases_out_max and not connection.packet_max_out
+            self._broker.forget_routes(ask.session)
+        if not self._by_session:
+            self._broker.on_delivery = None
+
+    def go(self, ask: Ask) -> None:
+        """Asks, or waits until that is possible."""
+        if self._keepers.is_in:
+            self._put(ask)
+        else:
+            self._give(ask, self._own(ask).take(None))
+            self._host.spawn(self._go_later(ask))
+
+    async def _go_later(self, ask: Ask) -> None:
+        ends_at = self._host.now() + ENTER_WAIT_S
+        while not self._keepers.is_in:
+            if self._host.now() > ends_at:
+                self.end(ask)
+                return
+            await self._host.sleep(POLL_S)
+        self._put(ask)
+
+    # Question and answers
+
+    def _put(self, ask: Ask) -> None:
+        self._waiting.append(ask)
+        self._next()
+
+    def _next(self) -> None:
+        while self._waiting and self._under_way < ASKS_MAX:
+            ask = self._waiting.popleft()
+            if not self._is_wanted(ask):
+                self.end(ask)
+                continue
+            if _is_behind(ask.session):
+                self._host.spawn(self._put_later(ask))
+                continue
+            self._under_way += 1
+            topics, body = self._keepers.question_about(ask.topic_filter)
+            ask.missing, ask.pages, ask.unproven = len(topics), [], False
+            ask.tries += 1
+            for topic in topics:
+                self._keepers.ask(topic, body, ASK_S[ask.tries - 1], partial(self._on_outcome, ask))
+
+    async def _put_later(self, ask: Ask) -> None:
+        await _read(self._host, ask.session)
+        self._put(ask)
+
+    def _on_outcome(self, ask: Ask, outcome: Outcome) -> None:
+        ask.missing -= 1
+        ask.pages += pages_of(outcome)
+        ask.unproven = ask.unproven or not outcome.complete
+        if not ask.missing:
+            self._under_way -= 1
+            self._host.spawn(self._deliver(ask))
+            self._next()
+
+    def _is_wanted(self, ask: Ask) -> bool:
+        session = ask.session
+        is_there = self._broker.sessions.get(session.client_id) is session and ask.subscribed is not None
+        return is_there and (session.connection is not None or session.durable)
+
+    def _own(self, ask: Ask) -> Source:
+        entries = self._broker.retained.entries(ask.topic_filter)
+        return Source(self._name, self._host.address, sorted(entries, key=lambda one: one.topic), False)
+
+    async def _deliver(self, ask: Ask) -> None:
+        """Delivers the newest of each topic, page by page."""
+        ask.is_giving = True
+        now = self._broker.now()
+        sources = [self._own(ask)]
+        for page in {page.origin: page for page in ask.pages}.values():
+            messages = [message_of(kept, now) for kept in page.kept]
+            sources.append(Source(page.origin, page.address, messages, page.more))
+        ask.pages = []
+        while sources and self._is_wanted(ask):
+            await _read(self._host, ask.session)
+            up_to = min((source.last for source in sources if source.more), default=None)
+            newest: dict[str, tuple[float, str, Message]] = {}
+            for source in sources:
+                for message in source.take(up_to):
+                    last = newest.get(message.topic)
+                    if last is None or last[:2] < (message.at, source.origin):
+                        newest[message.topic] = (message.at, source.origin, message)
+            self._give(ask, (message for _, _, message in newest.values()))
+            for source in sources:
+                if source.is_empty and source.more:
+                    await self._fetch(ask, source)
+            sources = [source for source in sources if not source.is_empty]
+        if ask.unproven and ask.tries <= len(AGAIN_S) and self._is_wanted(ask):
+            ask.is_giving = False
+            await self._host.sleep(AGAIN_S[ask.tries - 1])
+            self._put(ask)
+        else:
+            if ask.unproven:
+                _log.warning("not all brokers could be asked for what is retained for %r", ask.topic_filter)
+            self.end(ask)
+
+    async def _fetch(self, ask: Ask, source: Source) -> None:
+        """The next page, when the client has read most of those before."""
+        await _read(self._host, ask.session)
+        asked = AskKeptPage(ask.topic_filter, source.last)
+        for _ in range(PAGE_TRIES):
+            try:
+                page = await self._host.call(source.address, asked, PAGE_TIMEOUT_S)
+            except CallError:
+                continue
+            if isinstance(page, KeptPage):
+                now = self._broker.now()
+                source.refill([message_of(kept, now) for kept in page.kept], page.more)
+                return
+        source.refill([], False)
+        ask.unproven = True
+
+    # Giving
+
+    def _give(self, ask: Ask, messages: Iterable[Message]) -> None:
+        """Gives the client what is newer than what it was given of the topic; tombstones are none."""
+        subscribed = ask.subscribed
+        if subscribed is None or not self._is_wanted(ask):
+            return
+        now = self._broker.now()
+        given: list[Message] = []
+        for message in messages:
+            if message.payload and not message.expired(now) and message.at > ask.told.get(message.topic, -1.0):
+                ask.note(message.topic, message.at)
+                given.append(message)
+                if message.at > now - GIVEN_S:
+                    self._remember(ask.session.client_id, message, subscribed.qos, now)
+        if not given:
+            return
+        session = ask.session
+        if session.connection is not None:
+            session.deliver_retained([(message, subscribed) for message in given])
+        else:
+            ids = (subscribed.identifier,) if subscribed.identifier else ()
+            for message in given:
+                session.deliver(message, min(message.qos, subscribed.qos), True, ids)
+        self._broker.ring()
+
+    def _remember(self, client_id: str, message: Message, qos: int, now: float) -> None:
+        self._given[client_id, message.topic] = (message.at, min(qos, message.qos))
+        while self._given:
+            name, (at, _) = next(iter(self._given.items()))
+            if at > now - GIVEN_S and len(self._given) <= GIVEN_MAX:
+                break
+            del self._given[name]
+
+
+def _is_behind(session: Session) -> bool:
+    return session.connection is not None and session.feed_count > FEED_MAX
+
+
+async def _read(host: Host, session: Session) -> None:
+    """Until the client has read most of what waits for it."""
+    while _is_behind(session):
+        await host.sleep(READ_POLL_S)

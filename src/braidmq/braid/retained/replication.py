@@ -1,0 +1,378 @@
+"""Retained messages across brokers: each is kept where it was published, and told to those who ask.
+
+A broker that keeps retained messages stands for `$braid/keep`, and for `$braid/keep/<level>` for each first level of
+their topics, so that a question about `a/#` reaches only those who keep something below `a`. If its first levels are
+too many, it stands for `$braid/keep-many` instead of them, where every question goes too. Of several copies the newest
+counts, by (time, origin); a deletion leaves a tombstone, which takes part like a message.
+
+So an older copy never wins over a newer one that can be reached. It should not come back either when the newer one is
+out of reach for a while: who retains a topic of which nothing was kept here before, or deletes one, tells the keepers
+of its first level, and whoever has an older copy drops it. A topic that is retained here again and again is told of
+once: from then on nobody else has a copy, and who publishes it elsewhere tells this broker. What is told can miss a
+keeper that is down; it compares all it has with the others when it comes back. Until then, what it keeps cannot be had:
+who subscribes meanwhile is sent the rest, and gets what it missed with its next subscription.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from braidmq.broker.local_topics import is_local
+from braidmq.broker.message import Message as Publication
+from braidmq.host import Address, Host, Message, Reply, Service, handles
+from braidmq.mqtt.wire import string
+from braidmq.overlay.ranges.delivery import OnOutcome, Outcome
+from braidmq.pubsub.method import Method, ProvenMethod
+
+if TYPE_CHECKING:
+    from braidmq.broker.broker import Broker
+
+KEEP = "$braid/keep"
+KEEP_MANY = "$braid/keep-many"
+
+KEEP_LEVELS_MAX = 32
+"""First levels that a keeper stands for one by one: each is a key in the overlay."""
+
+ANSWER_BYTES_MAX = 256 << 10
+"""What a keeper says at a time; the rest is fetched page by page. One message may be larger."""
+
+ENTRY_BYTES = 48
+"""What a message costs in an answer beside its topic, payload and properties."""
+
+LISTS_MAX = 64
+"""Questions with more than one page whose topics are remembered, so that the next page need not look for them."""
+
+TELL_S = 0.02
+"""How long a topic that is new here waits for others, so that they are told together."""
+
+TELL_TIMEOUT_S = 30.0
+
+_log = logging.getLogger("braidmq.braid")
+
+
+class AskKept(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """What do you keep that this filter matches?"""
+
+    origin: str
+    topic_filter: str
+
+
+class CompareKept(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """I keep these topics, or tombstones of them, of these times: drop what is older. What is newer with you?"""
+
+    origin: str
+    topics: tuple[tuple[str, float], ...]
+
+
+class NewerKept(msgspec.Struct, frozen=True, array_like=True):
+    """Topics of which this broker has something newer, with its time."""
+
+    origin: str
+    topics: tuple[tuple[str, float], ...]
+
+
+class Kept(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A retained message; a tombstone if it has no payload."""
+
+    topic: str
+    payload: bytes
+    qos: int
+    forward: bytes
+    expires_in_s: float | None
+    at: float
+
+
+class KeptPage(Message, frozen=True, array_like=True, gc=False):
+    """What a broker keeps, in the order of topics; `more` if that is not all."""
+
+    origin: str
+    address: Address
+    kept: tuple[Kept, ...]
+    more: bool
+
+
+class AskKeptPage(Message, frozen=True, array_like=True, gc=False):
+    """What do you keep that this filter matches, behind this topic?"""
+
+    topic_filter: str
+    after: str
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_question = msgspec.msgpack.Decoder(AskKept | CompareKept).decode
+_decode_newer = msgspec.msgpack.Decoder(NewerKept).decode
+_decode_page = msgspec.msgpack.Decoder(KeptPage).decode
+
+
+def message_of(kept: Kept, now: float) -> Publication:
+    expires_at = None if kept.expires_in_s is None else now + kept.expires_in_s
+    name = string(kept.topic)
+    return Publication(kept.topic, name, kept.payload, kept.qos, True, "", kept.forward, expires_at, at=kept.at)
+
+
+class RetainedReplication(Service):
+    """One broker's part as a keeper, and its way to the others."""
+
+    def __init__(self, broker: Broker, host: Host, method: Method, name: str) -> None:
+        self._broker = broker
+        self._host = host
+        self._method = method
+        self._name = name
+        self.is_on = isinstance(method, ProvenMethod)
+        """Whether the method can ask; if not, retained messages are known where they were published only."""
+        self.is_in = False
+        self.send_late: Callable[[Publication], None] = _nobody
+        """Publishes to other brokers what was retained when nobody there wanted it."""
+        self._is_many = False
+        self._standing: dict[str, bool] = {}
+        """The internal topics that this broker stands for, and whether that has taken effect."""
+        self._to_tell: dict[str, None] = {}
+        self._early: dict[str, float] = {}
+        """Topics retained when nobody could ask for them here yet; those that nobody elsewhere wanted, with times."""
+        self._lists: dict[str, list[str]] = {}
+        if self.is_on:
+            broker.retained.on_level = self._stand
+            host.serve(self)
+        else:
+            _log.warning("this delivery method cannot ask: retained messages stay at the broker they are published at")
+
+    # Standing
+
+    def enter(self) -> None:
+        """The braid is entered: stands for what is kept here, and compares it with what others keep."""
+        if self.is_on:
+            self.is_in = True
+            topics = [entry.topic for entry in self._broker.retained.values() if not is_local(entry.topic)]
+            self._tell(topics)
+            self._early.update(dict.fromkeys(topics, 0.0))
+            self._stand()
+
+    def leave(self) -> list[str]:
+        """Answers no longer; what is not to be stood for any more."""
+        self.is_in = False
+        return list(self._standing)
+
+    def _should(self) -> list[str]:
+        levels = self._broker.retained.levels
+        if len(levels) > KEEP_LEVELS_MAX:
+            self._is_many = True
+        elif len(levels) <= KEEP_LEVELS_MAX // 2:
+            self._is_many = False
+        if not levels:
+            return []
+        return [KEEP, KEEP_MANY] if self._is_many else [KEEP, *(f"{KEEP}/{level}" for level in levels)]
+
+    def _stand(self) -> None:
+        if self.is_in:
+            should = self._should()
+            new = [topic for topic in should if topic not in self._standing]
+            if new:
+                self._standing.update(dict.fromkeys(new, False))
+                self._host.spawn(self._begin(new))
+            self._tidy(should)
+
+    async def _begin(self, topics: list[str]) -> None:
+        """One after the other: they are neighbours in the overlay, and would be in each other's way."""
+        for topic in topics:
+            if topic in self._standing:
+                await self._method.subscribe(topic)
+            if topic in self._standing:
+                self._standing[topic] = True
+                self._tidy(self._should())
+                self._catch_up()
+
+    def _tidy(self, should: list[str]) -> None:
+        """Stands no longer for what it need not, once it can be found by what it should stand for."""
+        if self.is_in and all(self._standing.get(topic) for topic in should):
+            for topic in [one for one in self._standing if one not in should]:
+                del self._standing[topic]
+                self._host.spawn(self._end(topic))
+
+    async def _end(self, topic: str) -> None:
+        if topic not in self._standing:
+            await self._method.unsubscribe(topic)
+
+    def _is_found(self, topic: str) -> bool:
+        """Whether a question about a topic reaches this broker."""
+        level = topic.partition("/")[0]
+        known = self._standing.get(KEEP_MANY) or self._standing.get(f"{KEEP}/{level}")
+        return bool(known and self._standing.get(KEEP))
+
+    # What happens here
+
+    def on_retained(self, message: Publication, is_new: bool, has_left: bool) -> None:
+        """A client here has published a retained message, or deleted one.
+
+        `is_new` if none of its topic was kept here; `has_left` if it was sent to other brokers.
+        """
+        topic = message.topic
+        if not self.is_on or is_local(topic):
+            return
+        if is_new or not message.payload:
+            self._tell([topic])
+        if self.is_in and not self._is_found(topic):
+            self._early[topic] = 0.0 if has_left else message.at
+
+    def heard(self, topic: str, at: float) -> None:
+        """Somebody else has published, or deleted, a retained message of this topic at this time."""
+        mine = self._broker.retained.get(topic)
+        if self.is_on and mine is not None and mine.at < at:
+            self._drop(topic)
+
+    def _drop(self, topic: str) -> None:
+        self._broker.drop_retained(topic)
+        self._broker.ring()
+
+    def _catch_up(self) -> None:
+        """This broker can be asked now.
+
+        Another one may have retained the same topic in the meantime, and neither has heard of the other: tells again.
+        And who subscribed in the meantime may not have found the message: gets it as a publication.
+        """
+        for topic, at in [one for one in self._early.items() if self._is_found(one[0])]:
+            del self._early[topic]
+            self._tell([topic])
+            message = self._broker.retained.get(topic)
+            if message is not None and message.payload and message.at == at:
+                self.send_late(message)
+
+    # Telling the others
+
+    def _tell(self, topics: Iterable[str]) -> None:
+        if self.is_in:
+            if not self._to_tell:
+                self._host.spawn(self._tell_soon())
+            self._to_tell.update(dict.fromkeys(topics))
+
+    async def _tell_soon(self) -> None:
+        await self._host.sleep(TELL_S)
+        topics, self._to_tell = self._to_tell, {}
+        by_level: dict[str, list[str]] = {}
+        for topic in topics:
+            by_level.setdefault(topic.partition("/")[0], []).append(topic)
+        for level, some in by_level.items():
+            for page in self._pages(some):
+                body = _encode(CompareKept(self._name, page))
+                for asked in (f"{KEEP}/{level}", KEEP_MANY):
+                    self.ask(asked, body, TELL_TIMEOUT_S, self._on_compared)
+
+    def _pages(self, topics: list[str]) -> Iterable[tuple[tuple[str, float], ...]]:
+        page: list[tuple[str, float]] = []
+        size = 0
+        for topic in topics:
+            entry = self._broker.retained.get(topic)
+            if entry is not None:
+                page.append((topic, entry.at))
+                size += len(topic) + ENTRY_BYTES
+                if size > ANSWER_BYTES_MAX:
+                    yield tuple(page)
+                    page, size = [], 0
+        if page:
+            yield tuple(page)
+
+    def ask(self, topic: str, body: bytes, timeout_s: float, on_outcome: OnOutcome) -> None:
+        assert isinstance(self._method, ProvenMethod)
+        self._method.ask(topic, body, timeout_s, on_outcome)
+
+    def _on_compared(self, outcome: Outcome) -> None:
+        for answer in outcome.answers.values():
+            try:
+                newer = _decode_newer(answer)
+            except msgspec.MsgspecError as error:
+                _log.warning("a keeper compared something that cannot be read: %s", error)
+                continue
+            for topic, at in newer.topics:
+                mine = self._broker.retained.get(topic)
+                if mine is not None and (mine.at, self._name) < (at, newer.origin):
+                    self._drop(topic)
+
+    # Being asked
+
+    def on_question(self, _topic: str, body: bytes) -> bytes | None:
+        try:
+            question = _decode_question(body)
+        except msgspec.MsgspecError as error:
+            _log.warning("somebody asked keepers what cannot be read: %s", error)
+            return None
+        if question.origin == self._name:
+            return None
+        if isinstance(question, CompareKept):
+            return self._compare(question)
+        page = self._page(question.topic_filter, "")
+        return _encode(page) if page.kept else None
+
+    def _compare(self, told: CompareKept) -> bytes | None:
+        newer: list[tuple[str, float]] = []
+        for topic, at in told.topics:
+            mine = self._broker.retained.get(topic)
+            if mine is None:
+                continue
+            if (mine.at, self._name) > (at, told.origin):
+                newer.append((topic, mine.at))
+            else:
+                self._drop(topic)
+        return _encode(NewerKept(self._name, tuple(newer))) if newer else None
+
+    @handles(AskKeptPage)
+    def on_ask_page(self, _origin: Address, asked: AskKeptPage) -> Reply:
+        return self._page(asked.topic_filter, asked.after)
+
+    def _page(self, topic_filter: str, after: str) -> KeptPage:
+        retained = self._broker.retained
+        topics = self._lists.pop(topic_filter, None) if after else None
+        if topics is None:
+            topics = sorted([entry.topic for entry in retained.entries(topic_filter) if not is_local(entry.topic)])
+        now = self._broker.now()
+        kept: list[Kept] = []
+        size = 0
+        for place in range(bisect_right(topics, after) if after else 0, len(topics)):
+            entry = retained.get(topics[place])
+            if entry is None:
+                continue
+            size += ENTRY_BYTES + entry.size
+            if kept and size > ANSWER_BYTES_MAX:
+                self._remember(topic_filter, topics)
+                return KeptPage(self._name, self._host.address, tuple(kept), True)
+            kept.append(_kept(entry, now))
+        return KeptPage(self._name, self._host.address, tuple(kept), False)
+
+    def _remember(self, topic_filter: str, topics: list[str]) -> None:
+        self._lists[topic_filter] = topics
+        if len(self._lists) > LISTS_MAX:
+            self._lists.pop(next(iter(self._lists)))
+
+    # Asking
+
+    def question_about(self, topic_filter: str) -> tuple[tuple[str, ...], bytes]:
+        """The internal topics to ask on, and the question, for all that others keep and a filter matches."""
+        level = topic_filter.partition("/")[0]
+        topics = (KEEP,) if level in ("+", "#") else (f"{KEEP}/{level}", KEEP_MANY)
+        return topics, _encode(AskKept(self._name, topic_filter))
+
+
+def pages_of(outcome: Outcome) -> list[KeptPage]:
+    """What keepers have answered."""
+    pages: list[KeptPage] = []
+    for answer in outcome.answers.values():
+        try:
+            pages.append(_decode_page(answer))
+        except msgspec.MsgspecError as error:
+            _log.warning("a keeper answered what cannot be read: %s", error)
+    return pages
+
+
+def _kept(entry: Publication, now: float) -> Kept:
+    """What expired is a tombstone."""
+    if not entry.payload or entry.expired(now):
+        return Kept(entry.topic, b"", 0, b"", None, entry.at)
+    expires_in_s = None if entry.expires_at is None else entry.expires_at - now
+    return Kept(entry.topic, entry.payload, entry.qos, entry.forward, expires_in_s, entry.at)
+
+
+def _nobody(_message: Publication) -> None:
+    """There is no braid."""

@@ -1,0 +1,92 @@
+"""What brokers send each other: publications of one topic, in their order, a batch at a time.
+
+Plain QoS 0 publications travel as the PUBLISH packets that they came in, one behind the other, and go out to clients at
+the other end without being taken apart. Everything else is a `BatchItem`.
+
+A batch is numbered by its origin, topic by topic without holes, so that a receiver sees what is missing, what comes a
+second time, and what has overtaken. All letters of a batch have the same scope (`scope`). Those outside it do not get
+it, and learn with the next batch that they do that nothing is missing there (`skips`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from braidmq.broker.message import Message
+from braidmq.mqtt.wire import string
+
+Skip = tuple[int, int, str]
+"""The first of some publications that only a cluster gets, how many they are, and the cluster."""
+
+
+class BatchItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A publication that is more than a topic and a payload."""
+
+    payload: bytes
+    qos: int
+    retain: bool
+    sender: str
+    forward: bytes
+    """The properties that travel unchanged, as they stand on the wire."""
+    expires_in_s: float | None
+    offset: int = 0
+    """Its place in the origin's history, if it is kept there (QoS 1 and 2)."""
+    at: float = 0.0
+    """When it was published (Unix time), if it is retained."""
+
+
+class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Publications of one topic. `first` is the number of the first one; (origin, life) began to count at 1."""
+
+    origin: str
+    life: int
+    topic: str
+    first: int
+    count: int
+    version: int
+    """The MQTT version of the packets in `run`."""
+    run: bytes
+    letters: tuple[BatchItem, ...]
+    skips: tuple[Skip, ...] = ()
+    """What was published before it and stays in clusters, since the last one that all of its receivers had."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Batch).decode
+
+
+def pack(batch: Batch) -> bytes:
+    return _encode(batch)
+
+
+def unpack(body: bytes) -> Batch:
+    """Raises msgspec.MsgspecError if it is none."""
+    return _decode(body)
+
+
+def letter_of(message: Message, now: float) -> BatchItem:
+    expires_in_s = None if message.expires_at is None else max(0.0, message.expires_at - now)
+    return BatchItem(
+        message.payload,
+        message.qos,
+        message.retain,
+        message.sender,
+        message.forward,
+        expires_in_s,
+        at=message.at,
+    )
+
+
+def message_of(letter: BatchItem, topic: str, now: float) -> Message:
+    expires_at = None if letter.expires_in_s is None else now + letter.expires_in_s
+    return Message(
+        topic,
+        string(topic),
+        letter.payload,
+        letter.qos,
+        letter.retain,
+        letter.sender,
+        letter.forward,
+        expires_at,
+        at=letter.at,
+    )

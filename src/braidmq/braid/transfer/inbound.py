@@ -1,0 +1,230 @@
+"""InboundStreams: what arrives from other brokers, once each and in its order.
+
+An origin numbers the publications of a topic. What comes a second time is dropped; what has overtaken waits a moment
+for what is before it. After that moment the missing is given up, though it is still taken if it comes later and was
+acknowledged to its publisher (QoS 1 and 2): late is better than never. A stream that is met in its middle waits a
+moment, too: what comes first may have overtaken others. And what a broker that was restarted sends waits until that was
+fetched which it had kept before, or which was missed here: the first contact with each life of an origin. What an
+origin has published for clusters that this broker is not in is not missing: a batch says what of that is before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from braidmq.braid.catch_up.history import GENERATIONS_MAX
+from braidmq.braid.transfer.batch import Batch
+from braidmq.host import Host
+from braidmq.pubsub.locality.delegates import is_within
+
+REORDER_S = 0.2
+"""How long a publication of QoS 0 waits for one that it has overtaken."""
+
+FETCH_S = 20.0
+"""How long one of QoS 1 or 2 does at most, until what is missing was fetched; its origin may be cut off for a while."""
+
+INLETS_MAX = 65_536
+"""Streams (an origin's topic) that a broker remembers; the one that was silent for longest goes."""
+
+LIVES_MAX = 4096
+"""Origins of which it is remembered which life was met."""
+
+HELD_MAX = 256
+"""Batches of a stream that wait for what is before them."""
+
+
+class InboundStream:
+    """One stream: the publications of one topic from one life of one broker."""
+
+    __slots__ = ("held", "is_new", "last", "life", "origin")
+
+    def __init__(self, origin: str, life: int, first: int, is_new: bool) -> None:
+        self.origin = origin
+        self.life = life
+        self.is_new = is_new
+        """Whether nothing was passed on yet, and something may be before what has come."""
+        self.last = first - 1
+        """The last one that was passed on, with everything before it passed on or given up."""
+        self.held: dict[int, Batch] = {}
+
+    @property
+    def kept_at(self) -> int:
+        """The offset of the first batch that is held; 0 if what is missing before it is in no history."""
+        return _offset(self.held[min(self.held)])
+
+
+class InboundStreams:
+    def __init__(
+        self,
+        host: Host,
+        deliver: Callable[[Batch], None],
+        on_gap: Callable[[str], None],
+        is_next: Callable[[str, int], bool],
+        cluster: str = "",
+    ) -> None:
+        """`deliver` may be given a publication of QoS 1 or 2 again, and knows it by its offset. `on_gap` is called with
+        an origin of which such a one may be missing; once that was fetched, `settle` is called. `is_next` says whether
+        everything of an origin's history before an offset is here. `cluster` is that of this broker."""
+        self._host = host
+        self._cluster = cluster
+        self._deliver = deliver
+        self._on_gap = on_gap
+        self._is_next = is_next
+        self._holding: dict[str, dict[InboundStream, None]] = {}
+        """By origin: the streams that hold something back."""
+        self._streams: dict[tuple[str, int, str], InboundStream] = {}
+        self._lives: dict[str, int] = {}
+        """By origin: the life whose history was asked for."""
+        self.duplicates = 0
+        self.given_up = 0
+
+    def at_rest(self, batch: Batch) -> InboundStream | None:
+        """The stream of a batch, if that was the last of it and nothing else is to come before the next."""
+        inlet = self._streams.get((batch.origin, batch.life, batch.topic))
+        if inlet is None or inlet.is_new or inlet.held or inlet.last != batch.first + batch.count - 1:
+            return None
+        return inlet
+
+    def is_holding(self, origin: str) -> bool:
+        return origin in self._holding
+
+    def take(self, batch: Batch) -> None:
+        """Passes a batch on, now or in its turn; or not, if it has come before."""
+        inlet = self._stream(batch)
+        follows = batch.first <= inlet.last + 1 or self._start(batch) <= inlet.last + 1
+        if inlet.is_new or not follows:
+            self._hold(inlet, batch)
+        else:
+            self._pass_on(inlet, batch)
+            if inlet.held:
+                self._pass_on_held(inlet)
+
+    def take_fetched(self, batch: Batch) -> None:
+        """One publication of QoS 1 or 2 that was missed. They come in their order: what is before it, of its origin,
+        is here or lost."""
+        inlet = self._stream(batch)
+        if inlet.is_new:
+            inlet.is_new = False
+            inlet.last = min((batch.first, *inlet.held)) - 1
+        while inlet.held and min(inlet.held) < batch.first:
+            first = min(inlet.held)
+            inlet.last = max(inlet.last, first - 1)
+            self._pass_on(inlet, inlet.held.pop(first))
+        inlet.last = max(inlet.last, batch.first - 1)
+        self._pass_on(inlet, batch)
+        self._pass_on_held(inlet)
+
+    def settle(self, origin: str, floor: int) -> None:
+        """All that an origin has kept up to an offset has been fetched: what is missing before it will not come."""
+        streams = sorted(self._holding.get(origin, ()), key=lambda inlet: inlet.life)
+        for inlet in streams:
+            if 0 < inlet.kept_at <= floor:
+                self._meet(origin, inlet.life)
+            while inlet.held and 0 < inlet.kept_at <= floor:
+                self._give_up(inlet)
+
+    def _meet(self, origin: str, life: int) -> None:
+        self._lives[origin] = max(self._lives.pop(origin, 0), life // GENERATIONS_MAX)
+        if len(self._lives) > LIVES_MAX:
+            self._lives.pop(next(iter(self._lives)))
+
+    def _stream(self, batch: Batch) -> InboundStream:
+        name = (batch.origin, batch.life, batch.topic)
+        inlet = self._streams.pop(name, None)
+        if inlet is None:
+            start = self._start(batch)
+            inlet = InboundStream(batch.origin, batch.life, start, is_new=start > 1 or not self._is_met(batch))
+            if len(self._streams) >= INLETS_MAX:
+                self._streams.pop(next(iter(self._streams))).is_new = True  # for whoever still has it
+        self._streams[name] = inlet
+        return inlet
+
+    def _is_met(self, batch: Batch) -> bool:
+        """Whether nothing of earlier streams can be missing before this batch."""
+        offset = _offset(batch)
+        if offset and self._is_next(batch.origin, offset):
+            self._meet(batch.origin, batch.life)
+        return not offset or batch.life // GENERATIONS_MAX <= self._lives.get(batch.origin, -1)
+
+    def _start(self, batch: Batch) -> int:
+        """Where a batch begins, with what is directly before it and not for this broker."""
+        start = batch.first
+        for first, count, scope in reversed(batch.skips):
+            if first + count == start and not is_within(self._cluster, scope):
+                start = first
+        return start
+
+    def _pass_on(self, inlet: InboundStream, batch: Batch) -> None:
+        """A batch that begins directly behind the last one, or before."""
+        if batch.first == inlet.last + 1 or self._start(batch) <= inlet.last + 1 < batch.first:
+            inlet.last = batch.first + batch.count - 1
+            self._deliver(batch)
+        else:
+            self._take_late(inlet, batch)
+
+    def _pass_on_held(self, inlet: InboundStream) -> None:
+        """What follows now without a gap."""
+        while inlet.held:
+            first = min(inlet.held)
+            if self._start(inlet.held[first]) > inlet.last + 1:
+                return
+            self._pass_on(inlet, inlet.held.pop(first))
+        holding = self._holding.get(inlet.origin)
+        if holding is not None:
+            holding.pop(inlet, None)
+            if not holding:
+                del self._holding[inlet.origin]
+
+    def _hold(self, inlet: InboundStream, batch: Batch) -> None:
+        if batch.first in inlet.held:
+            self.duplicates += batch.count
+            return
+        was_empty = not inlet.held
+        inlet.held[batch.first] = batch
+        self._holding.setdefault(inlet.origin, {})[inlet] = None
+        if inlet.kept_at:
+            self._on_gap(inlet.origin)
+        if len(inlet.held) > HELD_MAX:
+            self._give_up(inlet)
+        elif was_empty:
+            self._host.spawn(self._wait(inlet))
+
+    async def _wait(self, inlet: InboundStream) -> None:
+        """Gives up what has not come in time, again and again while something is held."""
+        while inlet.held:
+            oldest = min(inlet.held)
+            await self._host.sleep(FETCH_S if inlet.kept_at else REORDER_S)
+            if inlet.held and min(inlet.held) == oldest:
+                self._give_up(inlet)
+
+    def _give_up(self, inlet: InboundStream) -> None:
+        """Goes on without what is missing before the first that is held."""
+        first = min(inlet.held)
+        if not inlet.is_new:
+            self.given_up += self._start(inlet.held[first]) - inlet.last - 1
+        inlet.is_new = False
+        inlet.last = first - 1
+        self._pass_on_held(inlet)
+
+    def _take_late(self, inlet: InboundStream, batch: Batch) -> None:
+        """What is before the last one: letters of QoS 1 and 2 may have been missing, the rest is here already."""
+        if not batch.letters:
+            self.duplicates += batch.count
+            return
+        for number, letter in enumerate(batch.letters, batch.first):
+            if number > inlet.last or letter.offset:
+                inlet.last = max(inlet.last, number)
+                self._deliver(_only(batch, number))
+            else:
+                self.duplicates += 1
+
+
+def _offset(batch: Batch) -> int:
+    """Where a batch is in its origin's history; 0 if it is of QoS 0."""
+    return batch.letters[0].offset if batch.letters else 0
+
+
+def _only(batch: Batch, number: int) -> Batch:
+    """One letter of a batch."""
+    letter = batch.letters[number - batch.first]
+    return Batch(batch.origin, batch.life, batch.topic, number, 1, batch.version, b"", (letter,))

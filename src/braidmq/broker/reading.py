@@ -1,0 +1,17 @@
+"""Who may read what: the access rules, and the topics of the broker's own to which they apply in their own way."""
+
+from __future__ import annotations
+
+from braidmq.broker.local_topics import BRAID_PREFIX, DEMAND_PREFIX
+from braidmq.security.identity import Access, Identity
+from braidmq.security.topic_patterns import without_share
+
+
+def may_read(access: Access, identity: Identity, client_id: str, full_filter: str) -> bool:
+    """Whether a client may have a subscription: to `$demand/x` if it may have one to x, to `$braid/…` never."""
+    topic_filter = without_share(full_filter) or full_filter
+    if topic_filter.startswith(BRAID_PREFIX):
+        return False
+    if topic_filter.startswith(DEMAND_PREFIX):
+        full_filter = topic_filter.removeprefix(DEMAND_PREFIX)
+    return access.may_subscribe(identity, client_id, full_filter)

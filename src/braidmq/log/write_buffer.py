@@ -1,0 +1,190 @@
+"""What is written to the log at a time, laid out so that nobody has to touch each row of it.
+
+A portion has a lane for each partition: the data of its runs, one behind the other, and a record of fixed size for each
+run. The broker lays runs into it as they come; the process that writes the log finds each partition's rows in one
+piece, and makes columns of them in bulk.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from mmap import mmap
+from typing import Final
+
+import msgspec
+
+from braidmq.log.partition import partition_of
+from braidmq.log.run import Property, Run
+from braidmq.log.shared_memory import LANE_BYTES, SharedMemory
+
+RECORD_FIELDS: Final = {
+    "first": "q",
+    "at_us": "q",
+    "published_us": "q",
+    "rows": "i",
+    "head": "i",
+    "size": "i",
+    "length": "i",
+    "topic": "i",
+    "client": "i",
+    "qos": "i",
+    "retain": "i",
+}
+"""What is known of a run: as a `Run` has it, but `length` is that of its data, and `topic` and `client` are numbers."""
+
+RECORD: Final = struct.Struct("<" + "".join(RECORD_FIELDS.values()))
+UNSAID: Final = -1
+"""In the place of `published_us` and `client`, where there is none."""
+
+KEPT_BYTES: Final = 32 * 1024 * 1024
+KEPT_TIMES: Final = 8
+"""Memory that stays with an empty portion, and how many times what it held last; more is given back."""
+
+PORTIONS: Final = 2
+"""One is filled while the other is written."""
+
+NO_MEMORY: Final = memoryview(b"")
+"""What a portion has that holds its data itself."""
+
+_pack = RECORD.pack
+
+
+class Lane(msgspec.Struct):
+    """A partition's part of a portion."""
+
+    partition: int
+    begin: int
+    """Its place in the memory."""
+    end: int
+    """How far it is filled."""
+    limit: int
+    records: bytearray
+    apart: list[tuple[int, bytes]]
+    """Data for which there was no room, and the places where they belong."""
+    properties: list[tuple[int, tuple[Property, ...]]]
+    """Those of the runs that have some, with the number of the run."""
+
+    def data(self, memory: memoryview) -> memoryview:
+        """Those of all its runs."""
+        if not self.apart:
+            return memory[self.begin : self.end]
+        pieces: list[bytes | memoryview] = []
+        at = self.begin
+        for place, piece in self.apart:
+            pieces += (memory[at:place], piece)
+            at = place
+        return memoryview(b"".join([*pieces, memory[at : self.end]]))
+
+
+class BufferContents(msgspec.Struct):
+    """What a portion holds."""
+
+    lanes: list[Lane]
+    topics: list[bytes]
+    clients: list[bytes]
+
+
+class WriteBuffer:
+    """Is filled, written, and filled again. Without shared memory it holds the data itself."""
+
+    def __init__(self, partitions: int, memory: SharedMemory | None = None, number: int = 0) -> None:
+        self.rows = 0
+        self.bytes = 0
+        """What its rows have in bytes, about: each has its topic and its client."""
+        self._memory = memory
+        self._map: mmap | bytearray = bytearray() if memory is None else memory.map
+        first = number * partitions * LANE_BYTES
+        room = LANE_BYTES if memory is not None else 0
+        self._lanes = [
+            Lane(partition, begin, begin, begin + room, bytearray(), [], [])
+            for partition, begin in enumerate(range(first, first + partitions * LANE_BYTES, LANE_BYTES))
+        ]
+        self._reached = [lane.begin for lane in self._lanes]
+        """How far the memory of each was ever in use, since it was given back."""
+        self._topics: dict[bytes, tuple[Lane, int, int]] = {}
+        self._clients: dict[str | None, tuple[int, int]] = {}
+
+    @classmethod
+    def of(cls, runs: Sequence[Run], following: int, partitions: int) -> WriteBuffer:
+        """Some runs. Those without an offset get one: this or what follows."""
+        portion = cls(partitions)
+        for run in runs:
+            first = following if run.first is None else max(run.first, following)
+            following = first + run.rows
+            portion.add_run(run._replace(first=first))
+        return portion
+
+    def add_run(self, run: Run) -> None:
+        client = None if run.client is None else run.client.decode()
+        published_us = UNSAID if run.published_us is None else run.published_us
+        what = (run.topic, client, run.at_us, run.qos, run.retain, run.rows, run.data, run.head, run.size)
+        self.add(*what, run.first or 0, published_us, run.properties)
+
+    def add(
+        self,
+        topic: bytes,
+        client: str | None,
+        at_us: int,
+        qos: int,
+        retain: bool,
+        rows: int,
+        data: bytes,
+        head: int,
+        size: int,
+        first: int,
+        published_us: int = UNSAID,
+        properties: tuple[Property, ...] = (),
+    ) -> None:
+        """The fields of a run. Its offset must be above those of the runs before it."""
+        lane, topic_number, topic_bytes = self._topics.get(topic) or self._met_topic(topic)
+        client_number, client_bytes = self._clients.get(client) or self._met_client(client)
+        length = len(data)
+        place = lane.end
+        end = place + length
+        if end <= lane.limit:
+            self._map[place:end] = data
+            lane.end = end
+        else:
+            lane.apart.append((place, data))
+        lane.records.extend(
+            _pack(first, at_us, published_us, rows, head, size, length, topic_number, client_number, qos, retain)
+        )
+        if properties:
+            lane.properties.append((len(lane.records) // RECORD.size - 1, properties))
+        self.rows += rows
+        self.bytes += length + rows * (topic_bytes + client_bytes)
+
+    def _met_topic(self, topic: bytes) -> tuple[Lane, int, int]:
+        lane = self._lanes[partition_of(topic, len(self._lanes))]
+        met = self._topics[topic] = (lane, len(self._topics), len(topic))
+        return met
+
+    def _met_client(self, client: str | None) -> tuple[int, int]:
+        name = b"" if client is None else client.encode()
+        number = UNSAID if client is None else len(self._clients)
+        met = self._clients[client] = (number, len(name))
+        return met
+
+    @property
+    def filling(self) -> BufferContents:
+        lanes = [lane for lane in self._lanes if lane.records]
+        return BufferContents(lanes, list(self._topics), [(client or "").encode() for client in self._clients])
+
+    def clear(self) -> None:
+        """All of it is written: it can be filled again."""
+        used = sum([lane.end - lane.begin for lane in self._lanes])
+        self._reached = [max(lane.end, reached) for lane, reached in zip(self._lanes, self._reached, strict=True)]
+        for lane in self._lanes:
+            lane.end = lane.begin
+            lane.records.clear()
+            lane.apart.clear()
+            lane.properties.clear()
+        self._topics.clear()
+        self._clients.clear()
+        self.rows = self.bytes = 0
+        reached = sum([end - lane.begin for lane, end in zip(self._lanes, self._reached, strict=True)])
+        if self._memory is not None and reached > min(KEPT_BYTES, KEPT_TIMES * used):
+            for lane, end in zip(self._lanes, self._reached, strict=True):
+                self._memory.give_back(lane.begin, end)
+            self._reached = [lane.begin for lane in self._lanes]

@@ -1,0 +1,97 @@
+"""One life of a worker: its process and the socket to it, from start to end. What it says is passed on as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sys
+from collections.abc import Callable
+from typing import Final, cast
+
+import msgspec
+
+from braidmq.processors.frames import BrokenFrame, Frames, FromWorker, Setup, decode_from_worker, frame
+
+COMMAND: Final = ("-m", "braidmq.processors.worker")
+STDERR: Final = 2
+"""What a processor prints goes where the broker writes its log."""
+
+DRAIN_S: Final = 1.0
+"""How long the socket of a process that has ended may stay open, in the hands of its children."""
+
+
+class WorkerProcess(asyncio.Protocol):
+    def __init__(self, on_said: Callable[[FromWorker], None], begin_read: Callable[[], Callable[[], None]]) -> None:
+        self._on_said = on_said
+        self._begin_read = begin_read
+        self._frames = Frames()
+        self._transport: asyncio.Transport | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._closed = asyncio.Event()
+        self.fault = ""
+        """Why it was ended, if not by itself."""
+
+    async def begin(self, setup: Setup) -> None:
+        """Starts the process; an OSError says why it cannot be."""
+        ours, theirs = socket.socketpair()
+        try:
+            ours.setblocking(False)
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, *COMMAND, stdin=theirs.fileno(), stdout=STDERR, stderr=STDERR
+            )
+            loop = asyncio.get_running_loop()
+            await loop.create_unix_connection(lambda: self, sock=ours)
+        except BaseException:
+            ours.close()
+            self.kill("")
+            raise
+        finally:
+            theirs.close()
+        self.write(frame(setup))
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def kill(self, fault: str) -> None:
+        """Ends it at once, whatever it is doing."""
+        self.fault = self.fault or fault
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def wait(self) -> int:
+        """Its exit code, once it has ended and what it said last is heard."""
+        assert self._process is not None
+        code = await self._process.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                await self._closed.wait()
+        if self._transport is not None:
+            self._transport.abort()
+        return code
+
+    # What the loop tells
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        flush = self._begin_read()
+        try:
+            for body in self._frames.take(data):
+                self._on_said(decode_from_worker(body))
+        except (msgspec.MsgspecError, BrokenFrame) as error:
+            self.kill(f"it said something that no worker says: {error}")
+        finally:
+            flush()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._closed.set()
+        self.kill("")

@@ -1,0 +1,343 @@
+"""Which clusters have subscribers of a topic, and who of them a message is handed to.
+
+The keys of a topic's subscribers are in the order of their clusters, a parent before its children. So whoever owns the
+key at which a cluster would begin has the first subscriber from there on as its right neighbour, and one question after
+another, each asked at the end of the cluster that was found last, finds them all:
+
+    │ a/sub/x  a/sub/y │ b/sub/z │            │ d/sub/w │
+    ▲ asks here, finds a         ▲ here, b    ▲ here, d ▲ here, nobody
+
+The owner of such a place is remembered and asked directly the next time, one hop instead of a lookup: that is the check
+of each period, and it misses nothing, as a right link is what a node itself decides on. A first subscriber in a cluster
+is therefore known to a publisher after CHECK_S, the time of the questions added; aggregates would need T · log² n. It
+is known sooner where it says so itself (`hear`), and nothing that was asked before that makes it unknown again.
+
+Clusters are seen from a broker's own: of another tree of clusters only the root counts, as one area; of the own one
+every branch that leaves the way to the own cluster is an area, and each cluster on that way is one without its children
+(`Area.alone`). So areas never overlap, and within an area the same is done again by the one who is in it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from math import inf
+from typing import NamedTuple
+
+import msgspec
+
+from braidmq.host import CallError, Host, Message, Reply, Service, handles
+from braidmq.keys import LEVEL, Key, Role, parts_of, segment
+from braidmq.overlay.key_ranges import JUST_AFTER, KeyRange
+from braidmq.overlay.overlay import Found, Overlay
+from braidmq.overlay.peers import Acquaintances, Peer
+from braidmq.overlay.ring import CALL_TIMEOUT_S, owns
+from braidmq.pubsub.method import ignore
+
+CHECK_S = 30.0
+"""How often a publisher looks for clusters: the longest that one is unknown to it, or still known and gone."""
+
+EXPIRY_S = 60.0
+"""How old a directory may be when it is used; an older one is learnt again first, while publications wait."""
+
+DIRECTORIES_MAX = 1024
+"""Directories that a broker keeps, besides those of the topics that it advertises; the one used longest ago goes."""
+
+WAITING_MAX = 1024
+"""Publications that wait for a directory to be learnt."""
+
+LEARN_TRIES = 3
+LEARN_WAIT_S = 1.0
+"""The pause after a question that nobody answered."""
+
+
+class Beside(Message, frozen=True, array_like=True, gc=False):
+    """Does your node `to` still own this key, and who is on its right?"""
+
+    to: Key
+    key: Key
+
+
+class NotBeside(Message, frozen=True, array_like=True, gc=False):
+    """No: somebody else does, or the node is gone."""
+
+
+class Area(NamedTuple):
+    """A cluster and all below it, or `alone`."""
+
+    path: str
+    alone: bool
+
+    def range_of(self, topic: str) -> KeyRange:
+        low, high = segment(topic, Role.SUBSCRIBER, self.path)
+        return (low, low[:-1] + LEVEL) if self.alone else (low, high)
+
+
+def is_within(cluster: str, scope: str | None) -> bool:
+    """Whether a cluster is another or below it; None is everything."""
+    return scope is None or cluster == scope or (scope != "" and cluster.startswith(scope + "/"))
+
+
+def area_of(cluster: str, own: str, scope: str | None) -> Area:
+    """The area that a cluster in a scope belongs to, seen from the own cluster. From outside a scope is one area."""
+    if scope is not None and not is_within(own, scope):
+        return Area(scope, False)
+    if is_within(own, cluster):
+        return Area(cluster, True)
+    theirs, mine = cluster.split("/"), own.split("/")
+    common = 0
+    while common < min(len(theirs), len(mine)) and theirs[common] == mine[common]:
+        common += 1
+    return Area("/".join(theirs[: common + 1]), False)
+
+
+class Delegate(msgspec.Struct, frozen=True, gc=False):
+    """Who an area's messages are handed to: its first subscriber, or if that is silent its last, if it is known."""
+
+    area: Area
+    low: Key
+    first: Peer
+    last: Peer | None = None
+
+    def candidates(self, silent: Acquaintances, now: float) -> list[Peer]:
+        """Those who have answered lately come first."""
+        peers = [self.first] if self.last in (None, self.first) else [self.first, self.last]
+        return sorted((peer for peer in peers if peer), key=lambda peer: silent.is_suspected(peer.key, now))
+
+
+class Directory:
+    """The areas of a topic within a scope that have subscribers, in the order of keys."""
+
+    __slots__ = ("delegates", "heard", "is_learning", "learnt_at", "owners", "range", "scope", "topic", "waiting")
+
+    def __init__(self, topic: str, scope: str | None) -> None:
+        self.topic = topic
+        self.scope = scope
+        self.range: KeyRange = segment(topic, Role.SUBSCRIBER, scope)
+        self.delegates: list[Delegate] = []
+        self.learnt_at: float | None = None
+        self.heard: dict[Area, tuple[float, Delegate]] = {}
+        """The subscribers that have said so themselves, and when: newer than what was asked for before."""
+        self.owners: dict[Key, Peer] = {}
+        """Who was asked where, the last time."""
+        self.waiting: list[Callable[[Directory], None]] = []
+        """What is to be done once it has been learnt."""
+        self.is_learning = False
+
+    def is_fresh(self, now: float) -> bool:
+        return self.learnt_at is not None and now - self.learnt_at <= EXPIRY_S
+
+    def expire(self) -> None:
+        """What it says did not do: it must be learnt again."""
+        if self.learnt_at is not None:
+            self.learnt_at = -inf
+
+    def of(self, area: Area) -> Delegate | None:
+        return next((delegate for delegate in self.delegates if delegate.area == area), None)
+
+    def put(self, delegate: Delegate) -> None:
+        self.remove(delegate.area)
+        place = bisect_left([other.low for other in self.delegates], delegate.low)
+        self.delegates.insert(place, delegate)
+
+    def remove(self, area: Area) -> None:
+        self.delegates = [delegate for delegate in self.delegates if delegate.area != area]
+
+    def add_heard(self, since: float) -> None:
+        """Puts in those who have said so since a time, where nobody else of their area is known; forgets the others."""
+        self.heard = {area: (at, one) for area, (at, one) in self.heard.items() if at >= since}
+        for area, (_, delegate) in self.heard.items():
+            if self.of(area) is None:
+                self.put(delegate)
+
+    def split(self, low: Key, high: Key) -> list[tuple[Delegate, KeyRange]]:
+        """The areas in [low, high), with their ranges."""
+        ranges = [(delegate, delegate.area.range_of(self.topic)) for delegate in self.delegates]
+        return [(delegate, part) for delegate, part in ranges if low <= part[0] < high]
+
+    def split_at_firsts(self, low: Key, high: Key) -> tuple[KeyRange, list[tuple[Delegate, KeyRange]]]:
+        """Parts [low, high) without remainder: each area's begins with its first subscriber; and what is before all."""
+        inside = [delegate for delegate in self.delegates if low <= delegate.first.key < high]
+        starts = [*(delegate.first.key for delegate in inside), high]
+        parts = [(delegate, (starts[place], starts[place + 1])) for place, delegate in enumerate(inside)]
+        return (low, starts[0]), parts
+
+
+class Directories(Service):
+    """A broker's directories, and its answers to the questions of others."""
+
+    def __init__(self, overlay: Overlay, cluster: str) -> None:
+        self._overlay = overlay
+        self._host: Host = overlay.host
+        self._cluster = cluster
+        self.on_learnt: Callable[[Directory], None] = ignore
+        """Called when a directory has been learnt, or could not be, and when an area was found to be gone."""
+        self._kept: dict[str, Directory] = {}
+        self._others: dict[tuple[str, str | None], Directory] = {}
+        self._host.serve(self)
+
+    def keep(self, topic: str) -> Directory:
+        """The directory of all clusters, for as long as the topic is advertised."""
+        directory = self._kept[topic] = self.of(topic, None)
+        self._others.pop((topic, None), None)
+        return directory
+
+    def release(self, topic: str) -> None:
+        self._kept.pop(topic, None)
+
+    def forget(self, topic: str) -> None:
+        """Nobody has said anything here while this broker did not stand for a topic: what was known may be old."""
+        for name in [name for name in self._others if name[0] == topic]:
+            del self._others[name]
+
+    def hear(self, topic: str, subscriber: Peer) -> None:
+        """A subscriber stands that may be the first of its cluster."""
+        known = [directory for (of, _), directory in self._others.items() if of == topic]
+        if topic in self._kept:
+            known.append(self._kept[topic])
+        for directory in known:
+            delegate = self._delegate(directory, subscriber)
+            if delegate is not None:
+                now = self._host.now()
+                directory.heard[delegate.area] = (now, delegate)
+                if directory.of(delegate.area) is None:
+                    directory.put(delegate)
+                    self.on_learnt(directory)
+
+    def of(self, topic: str, scope: str | None) -> Directory:
+        """What is known of a topic's clusters within a scope: nothing at first."""
+        if scope is None and topic in self._kept:
+            return self._kept[topic]
+        directory = self._others.pop((topic, scope), None) or Directory(topic, scope)
+        self._others[topic, scope] = directory
+        if len(self._others) > DIRECTORIES_MAX:
+            self._others.pop(next(iter(self._others)))
+        return directory
+
+    # Learning
+
+    def when_known(self, directory: Directory, action: Callable[[Directory], None]) -> bool:
+        """Does something with a directory, once it is fresh, one after the other; False if too much waits for that.
+
+        If it cannot be learnt, the action sees one that is older, or that never was.
+        """
+        if directory.is_fresh(self._host.now()) and not directory.waiting:
+            action(directory)
+            return True
+        if len(directory.waiting) >= WAITING_MAX:
+            return False
+        directory.waiting.append(action)
+        if not directory.is_learning:
+            directory.is_learning = True
+            self._host.spawn(self._learn_and_go_on(directory))
+        return True
+
+    async def _learn_and_go_on(self, directory: Directory) -> None:
+        await self.learn(directory)
+        directory.is_learning = False
+        waiting, directory.waiting = directory.waiting, []
+        for action in waiting:
+            action(directory)
+
+    async def learn(self, directory: Directory) -> None:
+        """Finds all areas with subscribers; if that is not possible, nothing is changed."""
+        for attempt in range(LEARN_TRIES):
+            if attempt:
+                await self._host.sleep(LEARN_WAIT_S)
+            if await self._walk(directory):
+                break
+        self.on_learnt(directory)
+
+    async def _walk(self, directory: Directory) -> bool:
+        began_at = self._host.now()
+        delegates: list[Delegate] = []
+        owners: dict[Key, Peer] = {}
+        place, end = directory.range
+        me = self._as_first(directory)
+        if me is not None:
+            area = Area(self._cluster, True)
+            delegates.append(Delegate(area, place, me))
+            place = area.range_of(directory.topic)[1]
+        while place < end:
+            found = await self._owner(place, directory.owners.get(place))
+            if found is None:
+                return False
+            owners[place] = found.owner
+            if delegates and delegates[-1].low <= found.owner.key < place:
+                delegates[-1] = msgspec.structs.replace(delegates[-1], last=found.owner)
+            if not place <= found.right.key < end:
+                break
+            delegate = self._delegate(directory, found.right)
+            if delegate is None:
+                place = found.right.key + JUST_AFTER
+                continue
+            delegates.append(delegate)
+            place = delegate.area.range_of(directory.topic)[1]
+        if directory.learnt_at is None or directory.learnt_at <= began_at:
+            directory.delegates, directory.owners, directory.learnt_at = delegates, owners, began_at
+            directory.add_heard(began_at)
+        return True
+
+    def _as_first(self, directory: Directory) -> Peer | None:
+        """The own subscriber, if it is the first of its own cluster, and only that one and those below are asked for.
+
+        So it is with a delegate, which then need not ask anybody outside its cluster.
+        """
+        low, high = directory.range
+        own = self._overlay.view.own_from(low)
+        is_first = own is not None and low <= own.me.key < high and not low <= own.left.key < own.me.key
+        return own.me if own is not None and is_first and directory.scope == self._cluster else None
+
+    async def look_again(self, directory: Directory, area: Area) -> None:
+        """Makes sure of one area's delegate, which did not do; if it is the same, of another one beside it."""
+        low, high = area.range_of(directory.topic)
+        began_at = self._host.now()
+        before = await self._owner(low, directory.owners.get(low))
+        if before is None:
+            return
+        first, old = before.right, directory.of(area)
+        if not low <= first.key < high:
+            directory.remove(area)
+            directory.add_heard(began_at)
+            self.on_learnt(directory)
+            return
+        last = old.last if old is not None else None
+        if old is not None and old.first == first:
+            behind = await self._owner(high, directory.owners.get(high))
+            last = behind.owner if behind is not None and low <= behind.owner.key < high else None
+        directory.put(Delegate(area, low, first, last))
+
+    async def is_empty(self, directory: Directory, low: Key, high: Key) -> bool:
+        """Whether it is certain that nobody stands in a range."""
+        found = await self._owner(low, directory.owners.get(low))
+        return found is not None and not any(low <= peer.key < high for peer in (found.owner, found.right))
+
+    def _delegate(self, directory: Directory, first: Peer) -> Delegate | None:
+        """None if it stands at a key that no subscriber has: it gets nothing."""
+        try:
+            area = area_of(parts_of(first.key)[2], self._cluster, directory.scope)
+        except ValueError:
+            return None
+        low, high = area.range_of(directory.topic)
+        return Delegate(area, low, first) if low <= first.key < high else None
+
+    async def _owner(self, key: Key, hint: Peer | None) -> Found | None:
+        """The owner of a key: here, where it was the last time, or where a lookup leads."""
+        own = self._overlay.view.own_up_to(key)
+        if own is not None and own.is_in and owns(own, key):
+            return Found(own.me, own.right, 0)
+        if hint is not None and hint.address != self._host.address:
+            try:
+                answer = await self._host.call(hint.address, Beside(hint.key, key), CALL_TIMEOUT_S)
+            except CallError:
+                answer = None
+            if isinstance(answer, Found):
+                return answer
+        return await self._overlay.lookup(key)
+
+    @handles(Beside)
+    def on_beside(self, _origin: object, asked: Beside) -> Reply:
+        node = self._overlay.view.own.get(asked.to)
+        if node is None or not node.is_in or not owns(node, asked.key):
+            return NotBeside()
+        return Found(node.me, node.right, 0)

@@ -1,0 +1,428 @@
+"""Publish/subscribe that crosses into each cluster once: PIQT's delegates, over any ordered overlay (seed 000 §3.1).
+
+A subscriber stands at (topic, role, cluster, broker), so the subscribers of a cluster are neighbours. A publisher knows
+which clusters have subscribers (`delegates`), and hands a publication to one broker in each: the delegate, which brings
+it to the others there by range delivery, and to each cluster below its own by another delegate. So of all links between
+two clusters, whichever they are, a publication takes one, and only on the way in.
+
+A publisher stands for its topic, too, before the subscribers: so who subscribes where nobody of its cluster did can say
+so to all publishers, and to those of its own tree of clusters, who may be delegates. `subscribe` returns when it is
+proven that all know it (`effect`). There is no rendezvous point that could signal: that there is no demand any more, a
+publisher learns by its check of each CHECK_S.
+
+Areas do not overlap, so nobody is in two of them. A delegate says whether it has taken a message: one that subscribes
+no longer says no, one that has crashed says nothing, and the sender looks again and hands it to another. What so comes
+twice is dropped by (origin, number).
+
+`publish` is as sure as that, and no more: within a cluster nobody answers. `publish_surely` proves (`proofs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from braidmq.host import Address, CallError, Host, Message, Reply, Service, Task, handles
+from braidmq.keys import Key, Role, key_of, segment
+from braidmq.overlay.key_ranges import KeyRange, without
+from braidmq.overlay.overlay import Overlay
+from braidmq.overlay.peers import Acquaintances, Peer
+from braidmq.overlay.ranges.delivery import Delivery, OnOutcome, Outcome, RangeDelivery
+from braidmq.overlay.ranges.splitting import Cut
+from braidmq.overlay.ring import CALL_TIMEOUT_S
+from braidmq.pubsub.effect import Effect
+from braidmq.pubsub.locality.delegates import CHECK_S, Area, Directories, Directory
+from braidmq.pubsub.method import OnDemand, OnMessage, OnQuestion, Publication, ignore, no_answer
+from braidmq.pubsub.proofs import Carried, Proofs, Proven
+from braidmq.pubsub.seen import Seen
+
+HAND_TRIES = 7
+"""How often a delegate is looked for, until a cluster is given up: long enough for the ring to mend a crash."""
+
+HAND_WAIT_S = 1.0
+"""The pause before the third try; it doubles with each one after it."""
+
+HAND_REPEATS = 2
+"""How often one delegate is asked before it counts as silent."""
+
+HANDING_MAX = 8192
+"""Messages that a broker is handing over at a time."""
+
+TAKEN_MAX = 4096
+"""Messages that a delegate tells from new ones when they are handed to it again."""
+
+QUESTION, SUBSCRIBED = b"q", b"s"
+"""The first byte of a question, and of what a new subscriber says; a publication begins as every packed array does."""
+
+EFFECTIVE, UNSURE = b"e", b"?"
+"""What a node says to a new right neighbour: a subscriber of which all know, with its cluster; or anybody else."""
+
+SETTLE_POLL_S = 0.05
+"""How often a change of a key that is under way is looked at."""
+
+
+class HandOver(Message, frozen=True, array_like=True, gc=False):
+    """Bring this to all in [low, high), you who stand there: an area, or if it must be sure what is up to the next one.
+
+    If `sure_s` is not 0, prove it in that time, and say so (`Proven`).
+    """
+
+    topic: str
+    area: str
+    alone: bool
+    low: Key
+    high: Key
+    carried: Carried
+    sure_s: float
+
+
+class Undertaken(Message, frozen=True, array_like=True, gc=False):
+    """The delegate sees to it."""
+
+
+class NotHere(Message, frozen=True, array_like=True, gc=False):
+    """The delegate is none: it does not subscribe there."""
+
+
+_Name = tuple[Address, int, Key, Key, bool, bool]
+"""What was handed over: (origin, number, low, high, alone, sure)."""
+
+
+class _Advert(msgspec.Struct):
+    """A topic that clients here publish."""
+
+    directory: Directory
+    check: Task | None = None
+    wanted: bool = False
+
+
+class Locality(Service):
+    """One broker's part: publisher, subscriber and delegate."""
+
+    def __init__(self, overlay: Overlay, name: str, cluster: str = "", check_s: float = CHECK_S) -> None:
+        if not name or any(character <= "\x02" for character in name + cluster):
+            raise ValueError(f"broker {name!r} in cluster {cluster!r}: a name, without U+0000 to U+0002, is needed")
+        self.overlay = overlay
+        self.host: Host = overlay.host
+        self.name = name
+        self.cluster = cluster
+        self.check_s = check_s
+        self.on_message: OnMessage = ignore
+        self.on_demand: OnDemand = ignore
+        self.on_question: OnQuestion = no_answer
+        self.given_up = 0
+        """Publications that some cluster may have missed, as nobody there took them or there was no room to wait."""
+        self.ranges = RangeDelivery(overlay, self._on_delivery, one_each=True)
+        self.directories = Directories(overlay, cluster)
+        self.directories.on_learnt = self._tell_demand
+        self._proofs = Proofs(overlay, self.ranges, self.directories, self._hand)
+        self._effect = Effect(overlay, self.ranges)
+        self._effective: dict[Key, None] = {}
+        """The own subscribers of which all know."""
+        self._number = self.host.chance.getrandbits(40)  # so that a host made anew does not repeat earlier ones
+        self._subscribed: dict[Key, str] = {}
+        """The topics that clients here want, by the keys that stand for them or will soon."""
+        self._adverts: dict[str, _Advert] = {}
+        self._published: dict[Key, str] = {}
+        """The topics that are advertised, by the keys that stand for them or will soon."""
+        self._settling: dict[Key, None] = {}
+        self._seen = Seen()
+        self._silent = Acquaintances()
+        self._handing = 0
+        self._taken: dict[_Name, bool] = {}
+        """What was handed to this broker, and whether it is proven."""
+        overlay.ring.note = self._note
+        self.host.serve(self)
+
+    # What the broker asks for
+
+    async def subscribe(self, topic: str) -> None:
+        key = self._key(topic)
+        if topic not in self._adverts:
+            self.directories.forget(topic)
+        self._subscribed[key] = topic
+        note = await self._settle(key, lambda: key in self._subscribed)
+        if key not in self._effective:
+            await self._take_effect(topic, key, note)
+        self._look_again(topic)
+
+    async def unsubscribe(self, topic: str) -> None:
+        key = self._key(topic)
+        self._subscribed.pop(key, None)
+        self._effective.pop(key, None)
+        await self._settle(key, lambda: key in self._subscribed)
+        self._look_again(topic)
+
+    async def advertise(self, topic: str) -> None:
+        if topic in self._adverts:
+            return
+        key = key_of(topic, Role.PUBLISHER, self.cluster, self.name)
+        if self._key(topic) not in self._subscribed:
+            self.directories.forget(topic)
+        advert = self._adverts[topic] = _Advert(self.directories.keep(topic))
+        self._published[key] = topic
+        await self._settle(key, lambda: key in self._published)
+        await self.directories.learn(advert.directory)
+        if self._adverts.get(topic) is advert:
+            advert.check = self.host.spawn(self._check_regularly(advert))
+
+    async def withdraw(self, topic: str) -> None:
+        advert = self._adverts.pop(topic, None)
+        if advert is not None:
+            self.directories.release(topic)
+            if advert.check is not None:
+                advert.check.cancel()
+        key = key_of(topic, Role.PUBLISHER, self.cluster, self.name)
+        self._published.pop(key, None)
+        await self._settle(key, lambda: key in self._published)
+
+    def is_wanted(self, topic: str) -> bool:
+        """Whether somebody subscribes to an advertised topic, as far as is known here."""
+        advert = self._adverts.get(topic)
+        return advert is not None and advert.wanted
+
+    def publish(self, topic: str, body: bytes) -> bool:
+        """To all subscribers. False if there are none: nothing is sent."""
+        return self._publish(topic, body, None)
+
+    def publish_within(self, topic: str, body: bytes, cluster: str) -> bool:
+        """To the subscribers in a cluster and below it, the own one or another (DESIGN decision 9)."""
+        return self._publish(topic, body, cluster)
+
+    def publish_surely(
+        self, topic: str, body: bytes, timeout_s: float, on_outcome: OnOutcome, cluster: str | None = None
+    ) -> bool:
+        """As `publish`, and says when every subscriber is proven to have it, or where one may be missing."""
+        if not self.may_be_wanted(topic, cluster):
+            return False
+        if self._proofs.is_full:
+            raise RuntimeError("too many publications are under way: wait for their outcomes before making more")
+        directory = self.directories.of(topic, cluster)
+        self._proofs.prove(
+            directory,
+            directory.range,
+            self._new(body, directory),
+            timeout_s,
+            lambda gaps: on_outcome(Outcome(gaps, (), 0.0, {})),
+        )
+        return True
+
+    def ask(self, topic: str, body: bytes, timeout_s: float, on_outcome: OnOutcome) -> None:
+        """To all subscribers wherever they are, in one range delivery: questions are few."""
+        self.ranges.deliver(*segment(topic, Role.SUBSCRIBER), QUESTION + body, timeout_s, on_outcome)
+
+    def adopt(self, subscribed: Iterable[str]) -> None:
+        """Takes over the topics of a laid-out network, in which the keys of this broker stand already."""
+        self._subscribed.update({self._key(topic): topic for topic in subscribed})
+        self._effective.update(dict.fromkeys(self._subscribed))
+
+    def _publish(self, topic: str, body: bytes, scope: str | None) -> bool:
+        if not self.may_be_wanted(topic, scope):
+            return False
+        directory = self.directories.of(topic, scope)
+        self._spread_when_known(directory, directory.range, self._new(body, directory))
+        return True
+
+    def may_be_wanted(self, topic: str, cluster: str | None) -> bool:
+        """False if it is known that nobody subscribes to an advertised topic, in a cluster or anywhere."""
+        if topic not in self._adverts:
+            raise ValueError(f"the topic {topic!r} is not advertised here: advertise it before publishing")
+        known = (self._adverts[topic].directory, self.directories.of(topic, cluster))
+        return not any(directory.is_fresh(self.host.now()) and not directory.delegates for directory in known)
+
+    def _new(self, body: bytes, directory: Directory) -> Carried:
+        self._number += 1
+        within = None if directory.scope is None else directory.range
+        return Carried(self.host.address, self._number, 0, within, body)
+
+    # Standing in the overlay
+
+    def _key(self, topic: str) -> Key:
+        return key_of(topic, Role.SUBSCRIBER, self.cluster, self.name)
+
+    async def _settle(self, key: Key, is_wanted: Callable[[], bool]) -> bytes:
+        """Makes an own key stand or not, as it should be when this is through; what its left neighbour had to say."""
+        note = b""
+        while key in self._settling:
+            await self.host.sleep(SETTLE_POLL_S)
+        self._settling[key] = None
+        try:
+            while is_wanted() != (key in self.overlay.view.own):
+                if not is_wanted():
+                    await self.overlay.leave(key)
+                elif self.overlay.view.own or self.overlay.introduce() is not None:
+                    note = await self.overlay.join(key)
+                else:
+                    self.overlay.found(key)
+                if is_wanted() != (key in self.overlay.view.own):
+                    await self.host.sleep(SETTLE_POLL_S)
+        finally:
+            del self._settling[key]
+        return note
+
+    async def _take_effect(self, topic: str, key: Key, note: bytes) -> None:
+        """Returns when all whom it takes know of a subscriber that has just been inserted.
+
+        If it stands behind one of its own cluster, of which all know, nobody has to: who reaches that one reaches it.
+        """
+        await self._effect.wait_for_right(key, segment(topic, Role.SUBSCRIBER))
+        own = self.overlay.view.own.get(key)
+        if own is None:
+            return
+        if note != EFFECTIVE + self.cluster.encode():
+            publishers = segment(topic, Role.PUBLISHER)
+            tree = segment(topic, Role.SUBSCRIBER, self.cluster.split("/")[0])
+            told = [publishers] if publishers[0] <= own.left.key < key else []
+            if any(tree[0] <= beside.key < tree[1] and beside.key != key for beside in (own.left, own.right)):
+                told.append(tree)
+            if not await self._effect.tell(SUBSCRIBED + msgspec.msgpack.encode(own.me), *told):
+                return
+        if key in self._subscribed:
+            self._effective[key] = None
+
+    def _note(self, key: Key) -> bytes:
+        """Tells a node that is inserted on the right what is known here."""
+        return EFFECTIVE + self.cluster.encode() if key in self._effective else UNSURE
+
+    # Knowing the clusters
+
+    def _look_again(self, topic: str) -> None:
+        """The own subscription has changed: a publisher need not wait for its next check."""
+        if topic in self._adverts:
+            self.host.spawn(self.directories.learn(self._adverts[topic].directory))
+
+    async def _check_regularly(self, advert: _Advert) -> None:
+        while True:
+            await self.host.sleep(self.host.chance.uniform(0.8, 1.0) * self.check_s)
+            await self.directories.learn(advert.directory)
+
+    def _tell_demand(self, directory: Directory) -> None:
+        advert = self._adverts.get(directory.topic)
+        if advert is None or advert.directory is not directory or directory.learnt_at is None:
+            return
+        wanted = bool(directory.delegates)
+        if wanted != advert.wanted:
+            advert.wanted = wanted
+            self.on_demand(directory.topic, wanted)
+
+    # Spreading
+
+    def _spread_when_known(self, directory: Directory, part: KeyRange, carried: Carried) -> None:
+        if not self.directories.when_known(directory, lambda known: self._spread(known, part, carried)):
+            self.given_up += 1
+
+    def _spread(self, directory: Directory, whole: KeyRange, carried: Carried) -> None:
+        """To the own cluster by range delivery, if this broker is in it; to each other area by its delegate."""
+        key = self._key(directory.topic)
+        stands = key in self.overlay.view.own and whole[0] <= key < whole[1]
+        parts = directory.split(*whole)
+        if not parts and stands:
+            self._deliver(whole, carried)
+        elif not parts and directory.learnt_at is None:
+            self.given_up += 1
+        for delegate, part in parts:
+            if stands and delegate.area == Area(self.cluster, True):
+                self._deliver(part, carried)
+            else:
+                self._hand(directory, delegate.area, part, carried)
+
+    def _deliver(self, part: KeyRange, carried: Carried) -> None:
+        self.ranges.send(*part, msgspec.msgpack.encode(carried), Cut.SFB)
+
+    def _hand(self, directory: Directory, area: Area, part: KeyRange, carried: Carried, sure_s: float = 0.0) -> None:
+        if self._handing >= HANDING_MAX:
+            self.given_up += not sure_s
+            return
+        self._handing += 1
+        onward = msgspec.structs.replace(carried, hops=carried.hops + 1)
+        message = HandOver(directory.topic, area.path, area.alone, *part, onward, sure_s)
+        self.host.spawn(self._hand_over(directory, area, message))
+
+    async def _hand_over(self, directory: Directory, area: Area, message: HandOver) -> None:
+        """Finds somebody in the area who takes a message; nobody need if nobody is there any more."""
+        try:
+            for attempt in range(HAND_TRIES):
+                if attempt > 1:
+                    await self.host.sleep(HAND_WAIT_S * 2 ** (attempt - 2))
+                if attempt:
+                    await self.directories.look_again(directory, area)
+                delegate = directory.of(area)
+                if delegate is None:
+                    return
+                for peer in delegate.candidates(self._silent, self.host.now()):
+                    is_taken = await self._takes(peer, message)
+                    if is_taken:
+                        return
+                    if is_taken is not None:
+                        break
+                if message.sure_s and attempt:
+                    return  # whoever proves it will come back to the gap
+            self.given_up += 1
+        finally:
+            self._handing -= 1
+
+    async def _takes(self, peer: Peer, message: HandOver) -> bool | None:
+        """None if it is silent."""
+        for _ in range(HAND_REPEATS):
+            try:
+                answer = await self.host.call(peer.address, message, CALL_TIMEOUT_S)
+            except CallError:
+                continue
+            self._silent.trust(peer)
+            return isinstance(answer, Undertaken)
+        self._silent.suspect(peer, self.host.now())
+        return None
+
+    @handles(HandOver)
+    def on_hand_over(self, sender: Address, told: HandOver) -> Reply:
+        key = self._key(told.topic)
+        if key not in self.overlay.view.own or not told.low <= key < told.high:
+            return NotHere()
+        carried = told.carried
+        name = (carried.origin, carried.number, told.low, told.high, told.alone, told.sure_s > 0)
+        if name in self._taken:
+            if self._taken[name]:
+                self.host.send(sender, Proven(carried.origin, carried.number, ((told.low, told.high),)))
+            return Undertaken()
+        self._taken[name] = False
+        if len(self._taken) > TAKEN_MAX:
+            self._taken.pop(next(iter(self._taken)))
+        part = (told.low, told.high)
+        directory = None if told.alone else self.directories.of(told.topic, told.area)
+        if told.sure_s > 0:
+            self._proofs.prove(directory, part, carried, told.sure_s, lambda gaps: self._report(sender, name, gaps))
+        elif directory is None:
+            self._deliver(part, carried)
+        else:
+            self._spread_when_known(directory, part, carried)
+        return Undertaken()
+
+    def _report(self, to: Address, name: _Name, gaps: tuple[KeyRange, ...]) -> None:
+        """Tells who handed a publication over what is proven; what is not may be handed over again."""
+        origin, number, low, high, *_ = name
+        self._taken.pop(name, None)
+        if not gaps:
+            self._taken[name] = True
+        self.host.send(to, Proven(origin, number, without(((low, high),), gaps)))
+
+    # Arriving
+
+    def _on_delivery(self, delivery: Delivery) -> bytes | None:
+        if delivery.body[:1] == QUESTION:
+            topics = [self._subscribed[key] for key in delivery.keys if key in self._subscribed]
+            return self.on_question(topics[0], delivery.body[1:]) if topics else None
+        if delivery.body[:1] == SUBSCRIBED:
+            subscriber = msgspec.msgpack.decode(delivery.body[1:], type=Peer)
+            for key in delivery.keys:
+                topic = self._published.get(key, self._subscribed.get(key))
+                if topic is not None:
+                    self.directories.hear(topic, subscriber)
+            return None
+        carried = msgspec.msgpack.decode(delivery.body, type=Carried)
+        for key in delivery.keys:
+            topic = self._subscribed.get(key)
+            if topic is not None and self._seen.is_new(carried.origin, carried.number):
+                hops = carried.hops + delivery.hops
+                self.on_message(Publication(topic, carried.body, carried.origin, carried.number, hops))
+        return None

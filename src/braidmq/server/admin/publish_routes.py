@@ -1,0 +1,51 @@
+"""Transactions on the admin port: batches of publications for the `ledger`, as JSON (payloads in base64).
+
+Whoever has the admin port's token may publish to every topic: the port is for the operator's own programs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from aiohttp import web
+
+from braidmq.broker.transactions import Part, Receipt, RefusedPart
+from braidmq.server.admin.exchange import is_json, not_json, read_body, refusal
+
+if TYPE_CHECKING:
+    from braidmq.broker.broker import Broker
+
+BODY_MAX: Final = 32 * 2**20
+"""Bytes of one part."""
+
+
+class PublishRoutes:
+    """`POST /publish` takes a `Part` and answers when what came of it is durable."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._decode = msgspec.json.Decoder(Part).decode
+
+    def add_to(self, router: web.UrlDispatcher) -> None:
+        router.add_post("/publish", self._on_publish)
+
+    async def _on_publish(self, request: web.Request) -> web.Response:
+        if not is_json(request):
+            return not_json()
+        body = await read_body(request, BODY_MAX)
+        if body is None:
+            return refusal(413, f"a part has at most {BODY_MAX // 2**20} MiB: send the batch in more parts")
+        try:
+            part = self._decode(body)
+        except msgspec.MsgspecError as error:
+            return refusal(400, f"this is no part of a batch: {error}")
+        try:
+            receipt = self._broker.ledger.accept(part)
+        except RefusedPart as error:
+            return refusal(422 if error.is_lasting else 503, str(error))
+        if receipt is not Receipt.REPEATED:
+            self._broker.flush()
+        if self._broker.degraded:
+            return refusal(503, "the broker's store cannot be written at the moment")
+        return web.json_response({"receipt": receipt.value, "rows": len(part.rows)})

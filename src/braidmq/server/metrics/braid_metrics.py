@@ -1,0 +1,140 @@
+"""The braid's numbers for Prometheus.
+
+Links have their peer as a label, PEERS_MAX of them; the others together are one. Topics are no labels: there may be
+hundreds of thousands. `braidmq topics` shows the busiest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from braidmq.braid.transfer.accounting import HOPS_MAX
+from braidmq.net.counters import Counters
+
+if TYPE_CHECKING:
+    from braidmq.braid.inspect.status import Status
+    from braidmq.braid.node import BraidNode
+    from braidmq.net.host import NetHost
+
+PREFIX: Final = "braidmq_braid_"
+PEERS_MAX: Final = 64
+"""Peers that have a label of their own: the first that were linked."""
+
+OTHERS: Final = "others"
+
+
+class BraidCollector(Collector):
+    def __init__(self, place: BraidNode) -> None:
+        self._place = place
+        self._links = LinkTotals(place.host)
+
+    def collect(self) -> Iterable[Metric]:
+        status = self._place.status
+        if status is not None:
+            yield from _collect_state(status)
+            yield from _collect_history(status)
+            yield _hops(status)
+            yield from self._collect_links()
+
+    def _collect_links(self) -> Iterator[Metric]:
+        labels = ["peer", "direction", "kind"]
+        messages = CounterMetricFamily(
+            f"{PREFIX}link_messages",
+            "Messages between this broker and another: publications and upkeep.",
+            labels=labels,
+        )
+        sizes = CounterMetricFamily(f"{PREFIX}link_bytes", "Bytes between this broker and another.", labels=labels)
+        dropped = CounterMetricFamily(
+            f"{PREFIX}link_dropped", "Messages for another broker that were not sent.", labels=["peer"]
+        )
+        for peer, counts in self._links.read():
+            dropped.add_metric([peer], counts.dropped)
+            for direction in ("in", "out"):
+                for family, all_, some in (
+                    (messages, f"messages_{direction}", f"publications_{direction}"),
+                    (sizes, f"bytes_{direction}", f"publication_bytes_{direction}"),
+                ):
+                    publications = getattr(counts, some)
+                    family.add_metric([peer, direction, "publications"], publications)
+                    family.add_metric([peer, direction, "upkeep"], getattr(counts, all_) - publications)
+        yield messages
+        yield sizes
+        yield dropped
+        linked = len(self._place.host.linked)
+        yield GaugeMetricFamily(f"{PREFIX}links", "Other brokers that this one is linked to now.", value=linked)
+
+
+class LinkTotals:
+    """Counts by peer that only grow, also when a peer was forgotten and has come back."""
+
+    def __init__(self, host: NetHost) -> None:
+        self._host = host
+        self._current: dict[str, Counters] = {}
+        self._before: dict[str, Counters] = {}
+
+    def read(self) -> Iterator[tuple[str, Counters]]:
+        for peer in self._host.linked:
+            if len(self._current) < PEERS_MAX:
+                self._current.setdefault(peer, self._host.counters(peer))
+        shown = Counters()
+        for peer, counters in list(self._current.items()):
+            now = self._host.counters(peer)
+            if now is not counters:
+                self._before.setdefault(peer, Counters()).add(counters)
+                self._current[peer] = now
+            total = Counters()
+            total.add(self._before.get(peer, Counters()))
+            total.add(now)
+            shown.add(total)
+            yield peer, total
+        rest = self._host.counters()
+        rest.subtract(shown)
+        yield OTHERS, rest
+
+
+def _collect_state(status: Status) -> Iterator[Metric]:
+    braid = status.braid
+    keys = GaugeMetricFamily(f"{PREFIX}keys", "Keys that this broker stands for.", labels=["kind"])
+    for kind, count in status.keys_by_kind().items():
+        keys.add_metric([kind], count)
+    yield keys
+    for name, text, value in (
+        ("in", "1 while this broker is in the braid, else 0.", int(braid.is_in)),
+        ("routing_entries", "Nodes of other brokers in the routing table.", len(braid.overlay.view.entries)),
+        ("shapes", "Shapes of wildcard filters that are in use anywhere.", len(braid.shapes)),
+        ("filters", "Different filters of clients here.", len(braid.interest.filters)),
+        ("topics", "Topics that are published here.", len(braid.outlets)),
+        ("topics_suspended", "Of these, topics that nobody wants anywhere.", status.suspended),
+        ("history_messages", "Publications of QoS 1 and 2 that are kept for others.", len(braid.history)),
+        ("history_bytes", "What these take, as their bound counts it.", braid.history.bytes),
+    ):
+        yield GaugeMetricFamily(PREFIX + name, text, value=value)
+
+
+def _collect_history(status: Status) -> Iterator[Metric]:
+    braid = status.braid
+    for name, text, value in (
+        ("ring_repairs", "Repairs of the link from the left neighbour.", status.repairs),
+        ("history_forgotten", "Publications that went from the history before their time.", braid.history.forgotten),
+        ("publications_unproven", "QoS 1 and 2 of which no proof came in time.", braid.unproven),
+        ("publications_fetched", "Publications that were missed, and fetched.", braid.reconciler.fetched),
+        ("publications_duplicate", "Publications that came again and were dropped.", braid.inlets.duplicates),
+        ("publications_given_up", "Publications that did not come in time.", braid.inlets.given_up),
+        ("publications_dropped", "QoS 0 that had no room until its demand was known.", braid.outlets.dropped),
+    ):
+        yield CounterMetricFamily(PREFIX + name, text, value=value)
+
+
+def _hops(status: Status) -> Metric:
+    """Cumulative, as histograms are."""
+    buckets: list[tuple[str, float]] = []
+    count = 0
+    for hops, received in enumerate(status.hops.by_hops):
+        count += received
+        buckets.append(("+Inf" if hops == HOPS_MAX else str(hops), count))
+    text = "Hops of the batches of publications that have come from other brokers."
+    return HistogramMetricFamily(f"{PREFIX}hops", text, buckets=buckets, sum_value=status.hops.total)

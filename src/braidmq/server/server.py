@@ -1,0 +1,298 @@
+"""The broker in the real world: a loop, sockets, signals, and the time.
+
+This is the only place that knows both the sans-IO `Broker` and asyncio. It calls `flush` once a loop tick, fires
+timers, answers SIGHUP with a reload, and SIGTERM or SIGINT with a clean end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from braidmq.braid.node import BraidNode
+from braidmq.broker.broker import Broker
+from braidmq.broker.sqlite_store import SqliteStore
+from braidmq.broker.store import MemoryStore, Store
+from braidmq.config.problems import ConfigError
+from braidmq.config.reload import reload_plan
+from braidmq.config.settings import Config
+from braidmq.processing.processing import Processing
+from braidmq.security.authentication import build_access, build_authenticator, build_methods
+from braidmq.security.client_ids import ClientIdRules
+from braidmq.server import log_lines as logs
+from braidmq.server.admin.braid_routes import BraidRoutes
+from braidmq.server.admin.log_routes import LogRoutes
+from braidmq.server.admin.port import AdminServer
+from braidmq.server.admin.processing_routes import ProcessingRoutes
+from braidmq.server.admin.publish_routes import PublishRoutes
+from braidmq.server.listening.listeners import Listeners
+from braidmq.server.metrics.braid_metrics import BraidCollector
+from braidmq.server.metrics.exposition import Exposition
+from braidmq.server.metrics.log_metrics import LogCollector
+from braidmq.server.metrics.processing_metrics import ProcessingCollector
+from braidmq.server.metrics.sys_topics import SysTopics
+
+if TYPE_CHECKING:
+    from braidmq.server.log_recorder import LogRecorder
+
+STOP_GRACE_S = 5.0
+"""What clients get to read their DISCONNECT when the broker ends."""
+
+IN_POLL_S = 0.02
+
+_log = logging.getLogger("braidmq.server")
+
+
+class Server:
+    """One broker with its listeners, from start to stop."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self._loop = asyncio.get_running_loop()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._store: Store = (
+            SqliteStore(Path(config.data), config.store.sync) if config.store.enabled else MemoryStore()
+        )
+        self._recorder: LogRecorder | None = None
+        try:
+            self._recorder = _recorder_of(config)
+            self.broker = Broker(
+                clock=time.monotonic,
+                wall=time.time,
+                limits=config.limits,
+                store=self._store,
+                recorder=self._recorder,
+                authenticator=build_authenticator(config),
+                methods=build_methods(config),
+                access=build_access(config),
+                client_ids=ClientIdRules(config.access),
+                spawn=self._spawn,
+                wants_flush=self._flush_soon,
+            )
+            self.listeners = Listeners(config, self.broker)
+        except BaseException:
+            self._close_files()
+            raise
+        self.broker.timers.earlier = self._set_alarm
+        self._sys = SysTopics(self.broker)
+        self._sys.set_interval(config.sys_interval_s)
+        self._place = None if config.braid is None else BraidNode(self.broker, config.braid)
+        self._processing = _processing_of(config, self.broker)
+        self._admin: AdminServer | None = None
+        if config.admin is not None:
+            numbers = () if self._place is None else (BraidCollector(self._place),)
+            exposition = Exposition(
+                self.broker.metrics,
+                self.listeners,
+                LogCollector(lambda: self._recorder),
+                ProcessingCollector(self._processing),
+                *numbers,
+            )
+            checks = {"listeners": self.listeners.trouble, "store": self._store_trouble}
+            if self._place is not None:
+                checks["braid"] = self._place.trouble
+            routes = (
+                BraidRoutes(self._place),
+                PublishRoutes(self.broker),
+                LogRoutes(lambda: self._recorder),
+                ProcessingRoutes(self._processing),
+            )
+            self._admin = AdminServer(config.admin, exposition, checks, routes)
+
+    async def start(self) -> None:
+        try:
+            await self._processing.start(self.config.processor, self._recorder)
+            await self.listeners.start()
+            if self._admin is not None:
+                await self._admin.start()
+            if self._place is not None:
+                await self._place.start()
+        except BaseException:
+            await self._processing.stop()
+            await self.listeners.stop(0)
+            self._close_files()
+            raise
+        self._set_alarm()
+
+    async def stop(self, is_polite: bool = True) -> bool:
+        """Accepts nobody any more, tells all clients and, if `is_polite`, the braid; commits, and closes the store.
+
+        Whether the braid let it go in time.
+        """
+        self.listeners.stop_accepting()
+        self.broker.shut_down()
+        await self.listeners.stop(STOP_GRACE_S)
+        await self._processing.stop()
+        if self._place is not None:
+            is_polite = await self._place.stop(is_polite)
+        if self._admin is not None:
+            await self._admin.stop()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self.broker.flush()
+        self._close_files()
+        return is_polite
+
+    def _close_files(self) -> None:
+        if self._recorder is not None:
+            self._recorder.close()
+        self._store.close()
+
+    @property
+    def addresses(self) -> list[str]:
+        braid = [f"braid://{self._place.host.address}"] if self._place else []
+        return self.listeners.addresses + (self._admin.addresses if self._admin else []) + braid
+
+    @property
+    def braid_address(self) -> str | None:
+        """Where other brokers reach this one."""
+        return None if self._place is None else self._place.host.address
+
+    @property
+    def admin_url(self) -> str | None:
+        return self._admin.addresses[0] if self._admin else None
+
+    async def wait_until_in(self, timeout_s: float) -> bool:
+        """Whether this broker is in its braid, at the latest after so long."""
+        ends_at = self._loop.time() + timeout_s
+        while self.broker.braid is None or not self.broker.braid.is_in:
+            if self._loop.time() > ends_at:
+                return False
+            await asyncio.sleep(IN_POLL_S)
+        return True
+
+    def reload(self, new: Config) -> None:
+        """Applies what can be applied while running, and says what cannot."""
+        plan = reload_plan(self.config, new)
+        effective = plan.effective
+        authenticator, methods, access = (
+            build_authenticator(effective),
+            build_methods(effective),
+            build_access(effective),
+        )
+        self.listeners.reload(effective)
+        logs.configure(effective.log)
+        self.broker.reconfigure(effective.limits, authenticator, methods, access, ClientIdRules(effective.access))
+        self._reload_log(effective)
+        self._sys.set_interval(effective.sys_interval_s)
+        self._processing.reconfigure(effective.processor, effective.processing, self._recorder)
+        self.config = effective
+        for change in plan.applied:
+            _log.info("reloaded %s", change)
+        for change in plan.restart:
+            _log.warning("needs a restart: %s", change)
+        _log.info("reloaded: certificates, keys and password file, and %d changed keys", len(plan.applied))
+
+    def _reload_log(self, config: Config) -> None:
+        if self._recorder is None:
+            self._recorder = _recorder_of(config)
+        else:
+            self._recorder.reconfigure(config.log)
+        if self._recorder is not None:
+            self.broker.set_recorder(self._recorder)
+
+    def _store_trouble(self) -> str | None:
+        return "the store cannot be written" if self.broker.degraded else None
+
+    # What the broker asks of the loop
+
+    def _flush_soon(self) -> None:
+        self._loop.call_soon(self.broker.flush)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _set_alarm(self) -> None:
+        """Sleeps until the next deadline, not longer."""
+        next_at = self.broker.timers.next_at
+        if next_at is None:
+            return
+        if self._alarm is not None:
+            if self._alarm_at <= next_at:
+                return
+            self._alarm.cancel()
+        self._alarm_at = next_at
+        self._alarm = self._loop.call_later(max(0.0, next_at - self.broker.now()), self._on_alarm)
+
+    def _on_alarm(self) -> None:
+        self._alarm = None
+        try:
+            self.broker.run_timers()
+        finally:
+            self._set_alarm()
+
+
+def _recorder_of(config: Config) -> LogRecorder | None:
+    """Who keeps the topics that the configuration names; without any, nothing of the log is even imported."""
+    if not config.log.topics:
+        return None
+    from braidmq.server.log_recorder import open_recorder
+
+    return open_recorder(config)
+
+
+def _processing_of(config: Config, broker: Broker) -> Processing:
+    """What processors leave stands beside the store, if there is one."""
+    origin = (config.braid.name if config.braid is not None else None) or config.name
+    folder = Path(config.data) / "processing" if config.store.enabled else None
+    return Processing(broker, origin, folder, config.store.sync == "full", config.processing)
+
+
+async def serve(
+    config: Config, announce: Callable[[list[str]], None], read_config: Callable[[], Config] | None = None
+) -> int:
+    """Runs a broker until SIGTERM or SIGINT. `announce` is called with its addresses once clients can connect."""
+    logs.configure(config.log)
+    server = Server(config)
+    await server.start()
+    rarely_collect_garbage()
+    stop = on_end_signals()
+    if read_config is not None:
+        on_reload_signal(lambda: server.reload(read_config()))
+    announce(server.addresses)
+    await stop.wait()
+    _log.info("stopping")
+    await server.stop()
+    return 0
+
+
+def rarely_collect_garbage() -> None:
+    """Long-lived objects are many and garbage cycles few: looks for them seldom, and not among what is here already."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
+def on_end_signals() -> asyncio.Event:
+    """Set by SIGTERM and SIGINT."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+def on_reload_signal(reload: Callable[[], None]) -> None:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, reload)
+
+
+def _reload(reload: Callable[[], None]) -> None:
+    """What is wrong with a new configuration is said, and the old one stays."""
+    try:
+        reload()
+    except ConfigError as error:
+        for problem in error.problems:
+            _log.error("not reloaded: %s", problem)
+    except OSError as error:
+        _log.error("not reloaded: %s", error)

@@ -1,0 +1,143 @@
+"""A rough time for a network: messages are lost, doubled and late, the network is parted, and brokers crash, return,
+come and go, and so do subscribers. Then all is calm again, and the network has to be as if nothing had been.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from random import Random
+
+from braidmq.host import Address
+from braidmq.sim.meter import Tally
+from braidmq.sim.network import Faults, FaultsError, Network
+from braidmq.sim.stage import Roles, Stage
+
+CHURN_FORM = "churn=EVENTS_A_SECOND"
+CHURN_MAX = 100.0
+
+ROUGH_MIN_S = 100.0
+AFTER_PARTITION_S = 30.0
+"""How long churn goes on once a partition has healed."""
+
+PUBLISH_EVERY_S = 0.5
+LIVING_MIN = 8
+"""If all were lost who are in, nobody could ever come back in: so few are spared."""
+
+
+def parse(text: str) -> tuple[Faults, float]:
+    """Faults as `Faults.parse` reads them, and `churn=1`: how many brokers or subscribers come or go a second."""
+    churn = 0.0
+    words = []
+    for word in text.split(","):
+        name, _, value = word.strip().partition("=")
+        if name != "churn":
+            words.append(word)
+            continue
+        try:
+            churn = float(value)
+        except ValueError:
+            raise FaultsError(f"faults: {word.strip()!r}: {value!r} is no number; write {CHURN_FORM}") from None
+        if not 0 <= churn <= CHURN_MAX:
+            raise FaultsError(f"faults: {word.strip()!r}: from 0 to {CHURN_MAX:g} events a second")
+    try:
+        return Faults.parse(",".join(words)), churn
+    except FaultsError as error:
+        raise FaultsError(f"{error}, {CHURN_FORM}" if "there are" in str(error) else str(error)) from None
+
+
+def length_s(faults: Faults) -> float:
+    """How long the rough time lasts."""
+    return max([ROUGH_MIN_S, *(until_s + AFTER_PARTITION_S for _, until_s in faults.partitions)])
+
+
+class FaultSchedule(Network):
+    """A network that is rough for a while, and calm before and after; partitions count from its turning rough."""
+
+    def __init__(self, calm: Network, faults: Faults, churn: float) -> None:
+        self.faults = faults
+        self.churn = churn
+        """How many brokers or subscribers come or go a second; that is for others to do."""
+        self._calm = calm
+        self._rough = faults.over(calm)
+        self._from_s = self._until_s = 0.0
+
+    def turn_rough(self, now: float) -> float:
+        """Until when it is rough from now on."""
+        self._from_s, self._until_s = now, now + length_s(self.faults)
+        return self._until_s
+
+    def delays(self, chance: Random, source: Address, to: Address, now: float) -> tuple[float, ...]:
+        if self._from_s <= now < self._until_s:
+            return self._rough.delays(chance, source, to, now - self._from_s)
+        return self._calm.delays(chance, source, to, now)
+
+
+class Churn:
+    """Brokers and subscribers that come and go, one at a time."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._chance = stage.sim.chance
+        self._crashed: dict[int, Roles] = {}
+        self._topics = list(stage.members)
+        self._next = max(stage.methods, default=-1) + 1
+
+    def happen(self) -> None:
+        """One of these, by chance."""
+        what = self._chance.randrange(6)
+        living = list(self._stage.methods)
+        if what == 0 or len(living) < LIVING_MIN:
+            self._come()
+        elif what == 1 and self._crashed:
+            broker = self._chance.choice(list(self._crashed))
+            self._stage.start(broker, self._crashed.pop(broker))
+        elif what == 2:
+            self._stage.leave(self._chance.choice(living))
+        elif what == 3:
+            self._subscribe(self._chance.choice(living))
+        elif what == 4:
+            self._unsubscribe(self._chance.choice(living))
+        else:
+            broker = self._chance.choice(living)
+            self._crashed[broker] = self._stage.roles[broker]
+            self._stage.crash(broker)
+
+    def _come(self) -> None:
+        """A new broker, that publishes one topic and subscribes to another."""
+        published, subscribed = self._chance.choice(self._topics), self._chance.choice(self._topics)
+        self._stage.start(self._next, Roles({subscribed: False}, {published: False}))
+        self._next += 1
+
+    def _subscribe(self, broker: int) -> None:
+        topic = self._chance.choice(self._topics)
+        if topic not in self._stage.roles[broker].subscribed:
+            self._stage.subscribe(broker, topic)
+
+    def _unsubscribe(self, broker: int) -> None:
+        topics = list(self._stage.roles[broker].subscribed)
+        if topics:
+            self._stage.unsubscribe(broker, self._chance.choice(topics))
+
+
+def publish_something(stage: Stage, tally: Tally) -> None:
+    """A publication of anybody, rough or not."""
+    chance = stage.sim.chance
+    for _ in range(LIVING_MIN):
+        broker = chance.choice(list(stage.methods))
+        topics = list(stage.roles[broker].advertised)
+        if topics:
+            stage.publish(broker, chance.choice(topics), tally)
+            return
+
+
+def endure(stage: Stage, weather: FaultSchedule, churn: float, tally: Tally) -> None:
+    """Lets the rough time pass, and the calm after it."""
+    sim = stage.sim
+    from_s, until_s = sim.now, weather.turn_rough(sim.now)
+    happening = Churn(stage)
+    for number in range(int((until_s - from_s) * churn)):
+        sim.at(from_s + number / churn, happening.happen)
+    for number in range(int((until_s - from_s) / PUBLISH_EVERY_S)):
+        sim.at(from_s + number * PUBLISH_EVERY_S, partial(publish_something, stage, tally))
+    sim.run(until_s + stage.kind.calm_s)
+    stage.meter.close(tally, None, relay_free=False)

@@ -1,0 +1,289 @@
+"""The cut-through: publications that come one at a time take a short way between brokers; only the clock can tell.
+
+Real brokers over loopback, all in the test's own loop, with clients on real sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from braidmq.braid.transfer.batch import Batch, pack
+from braidmq.braid.transfer.cut_through import CutThrough, first_bytes, head_of, mould_of
+from braidmq.config.settings import BraidConfig, Config, Listener
+from braidmq.host import Message
+from braidmq.mqtt.packets import V3, V5
+from braidmq.net.frames import Codec, Tell
+from braidmq.overlay.ranges.messages import Deliver, Plan
+from braidmq.server.server import Server
+from tests.patience import PATIENCE_S
+
+WAIT_S = PATIENCE_S
+TOPIC = b"lane/1"
+MANY = 200
+
+
+def plain(payload: bytes, topic: bytes = TOPIC) -> bytes:
+    """A PUBLISH of QoS 0, as MQTT 3.1.1 writes it."""
+    return bytes([0x30, 2 + len(topic) + len(payload), 0, len(topic)]) + topic + payload
+
+
+class Client:
+    """A connection of MQTT 3.1.1."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def connect(cls, server: Server, name: bytes) -> Client:
+        port = int(server.addresses[0].rpartition(":")[2])
+        client = cls(*await asyncio.open_connection("127.0.0.1", port))
+        client.writer.write(b"\x10" + bytes([12 + len(name)]) + b"\0\4MQTT\4\2\0\0" + bytes([0, len(name)]) + name)
+        assert await client.read() == (0x20, b"\0\0")
+        return client
+
+    async def read(self) -> tuple[int, bytes]:
+        async with asyncio.timeout(WAIT_S):
+            header, length = await self.reader.readexactly(2)
+            return header, await self.reader.readexactly(length)
+
+    async def subscribe(self, topic: bytes = TOPIC, qos: int = 0) -> None:
+        self.writer.write(bytes([0x82, 5 + len(topic), 0, 1, 0, len(topic)]) + topic + bytes([qos]))
+        assert await self.read() == (0x90, bytes([0, 1, qos]))
+
+    async def payload(self) -> bytes:
+        """Of the next publication."""
+        header, body = await self.read()
+        assert header >> 4 == 3
+        behind = 2 + body[1] + (2 if header & 6 else 0)
+        return body[behind:]
+
+
+class Site:
+    """A broker, and what went through it on which way."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        braid = server.broker.braid
+        assert braid is not None
+        self.braid = braid
+
+    @property
+    def lanes(self) -> CutThrough:
+        assert self.braid.lanes is not None
+        return self.braid.lanes
+
+    @property
+    def long_ways(self) -> int:
+        """Batches that came in on the long way."""
+        return self.braid.arrivals
+
+
+StartSite = Callable[[], Awaitable[Site]]
+
+
+@pytest.fixture(params=["open", "sealed"])
+async def start(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StartSite]:
+    """Starts a broker that joins those that are there."""
+    servers: list[Server] = []
+    key = "correct horse battery" if request.param == "sealed" else None
+
+    async def start_one() -> Site:
+        join = tuple([str(server.braid_address) for server in servers])
+        number = len(servers)
+        config = Config(
+            data=str(tmp_path / f"site{number}"),
+            listeners=(Listener(name="mqtt", port=0),),
+            braid=BraidConfig(listen="127.0.0.1:0", join=join, name=f"site{number}", key=key),
+        )
+        server = Server(config)
+        await server.start()
+        servers.append(server)
+        assert await server.wait_until_in(WAIT_S)
+        return Site(server)
+
+    yield start_one
+    for server in reversed(servers):
+        await server.stop()
+
+
+async def one_by_one(publisher: Client, receivers: list[Client], count: int, begin: int = 0) -> None:
+    """Publishes with one in flight; each comes once and in its order to all."""
+    for number in range(begin, begin + count):
+        payload = b"%06d" % number
+        publisher.writer.write(plain(payload))
+        for receiver in receivers:
+            assert await receiver.payload() == payload
+
+
+async def is_silent(client: Client) -> bool:
+    """Whether nothing more comes."""
+    try:
+        async with asyncio.timeout(0.3):
+            await client.reader.readexactly(1)
+    except TimeoutError:
+        return True
+    return False
+
+
+async def test_a_stream_takes_the_short_way_and_is_counted_as_on_the_long_one(start: StartSite) -> None:
+    a, b = await start(), await start()
+    subscriber, publisher = await Client.connect(b.server, b"s"), await Client.connect(a.server, b"p")
+    await subscriber.subscribe()
+    await one_by_one(publisher, [subscriber], 2)
+    before = b.long_ways
+    counted = [
+        (b.server.broker.metrics, "messages_received", b.server.broker.metrics.messages_received),
+        (b.server.broker.metrics, "messages_sent", b.server.broker.metrics.messages_sent),
+        (a.server.broker.metrics, "messages_received", a.server.broker.metrics.messages_received),
+    ]
+    hops, out, into = b.lanes.hops.total, a.lanes.host.counters(), b.lanes.host.counters()
+    await one_by_one(publisher, [subscriber], MANY, 2)
+    assert b.long_ways - before < MANY / 2
+    assert [getattr(metrics, name) - value for metrics, name, value in counted] == [MANY] * 3
+    assert b.lanes.hops.total - hops == MANY
+    sent, heard = a.lanes.host.counters(), b.lanes.host.counters()
+    assert sent.publications_out - out.publications_out == MANY
+    assert heard.publications_in - into.publications_in == MANY
+    assert (
+        sent.publication_bytes_out - out.publication_bytes_out == heard.publication_bytes_in - into.publication_bytes_in
+    )
+    assert await is_silent(subscriber)
+
+
+async def test_numbers_grow_over_the_sizes_in_which_they_are_written(start: StartSite) -> None:
+    a, b = await start(), await start()
+    subscriber, publisher = await Client.connect(b.server, b"s"), await Client.connect(a.server, b"p")
+    await subscriber.subscribe()
+    await one_by_one(publisher, [subscriber], 300)
+    outlet = a.braid.outlets.get(TOPIC.decode())
+    assert outlet is not None
+    assert outlet.number == 300
+
+
+async def test_a_subscriber_that_comes_meanwhile_misses_nothing(start: StartSite) -> None:
+    a, b, c = await start(), await start(), await start()
+    first, publisher = await Client.connect(b.server, b"s"), await Client.connect(a.server, b"p")
+    await first.subscribe()
+    await one_by_one(publisher, [first], MANY)
+    second, here = await Client.connect(c.server, b"t"), await Client.connect(a.server, b"u")
+    await second.subscribe()
+    await one_by_one(publisher, [first, second], MANY, MANY)
+    await here.subscribe()
+    await one_by_one(publisher, [first, second, here], MANY, 2 * MANY)
+    for client in (first, second, here):
+        assert await is_silent(client)
+
+
+async def test_overlapping_filters_make_one_copy(start: StartSite) -> None:
+    a, b = await start(), await start()
+    subscriber, other = await Client.connect(b.server, b"s"), await Client.connect(b.server, b"t")
+    publisher = await Client.connect(a.server, b"p")
+    await subscriber.subscribe()
+    await subscriber.subscribe(b"lane/+")
+    await other.subscribe(b"#")
+    await one_by_one(publisher, [subscriber, other], MANY)
+    assert await is_silent(subscriber)
+    assert await is_silent(other)
+
+
+async def test_what_only_clients_here_want_is_told_to_nobody(start: StartSite) -> None:
+    a, b = await start(), await start()
+    subscriber, publisher = await Client.connect(a.server, b"s"), await Client.connect(a.server, b"p")
+    await subscriber.subscribe()
+    await one_by_one(publisher, [subscriber], MANY)
+    assert a.long_ways < MANY / 2
+    assert a.lanes.host.counters().publications_out == 0
+    assert b.lanes.host.counters().publications_in == 0
+
+
+async def test_who_unsubscribes_gets_nothing_more(start: StartSite) -> None:
+    a, b = await start(), await start()
+    subscriber, stays = await Client.connect(b.server, b"s"), await Client.connect(b.server, b"t")
+    publisher = await Client.connect(a.server, b"p")
+    await subscriber.subscribe()
+    await stays.subscribe()
+    await one_by_one(publisher, [subscriber, stays], MANY)
+    subscriber.writer.write(bytes([0xA2, 4 + len(TOPIC), 0, 2, 0, len(TOPIC)]) + TOPIC)
+    assert await subscriber.read() == (0xB0, b"\0\2")
+    await one_by_one(publisher, [stays], MANY, MANY)
+    assert await is_silent(subscriber)
+
+
+async def test_other_publications_keep_their_place_among_those_of_a_lane(start: StartSite) -> None:
+    a, b = await start(), await start()
+    subscriber, publisher = await Client.connect(b.server, b"s"), await Client.connect(a.server, b"p")
+    await subscriber.subscribe(qos=1)
+    await one_by_one(publisher, [subscriber], 20)
+    expected = []
+    for number in range(20, 20 + MANY):
+        payload = b"%06d" % number
+        expected.append(payload)
+        if number % 7 == 0:  # QoS 1, and a larger one, and then three in one write
+            packet = bytes([0x32, 4 + len(TOPIC) + len(payload), 0, len(TOPIC)]) + TOPIC
+            publisher.writer.write(packet + (number % 60_000 + 1).to_bytes(2) + payload)
+        elif number % 7 == 1:
+            expected[-1] = payload + b" and more"
+            publisher.writer.write(plain(payload + b" and more"))
+        elif number % 7 == 2:
+            expected += [payload, payload]
+            publisher.writer.write(3 * plain(payload))
+        else:
+            publisher.writer.write(plain(payload))
+        await asyncio.sleep(0)
+    assert [await subscriber.payload() for _ in expected] == expected
+    assert await is_silent(subscriber)
+
+
+async def test_a_link_that_is_cut_costs_at_most_what_was_on_its_way(start: StartSite) -> None:
+    a, b = await start(), await start()
+    subscriber, publisher = await Client.connect(b.server, b"s"), await Client.connect(a.server, b"p")
+    await subscriber.subscribe()
+    await one_by_one(publisher, [subscriber], 50)
+    peer = a.lanes.host.peer(b.lanes.host.address)
+    assert peer is not None
+    assert peer.link is not None
+    peer.link.abort("cut by the test")
+    await one_by_one(publisher, [subscriber], 50, 50)
+    assert await is_silent(subscriber)
+
+
+# The frames themselves
+
+
+@pytest.mark.parametrize("first", [1, 127, 128, 255, 256, 65_535, 65_536, 2**32 - 1])
+@pytest.mark.parametrize("version", [V3, V5])
+def test_a_filled_frame_is_the_one_that_would_have_been_encoded(first: int, version: int) -> None:
+    codec = Codec((Deliver,), 10)
+    topic = "a/topic"
+    begin = b"\x30" + bytes([2 + len(topic) + (version == V5) + 5, 0, len(topic)]) + topic.encode()
+    begin += b"\0" if version == V5 else b""
+    batch = Batch("site#1", 77, topic, first, 1, version, begin + b"first", ())
+    message = Deliver("h:1", 5, 0, ((b"low", b"high"),), 1, b"m" + pack(batch), Plan(), (b"key",))
+    told: Tell[Message] = Tell(1, message)
+    assert head_of(batch.run, topic, version) == begin
+    for head in (b"", begin):
+        mould = mould_of(codec.frame, told, batch, head)
+        assert mould is not None
+        run = begin + b"other"
+        number = 2**61 + 3
+        filled = mould.fill((number.to_bytes(8), first.to_bytes(8)[-first_bytes(first) :], run[len(head) :]))
+        like = msgspec.structs.replace(batch, run=run)
+        body = msgspec.structs.replace(message, number=number, body=b"m" + pack(like))
+        assert filled == codec.frame(Tell(1, body))
+        assert mould.fits(filled)
+
+
+def test_what_is_no_range_delivery_of_the_batch_has_no_mould() -> None:
+    codec = Codec((Deliver,), 10)
+    batch = Batch("site#1", 77, "t", 1, 1, V3, b"\x30\x04\0\1tx", ())
+    message = Deliver("h:1", 5, 0, ((b"low", b"high"),), 1, b"something else", Plan())
+    assert mould_of(codec.frame, Tell(1, message), batch, b"") is None
+    large = msgspec.structs.replace(batch, first=2**32)
+    message = msgspec.structs.replace(message, body=pack(large))
+    assert mould_of(codec.frame, Tell(1, message), large, b"") is None
