@@ -122,9 +122,7 @@ class BraidNode:
         life = int((time.time() - LIFE_EPOCH_S) * LIVES_A_SECOND)
         introducers = Introducers(self.host, config.join)
         overlay_, method = build(config, self.host, name, life, introducers)
-        self.braid = self._broker.braid = Braid(
-            self._broker, overlay_, method, name, life, introducers, config.cluster, self._own
-        )
+        self.braid = Braid(self._broker, overlay_, method, name, life, introducers, config.cluster, self._own)
         membership = self.braid.membership
         membership.refusals = lambda: self.host.refusals
         self.host.watch(membership.on_linked, membership.on_parted)
