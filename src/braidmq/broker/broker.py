@@ -403,8 +403,8 @@ class Broker(Tick):
         elsewhere = self.federation.send(message, is_new)
         if elsewhere > reached:
             reached = elsewhere
-        if route.tap is not None and is_for_here:
-            route.tap.take(message, route.logged)
+        if route.feed is not None and is_for_here:
+            route.feed.on_publication(message, route.logged)
             reached = Reached.SOMEBODY
         return reached
 
@@ -414,8 +414,8 @@ class Broker(Tick):
         route = self.router.route(message.topic)
         targets = route.targets if choose is None else choose(route.targets)
         self.deliver(message, targets, route.groups)
-        if route.tap is not None:
-            route.tap.take_foreign(message)
+        if route.feed is not None:
+            route.feed.on_foreign(message)
         self.ring()
 
     def inject_run(self, topic: str, run: bytes, version: int) -> None:

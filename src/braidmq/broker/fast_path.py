@@ -85,7 +85,7 @@ def forward_run(connection: Connection, data: bytes, at: int, body: int, after: 
         return 0
 
     same, other = (route.plain5, route.plain3) if is_v5 else (route.plain3, route.plain5)
-    places = [at] if other or route.special or route.groups or route.tap is not None else None
+    places = [at] if other or route.special or route.groups or route.feed is not None else None
     stop, count = after, 1
     if not route.mixed:
         stop, count = _end_of_run(connection, data, at, body, after, payload_at, places)
@@ -110,8 +110,8 @@ def forward_run(connection: Connection, data: bytes, at: int, body: int, after: 
         for payload in payloads:
             message = Message(route.topic, name, payload, 0, False, session.client_id)
             broker.deliver(message, route.special, route.groups)
-    if route.tap is not None:
-        route.tap.take_run(payloads, session.client_id, route.logged)
+    if route.feed is not None:
+        route.feed.on_run(payloads, session.client_id, route.logged)
     return stop
 
 
@@ -184,7 +184,7 @@ def deliver_run(broker: Broker, route: Route, run: bytes, version: int) -> None:
     same, other = (route.plain5, route.plain3) if is_v5 else (route.plain3, route.plain5)
     if same:
         _append(None, broker, same, run, count)
-    if not (other or route.special or route.groups or route.tap is not None):
+    if not (other or route.special or route.groups or route.feed is not None):
         return
     name = string(route.topic)
     payloads = _payloads(run, places, len(run), len(name) + is_v5)
@@ -194,8 +194,8 @@ def deliver_run(broker: Broker, route: Route, run: bytes, version: int) -> None:
         broker.publisher = None
         for payload in payloads:
             broker.deliver(Message(route.topic, name, payload, 0), route.special, route.groups)
-    if route.tap is not None:
-        route.tap.take_foreign_run(payloads)
+    if route.feed is not None:
+        route.feed.on_foreign_run(payloads)
 
 
 def _append(connection: Connection | None, broker: Broker, receivers: list[Connection], run: bytes, count: int) -> None:
@@ -244,7 +244,7 @@ def forward_and_acknowledge(connection: Connection, data: bytes, body: int, afte
     name = data[body:name_end]
     route = broker.router.routes.get(name)
     packet_id = data[name_end : name_end + 2]
-    if route is None or not route.offered or route.outbound is not None or route.tap is not None:
+    if route is None or not route.offered or route.outbound is not None or route.feed is not None:
         return False
     if packet_id == b"\0\0" or broker.expires_all:
         return False

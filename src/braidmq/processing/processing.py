@@ -86,7 +86,7 @@ class Processing:
         """The filter of each processor that gets messages, and whether the broker subscribes to it."""
         self._sweeper: asyncio.Task[None] | None = None
         self._stopping: set[asyncio.Task[None]] = set()
-        broker.router.tap_for = self._tap_for
+        broker.router.feed_for = self._feed_for
 
     # From start to stop
 
@@ -211,7 +211,7 @@ class Processing:
 
     # Routes
 
-    def _tap_for(self, topic: str) -> ProcessorFeed | None:
+    def _feed_for(self, topic: str) -> ProcessorFeed | None:
         if not len(self._tree):
             return None
         stations = [station for found in self._tree.match(topic) for station in found]

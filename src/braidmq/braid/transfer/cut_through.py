@@ -346,7 +346,7 @@ class CutThrough:
         inlet = self.braid.inlets.at_rest(batch)
         route = self.braid.broker.router.route(batch.topic)
         same, other = (route.plain5, route.plain3) if batch.version == V5 else (route.plain3, route.plain5)
-        if inlet is None or not same or other or route.special or route.groups or route.tap is not None:
+        if inlet is None or not same or other or route.special or route.groups or route.feed is not None:
             return None
         head = head_of(batch.run, batch.topic, batch.version)
         mould = mould_of(self._content_of, told, batch, head)
