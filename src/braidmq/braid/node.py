@@ -127,7 +127,7 @@ class BraidNode:
         membership.refusals = lambda: self.host.refusals
         self.host.watch(membership.on_linked, membership.on_parted)
         self.braid.cork, self.braid.uncork = self.host.cork, self.host.uncork
-        self.host.on_read = self._broker.begin_read
+        self.host.on_read = self._broker.tick.begin_read
         self.status = Status(self.braid, config.cluster, config.method)
         if CutThrough.can_serve(self.braid):
             self.braid.lanes = CutThrough(self.braid, self.host, self.status.hops)

@@ -1,35 +1,39 @@
 """The broker itself, without a socket or a clock: sessions, subscriptions, retained messages, wills.
 
-The world outside gives the time, calls `flush` when `wants_flush` was rung (see `tick`), and `run_timers` when
-`timers.next_at` has come.
+The world outside gives the time, calls `flush` when `wants_flush` was called (see `tick`), and `run_timers` when
+`timers.next_at` has come. Clients come in by `receiving.accept`.
 """
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from braidmq.broker.connection import Connection
-from braidmq.broker.fast_path import deliver_run
-from braidmq.broker.federation import Federation
-from braidmq.broker.flow import Link
+from braidmq.broker.client import Client
+from braidmq.broker.federation import Alone, Federation
+from braidmq.broker.flow import Flow
 from braidmq.broker.limits import Limits
 from braidmq.broker.local_topics import is_local
-from braidmq.broker.message import Delivery, Message, Reached
+from braidmq.broker.message import Delivery, Message, Reached, message_of
+from braidmq.broker.notices import Notices
 from braidmq.broker.reading import may_read
 from braidmq.broker.recorder import Recorder
 from braidmq.broker.retained import Retained, tombstone
 from braidmq.broker.router import Router, Target, filter_cost
+from braidmq.broker.runs import append_run, payloads_of, translated
 from braidmq.broker.session import Session
-from braidmq.broker.shares import ShareGroup, Subscribed
+from braidmq.broker.shares import ShareGroup
 from braidmq.broker.store import MemoryStore, Snapshot, Store
+from braidmq.broker.subscription import Subscribed
 from braidmq.broker.tick import Tick
 from braidmq.broker.transactions import Transactions
 from braidmq.broker.wills import Wills
-from braidmq.mqtt.packets import Will
+from braidmq.mqtt.packets import V5, Will
 from braidmq.mqtt.reasons import Reason
+from braidmq.mqtt.wire import packet_places, string
 from braidmq.security.identity import (
     Access,
     Authenticator,
@@ -38,7 +42,6 @@ from braidmq.security.identity import (
     Identity,
     Method,
     OpenAccess,
-    Origin,
 )
 
 RETAINED_SWEEP_S = 60.0
@@ -53,7 +56,7 @@ def _no_spawn(coroutine: Coroutine[Any, Any, None]) -> None:
     raise RuntimeError("this broker was given no way to wait for an authenticator")
 
 
-class Broker(Tick):
+class Broker:
     def __init__(
         self,
         *,
@@ -69,7 +72,18 @@ class Broker(Tick):
         spawn: Callable[[Coroutine[Any, Any, None]], None] = _no_spawn,
         wants_flush: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(clock, wall, store or MemoryStore(), wants_flush)
+        self.federation: Federation = Alone()
+        """The way to other brokers."""
+        self.store = store or MemoryStore()
+        self.tick = Tick(clock, wall, self.store, self.federation, wants_flush, self._on_recovered)
+        self.now = self.tick.now
+        self.metrics = self.tick.metrics
+        self.timers = self.tick.timers
+        self.recorder: Recorder = self.tick.recorder
+        """Keeps publications for those who read them later."""
+        self.log = logging.getLogger("braidmq.broker")
+        self.notices = Notices(self.log, self.now, self.timers.at)
+        """Log lines that clients bring about."""
         self.limits = limits or Limits()
         self.authenticator = authenticator
         self.methods: Mapping[str, Method] = methods or {}
@@ -78,10 +92,11 @@ class Broker(Tick):
         self.spawn = spawn
         self.router = Router(self.limits.route_cache_max)
         self.retained = Retained(self.limits)
-        self.wills = Wills(self)
+        self.wills = Wills(self.tick, self._publish_will)
         self.on_delivery: Callable[[Message, Iterable[Target]], None] | None = None
-        """Called with what is about to be given to sessions, while somebody needs to know."""
+        """Called with what is about to be given to sessions, while that needs to be known."""
         self.sessions: dict[str, Session] = {}
+        self.connections: dict[Client, None] = {}
         if recorder is not None:
             self.set_recorder(recorder)
         self.expires_all = self.limits.message_expiry_max_s > 0
@@ -92,24 +107,42 @@ class Broker(Tick):
         """What an earlier process left for the braid."""
         self._restore(snapshot)
         self._judge_sessions()
-        self.ledger = Transactions(self)
-        self.ledger.restore(snapshot.writers, snapshot.parts)
+        self.transactions = Transactions(self)
+        self.transactions.restore(snapshot.writers, snapshot.parts)
         if self.store.dirty or self.recorder.dirty:
-            self.commit()
+            self.tick.commit()
         self.timers.at(self.now() + RETAINED_SWEEP_S, self._sweep_retained)
+
+    # The tick
+
+    @property
+    def degraded(self) -> bool:
+        """True while store or log cannot be written."""
+        return self.tick.degraded
+
+    def flush(self) -> None:
+        """The end of a tick."""
+        self.tick.flush()
+
+    def request_flush(self) -> None:
+        """Asks for a flush at the end of this tick."""
+        self.tick.request_flush()
+
+    def _on_recovered(self) -> None:
+        """The store can be written again: what waited for that leaves."""
+        for session in self.sessions.values():
+            if session.connection is not None and session.backlog is not None:
+                self.tick.pump_later(session)
 
     # Connections
 
-    def connect(self, link: Link, origin: Origin) -> Connection:
-        """A socket was accepted."""
-        connection = Connection(self, link, origin)
-        self.connections[connection] = None
+    def on_accepted(self, client: Client) -> None:
+        self.connections[client] = None
         self.metrics.connections += 1
-        return connection
 
-    def disconnected(self, connection: Connection) -> None:
-        if connection in self.connections:
-            del self.connections[connection]
+    def on_closed(self, client: Client) -> None:
+        if client in self.connections:
+            del self.connections[client]
             self.metrics.connections -= 1
 
     def order_changed(self, session: Session) -> None:
@@ -122,7 +155,7 @@ class Broker(Tick):
         """Does what is due; what comes of it is flushed at the end of the tick."""
         self.timers.run(self.now())
         if self.store.dirty or self.recorder.dirty:
-            self.ring()
+            self.tick.request_flush()
 
     def _restore(self, snapshot: Snapshot) -> None:
         """Takes up what an earlier process left. Clients that it had are gone now: their time begins to run."""
@@ -149,7 +182,7 @@ class Broker(Tick):
                 self._save(session, ends_at)
             self._expire_later(session, ends_at)
         self.metrics.sessions = len(self.sessions)
-        self.wills.restore(snapshot.wills)
+        self.wills.restore(snapshot.wills, self.sessions)
 
     # Sessions
 
@@ -166,7 +199,7 @@ class Broker(Tick):
             return False
         return session.connection is not None or not self.client_ids.starts_fresh
 
-    def take_up(self, client_id: str, owner: str, clean_start: bool, expiry_s: int) -> tuple[Session, bool]:
+    def open_session(self, client_id: str, owner: str, clean_start: bool, expiry_s: int) -> tuple[Session, bool]:
         """The session for a CONNECT, and whether it was there before; a connection that has it is taken over.
 
         One that is another user's, who does not keep it, ends.
@@ -204,35 +237,20 @@ class Broker(Tick):
         self.wills.renew(session, will)
         self.forget_routes(session)
 
-    def identify(self, connection: Connection, identity: Identity) -> None:
-        """Notes who is connected: for access control, and for the time that its credentials last."""
-        assert connection.session is not None
-        connection.identity = identity
-        connection.repeat = None
-        if connection.identity_timer is not None:
-            connection.identity_timer.cancel()
-        free = self.access.unrestricted(identity, connection.session.client_id)
-        connection.allowed_topics = None if free else set()
-        if identity.expires_at is not None:
-            text = "the credentials have expired"
-            connection.identity_timer = self.timers.at(
-                identity.expires_at, partial(connection.disconnect, Reason.NOT_AUTHORIZED, text)
-            )
-
-    def part(self, session: Session, connection: Connection, will: bool) -> None:
-        """A connection leaves its session: with its will, or without."""
-        if session.connection is not connection:
+    def detach(self, session: Session, client: Client, will: bool) -> None:
+        """A client leaves its session: with its will, or without."""
+        if session.connection is not client:
             return
         session.detach()
         self.forget_routes(session)
-        self.wills.settle(session, will)
+        self.wills.on_disconnect(session, will)
         if not session.durable:
             self.end_session(session)
             return
         self.expire_detached(session)
         if session.burden:
             self._hand_over_shares(session)
-        self.ring()
+        self.tick.request_flush()
 
     def _hand_over_shares(self, session: Session) -> None:
         """A member that is away gives what it has not acknowledged to those that are there (MQTT 5 §4.8.2)."""
@@ -279,7 +297,7 @@ class Broker(Tick):
             self.wills.renew(session, None)
         self.wills.due(session)
         self._pass_on(left)
-        self.ring()
+        self.tick.request_flush()
 
     def _save(self, session: Session, ends_at: float | None) -> None:
         session.stored = True
@@ -339,26 +357,26 @@ class Broker(Tick):
         self.access = access
         self.client_ids = client_ids
         self.router.version += 1
-        for connection in list(self.connections):
-            session = connection.session
-            if session is None:
+        for session in list(self.sessions.values()):
+            client = session.connection
+            if client is None:
                 continue
-            if not client_ids.allows(connection.identity, connection.origin, session.client_id):
+            if not client_ids.allows(client.identity, client.origin, session.client_id):
                 text = "this user may not use this client identifier any more"
-                connection.disconnect(Reason.NOT_AUTHORIZED, text)
+                client.disconnect(Reason.NOT_AUTHORIZED, text)
                 continue
-            free = access.unrestricted(connection.identity, session.client_id)
-            connection.allowed_topics = None if free else set()
+            free = access.unrestricted(client.identity, session.client_id)
+            client.allowed_topics = None if free else set()
         self._judge_sessions()
 
     def federate(self, federation: Federation) -> None:
         """Joins this broker to others: from now on publications leave and subscriptions are told by way of these."""
-        self.federation = self.router.federation = federation
+        self.federation = self.router.federation = self.tick.outgoing = federation
         self.router.forget_all()
 
     def set_recorder(self, recorder: Recorder) -> None:
         """Has this one keep what is published here from now on; called again if it wants other topics."""
-        self.recorder = recorder
+        self.recorder = self.tick.recorder = recorder
         self.router.is_logged = recorder.wants
         self.router.version += 1
         self.router.forget_all()
@@ -389,16 +407,18 @@ class Broker(Tick):
 
     # Messages
 
-    def publish(self, message: Message, publisher: Connection | None = None) -> Reached:
-        """Keeps a message if it is to be retained and gives it to all that want it; whether that is anybody."""
-        self.publisher = publisher
+    def publish(self, message: Message, publisher: Flow | None = None) -> Reached:
+        """Keeps a message if it is to be retained and gives it to all that want it; whether that is anybody.
+
+        A `publisher` can be made to wait for slow readers.
+        """
         is_new = message.retain and self._retain(message)
         route = self.router.route(message.topic)
         if route.logged:
             self.recorder.take(message, self.now())
         is_for_here = not message.forward or self.federation.is_for_here(message)
         reached = Reached.NOBODY
-        if is_for_here and self.deliver(message, route.targets, route.groups):
+        if is_for_here and self.deliver(message, route.targets, route.groups, publisher):
             reached = Reached.SOMEBODY
         elsewhere = self.federation.send(message, is_new)
         if elsewhere > reached:
@@ -408,22 +428,57 @@ class Broker(Tick):
             reached = Reached.SOMEBODY
         return reached
 
+    def _publish_will(self, client_id: str, will: Will, owner: str | None) -> None:
+        """The rules may be others by now than those under which the client connected."""
+        if is_local(will.topic):
+            return  # no client may publish there
+        if owner is not None and not self.access.may_will(Identity(owner or None), client_id, will.topic):
+            self.log.info("the will of client %r for %r is no longer allowed", client_id, will.topic)
+            return
+        message = message_of(will, client_id, self.now(), self.limits.message_expiry_max_s)
+        if self.degraded or (will.payload and not self.retained.fits(message)):
+            message.retain = False  # it is told, if it cannot be kept
+        self.publish(message)
+
     def inject(self, message: Message, choose: Callable[[list[Target]], list[Target]] | None = None) -> None:
         """A publication of another broker's client, for the clients here, or for those that `choose` leaves."""
-        self.publisher = None
         route = self.router.route(message.topic)
         targets = route.targets if choose is None else choose(route.targets)
         self.deliver(message, targets, route.groups)
         if route.feed is not None:
             route.feed.on_foreign(message)
-        self.ring()
+        self.tick.request_flush()
 
     def inject_run(self, topic: str, run: bytes, version: int) -> None:
         """Plain QoS 0 publications of another broker's clients to one topic, as they stood on the wire."""
-        deliver_run(self, self.router.route(topic), run, version)
-        self.ring()
+        route = self.router.route(topic)
+        is_v5 = version == V5
+        places = packet_places(run)
+        count = len(places)
+        self.metrics.messages_received += count
+        same, other = (route.plain5, route.plain3) if is_v5 else (route.plain3, route.plain5)
+        if same:
+            append_run(self.tick, same, run, count, None)
+        if other or route.special or route.groups or route.feed is not None:
+            name = string(topic)
+            payloads = payloads_of(run, places, len(run), len(name) + is_v5)
+            if other:
+                append_run(self.tick, other, translated(name, payloads, not is_v5), count, None)
+            if route.special or route.groups:
+                for payload in payloads:
+                    self.deliver(Message(topic, name, payload, 0), route.special, route.groups)
+            if route.feed is not None:
+                route.feed.on_foreign_run(payloads)
+        self.tick.request_flush()
 
-    def deliver(self, message: Message, targets: Iterable[Target], groups: Iterable[ShareGroup]) -> bool:
+    def deliver(
+        self,
+        message: Message,
+        targets: Iterable[Target],
+        groups: Iterable[ShareGroup],
+        publisher: Flow | None = None,
+    ) -> bool:
+        """Gives a message to sessions, and of each group to one; whether there is anybody."""
         reached = False
         if self.on_delivery is not None:
             self.on_delivery(message, targets)
@@ -436,13 +491,13 @@ class Broker(Tick):
             reached = True
             qos = message.qos if message.qos < target.qos else target.qos
             retain = message.retain and target.retain_as_published  # [MQTT-3.3.1-12], [MQTT-3.3.1-13]
-            session.deliver(message, qos, retain, target.ids)
+            session.deliver(message, qos, retain, target.ids, "", publisher)
         for group in groups:
             reached = reached or bool(group.members)
-            self._deliver_to_one(message, group)
+            self._deliver_to_one(message, group, publisher)
         return reached
 
-    def _deliver_to_one(self, message: Message, group: ShareGroup) -> None:
+    def _deliver_to_one(self, message: Message, group: ShareGroup, publisher: Flow | None = None) -> None:
         session = group.choose(message.qos, message.size)
         if session is None:
             self.metrics.messages_dropped += 1
@@ -450,7 +505,7 @@ class Broker(Tick):
         subscribed = group.members[session]
         ids = (subscribed.identifier,) if subscribed.identifier else ()
         retain = message.retain and subscribed.retain_as_published
-        session.deliver(message, min(message.qos, subscribed.qos), retain, ids, group.full_filter)
+        session.deliver(message, min(message.qos, subscribed.qos), retain, ids, group.full_filter, publisher)
 
     def _pass_on(self, left: list[Delivery]) -> None:
         """What a member of a shared subscription did not take goes to another one."""

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from braidmq.broker.connection import Connection
 from braidmq.broker.federation import ANSWERED, RetainedQuery
 from braidmq.broker.message import Message
 from braidmq.broker.notices import quoted
 from braidmq.broker.reading import may_read
 from braidmq.broker.router import filter_cost
-from braidmq.broker.shares import Subscribed
+from braidmq.broker.session import Session
+from braidmq.broker.subscription import Subscribed
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.errors import PacketError, violation
 from braidmq.mqtt.properties import Properties
 from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.topics import check_filter, has_wildcard, split_share
-
-if TYPE_CHECKING:
-    from braidmq.broker.connection import Connection
-    from braidmq.broker.session import Session
 
 
 def on_subscribe(connection: Connection, packet: p.Subscribe) -> None:

@@ -410,7 +410,7 @@ class Processing:
             message.retain = False  # it is told, if it cannot be kept
         station.counts.notified += 1
         broker.publish(message)
-        broker.ring()
+        broker.request_flush()
 
     def on_done(self, station: ProcessorRunner, items: list[Item]) -> None:
         for topic in dict.fromkeys([item.topic for item in items]):
@@ -445,7 +445,7 @@ class Processing:
         reports.tell_of(what, text, topic, offset)
 
     def begin_read(self) -> Callable[[], None]:
-        return self.broker.begin_read()
+        return self.broker.tick.begin_read()
 
 
 def _capacity(settings: ProcessingConfig) -> Capacity:

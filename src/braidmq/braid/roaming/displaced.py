@@ -100,7 +100,7 @@ class DisplacedSessions(Service):
                 broker.metrics.messages_dropped += 1
                 continue
             session.deliver(message, min(message.qos, targets[0].qos), item.retain, targets[0].ids)
-        broker.ring()
+        broker.request_flush()
 
     def shelve(self, client_id: str) -> None:
         """The client begins anew here; an older session of its own that is here is left behind, too."""

@@ -32,7 +32,7 @@ from braidmq.braid.roaming.transfer import (
     unsubscribe_all,
 )
 from braidmq.broker.session import Session
-from braidmq.broker.shares import Subscribed
+from braidmq.broker.subscription import Subscribed
 from braidmq.host import Address, CallError, Message, Reply, Service, handles
 from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.topics import matches
@@ -271,7 +271,7 @@ class Handovers(Service):
         if session is not None and clean:
             broker.end_session(session)
             session = None
-        broker.ring()
+        broker.request_flush()
         return session
 
     @handles(FetchSubscriptions)

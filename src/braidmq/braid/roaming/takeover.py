@@ -57,7 +57,7 @@ from braidmq.braid.roaming.transfer import (
 )
 from braidmq.broker.admission import Arrived
 from braidmq.broker.router import filter_cost
-from braidmq.broker.shares import Subscribed
+from braidmq.broker.subscription import Subscribed
 from braidmq.host import Address, CallError, Message
 from braidmq.mqtt.topics import split_share
 from braidmq.security.identity import is_foreign
@@ -165,7 +165,7 @@ class Takeovers:
                 self._broker.store.drop_cursor(key)
                 continue
             saved = msgspec.msgpack.decode(row, type=SavedMove)
-            roaming = RoamingSession.instead_of(session, self.marks, Horizon(saved.horizon))
+            roaming = RoamingSession.instead_of(self._broker, session, self.marks, Horizon(saved.horizon))
             self.came_from[client_id] = saved.giver
             self._settling[roaming] = saved.giver
             self._host.spawn(self._settle_later(roaming))
@@ -461,7 +461,7 @@ class Takeovers:
         current = self._broker.sessions.get(session.client_id)
         if current is session or not isinstance(current, RoamingSession):
             self._broker.store.drop_cursor(MOVED + session.client_id)
-            self._broker.ring()
+            self._broker.request_flush()
 
     # Others ask
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, cast
 
 from braidmq.broker.notices import Notices, address, described
+from braidmq.broker.receiving import accept
 from braidmq.security.identity import Origin
 from braidmq.server.listening.connect_rate import ConnectRate
 from braidmq.server.listening.sockets import (
@@ -46,8 +47,8 @@ if TYPE_CHECKING:
 
     from braidmq.broker.broker import Broker
     from braidmq.broker.connection import Connection
-    from braidmq.broker.flow import Link
     from braidmq.broker.limits import Limits
+    from braidmq.broker.transport import Transport
     from braidmq.config.settings import Config, Listener
 
 __all__ = ["Door", "ListenError", "Listeners", "StreamProtocol", "TlsError"]
@@ -146,13 +147,13 @@ class Door:
     def frame_bytes_max(self) -> int:
         return self._hall.limits.packet_bytes_max + FRAME_SLACK_BYTES
 
-    def admit(self, link: Link, transport: asyncio.Transport, peer: str) -> Connection:
+    def admit(self, link: Transport, transport: asyncio.Transport, peer: str) -> Connection:
         """Joins a connection whose handshakes are done to the core."""
         if self.tls is None:
             origin = Origin(self.settings.name, peer)
         else:
             origin = certified_origin(self.settings.name, peer, transport.get_extra_info("peercert"))
-        return self._hall.broker.connect(link, origin)
+        return accept(self._hall.broker, link, origin)
 
     def left(self, protocol: StreamProtocol | WebSocketProtocol) -> None:
         self.inside.discard(protocol)
