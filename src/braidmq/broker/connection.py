@@ -326,7 +326,7 @@ class Connection:
                 timer.cancel()
         self._timer = self.identity_timer = None
         if self.session is not None:
-            self.broker.detach(self.session, self, will)
+            self.broker.sessions.detach(self.session, self, will)
             self.session = None
 
     # Time

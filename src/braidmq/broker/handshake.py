@@ -52,7 +52,7 @@ class Handshake:
         self._check()
         if not connect.client_id:
             self.assigned = True
-            connect.client_id = broker.new_client_id()
+            connect.client_id = broker.sessions.new_client_id()
         credentials = self._credentials()
         if self.method is not None:
             method = broker.methods.get(self.method)
@@ -267,15 +267,15 @@ class Handshake:
         broker = connection.broker
         client_id = connect.client_id
         expiry_s = self._expiry_s()
-        session, present = broker.open_session(client_id, identity.owner, connect.clean_start, expiry_s)
+        session, present = broker.sessions.open(client_id, identity.owner, connect.clean_start, expiry_s)
         window = min(connect.properties.receive_maximum or 65535, broker.limits.inflight_max)
         connection.session = session
         connection.aliases_out_max = min(connect.properties.topic_alias_maximum or 0, broker.limits.topic_alias_out_max)
         connection.reset_plain()
         if present:
-            broker.withdraw_forbidden([(session, identity)])
+            broker.sessions.withdraw_forbidden(broker.access, [(session, identity)])
         session.attach(connection, window)
-        broker.attached(session, connect.will)
+        broker.sessions.attached(session, connect.will)
         connection.identify(identity)
         connection.unacknowledged = len(session.received)
         keep_alive = self._keep_alive()

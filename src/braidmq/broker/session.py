@@ -39,15 +39,9 @@ class SessionBroker(Protocol):
     """What a session needs of its broker."""
 
     limits: Limits
-
-    @property
-    def tick(self) -> Tick: ...
-
-    @property
-    def store(self) -> Store: ...
-
-    @property
-    def metrics(self) -> Metrics: ...
+    tick: Tick
+    store: Store
+    metrics: Metrics
 
     def order_changed(self, session: Session) -> None:
         """QoS 0 waits for this session, or no longer does."""
@@ -376,7 +370,7 @@ class Session:
         self.connection = None
         self.free = 0
         if self.durable:
-            for delivery in self.inflight.values():
+            for delivery in (*self.inflight.values(), *self.released.values()):
                 delivery.under_way = False
         waiting = self.backlog.take_all() if self.backlog else []
         self.backlog = None

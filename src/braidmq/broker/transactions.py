@@ -109,9 +109,7 @@ class Publisher(Protocol):
     """What transactions need of their broker."""
 
     limits: Limits
-
-    @property
-    def tick(self) -> Tick: ...
+    tick: Tick
 
     def publish(self, message: Message) -> object: ...
 

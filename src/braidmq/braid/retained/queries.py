@@ -189,7 +189,7 @@ class RetainedQueries:
         connection = ask.session.connection
         if connection is not None:
             connection.reset_plain()
-            self._broker.forget_routes(ask.session)
+            self._broker.sessions.forget_routes(ask.session)
         if not self._by_session:
             self._broker.on_delivery = None
 

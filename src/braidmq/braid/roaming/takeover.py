@@ -349,7 +349,7 @@ class Takeovers:
         broker.flush()
         if broker.degraded:  # it stays where it was
             if not arrival.is_late:
-                broker.end_session(session, moved=True)
+                broker.sessions.end(session, moved=True)
             return False
         self.taken += 1
         self.came_from[client_id] = giver.name
@@ -421,10 +421,10 @@ class Takeovers:
         left_behind = [] if old is None or self.departures.under_way(client_id) else state_of(old, broker.now())
         self.strays.forget(client_id)
         if old is not None:
-            broker.end_session(old, moved=True)
+            broker.sessions.end(old, moved=True)
         session.subscriptions = dict(subscriptions)
         session.filter_bytes = sum(filter_cost(one) for one in subscriptions)
-        broker.adopt(session)
+        broker.sessions.adopt(session)
         session.arrive(state, received, horizon)
         self.departures.end(client_id, session)
         self.strays.fill(client_id, left_behind)
@@ -457,7 +457,7 @@ class Takeovers:
         await self._host.sleep(OVERLAP_S)
         self._settling.pop(session, None)
         session.settle()
-        self._broker.forget_routes(session)
+        self._broker.sessions.forget_routes(session)
         current = self._broker.sessions.get(session.client_id)
         if current is session or not isinstance(current, RoamingSession):
             self._broker.store.drop_cursor(MOVED + session.client_id)

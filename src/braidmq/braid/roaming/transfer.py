@@ -159,12 +159,12 @@ class RoamingSession(Session):
             setattr(roaming, name, getattr(session, name))
         expiry, will = session.expiry_timer, session.will_timer
         if expiry is not None:
-            roaming.expiry_timer = broker.timers.at(expiry.when, partial(broker.end_session, roaming))
+            roaming.expiry_timer = broker.timers.at(expiry.when, partial(broker.sessions.end, roaming))
             expiry.cancel()
         if will is not None:
-            roaming.will_timer = broker.timers.at(will.when, partial(broker.wills.due, roaming))
+            roaming.will_timer = broker.timers.at(will.when, partial(broker.sessions.wills.due, roaming))
             will.cancel()
-        broker.sessions[session.client_id] = roaming
+        broker.sessions.replace(roaming)
         subscribe_all(broker, roaming, session.subscriptions)
         unsubscribe_all(broker, session, session.subscriptions)
         return roaming
