@@ -2,8 +2,8 @@
 
 A coroutine yields what it waits for, a `Call` or a `Sleep`, and is sent the outcome: a trampoline, no event loop. A
 wait knows its task, and is robbed of it when it is over: answered, timed out, cancelled, or lost in a crash. So a
-second reply, one that comes too late and one that was meant for an earlier life find nobody, and need no rule of their
-own.
+second reply, one that comes too late and one that was meant for an earlier incarnation find nobody, and need no rule of
+their own.
 """
 
 from __future__ import annotations
