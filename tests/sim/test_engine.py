@@ -250,7 +250,7 @@ def test_a_crash_loses_procedures_calls_and_services() -> None:
     assert outcomes == [(pytest.approx(0.52), CallRefused)]
     assert cleaned == ["began"]
     assert nodes[1].heard == []
-    assert host.life == 1
+    assert host.incarnation == 1
     assert host.tasks is None
 
 

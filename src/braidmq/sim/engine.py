@@ -52,15 +52,15 @@ class Refused(Message):
 
 
 class SimHost:
-    """One host. It dies with all that it did: `life` counts how often."""
+    """One host. It dies with all that it did: `incarnation` counts how often."""
 
-    __slots__ = ("address", "alive", "chance", "first", "life", "services", "sim", "table", "tasks")
+    __slots__ = ("address", "alive", "chance", "first", "incarnation", "services", "sim", "table", "tasks")
 
     def __init__(self, sim: Simulator, address: Address) -> None:
         self.sim = sim
         self.address = address
         self.alive = True
-        self.life = 0
+        self.incarnation = 0
         self.chance = sim.chance
         self.services: tuple[object, ...] = ()
         self.first: object = None
@@ -105,9 +105,9 @@ class SimHost:
         return task
 
     def crash(self) -> None:
-        """Ends this life without a word: procedures, calls and state are gone; services must be made anew."""
+        """Ends this incarnation without a word: procedures, calls and state are gone; services must be made anew."""
         self.alive = False
-        self.life += 1
+        self.incarnation += 1
         self.services, self.first = (), None
         self.table = self.sim.table_of(())
         for task in list(tasks_of(self)):
@@ -198,7 +198,7 @@ class Simulator:
         coroutine = task.coroutine
         if coroutine is None:
             return
-        life = task.host.life
+        incarnation = task.host.incarnation
         try:
             wait = coroutine.send(value) if error is None else coroutine.throw(error)
             while task.cancelled:
@@ -211,7 +211,7 @@ class Simulator:
             name = str(task)
             task.leave()
             raise self._failed(name, failure) from failure
-        if task.host.life != life:
+        if task.host.incarnation != incarnation:
             task.abandon()
         elif type(wait) is Call:
             self._begin_call(task, wait)

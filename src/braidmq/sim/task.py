@@ -31,7 +31,7 @@ class TaskHost(Protocol):
 
     address: Address
     alive: bool
-    life: int
+    incarnation: int
     tasks: SimTask | None
     """The youngest of its procedures; the next hangs at that."""
 
