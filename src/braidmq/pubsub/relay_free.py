@@ -34,7 +34,7 @@ from braidmq.host import Address, CallError, Host, Reply, Service, handles
 from braidmq.keys import SEPARATOR, Key, Role, key_of, segment
 from braidmq.overlay.key_ranges import KeyRange
 from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.ranges.delivery import Delivery, OnOutcome, RangeDelivery
+from braidmq.overlay.ranges.delivery import OnOutcome, RangeArrival, RangeDelivery
 from braidmq.overlay.ranges.splitting import Cut
 from braidmq.pubsub.effect import Effect
 from braidmq.pubsub.locality.within import Within
@@ -459,7 +459,7 @@ class RelayFree(Service):
 
     # Arriving
 
-    def _on_delivery(self, delivery: Delivery) -> bytes | None:
+    def _on_delivery(self, delivery: RangeArrival) -> bytes | None:
         kind = delivery.body[:1]
         answer: bytes | None = None
         for key in delivery.keys:
