@@ -28,9 +28,8 @@ import msgspec
 
 from braidmq.host import CallError, Host, Message, Reply, Service, handles
 from braidmq.keys import LEVEL, Key, Role, parts_of, segment
+from braidmq.overlay import Acquaintances, FoundOwner, Overlay, Peer
 from braidmq.overlay.key_ranges import JUST_AFTER, KeyRange
-from braidmq.overlay.overlay import FoundOwner, Overlay
-from braidmq.overlay.peers import Acquaintances, Peer
 from braidmq.overlay.ring import CALL_TIMEOUT_S, owns
 from braidmq.pubsub.method import ignore
 
