@@ -112,7 +112,7 @@ class Kind(Protocol):
         ...
 
     def start(self, host: SimHost, broker: int, introduce: Introduce, options: Options) -> Method:
-        """A broker of a growing network, in a new life of its host."""
+        """A broker of a growing network, in a new incarnation of its host."""
         ...
 
     def is_in(self, method: Method) -> bool:
