@@ -18,10 +18,9 @@ import msgspec
 
 from braidmq.host import Address
 from braidmq.keys import Key
-from braidmq.overlay.flexible.graph import SIZE
-from braidmq.overlay.flexible.messages import SIZE_MAX
-from braidmq.overlay.ranges.splitting import Cut
-from braidmq.overlay.suzaku.suzaku import Suzaku
+from braidmq.overlay.flexible import SIZE, SIZE_MAX
+from braidmq.overlay.ranges import Cut
+from braidmq.overlay.suzaku import Suzaku
 from braidmq.sim import fault_schedule as rough
 from braidmq.sim import lookups
 from braidmq.sim.engine import GC_THRESHOLD, Simulator
