@@ -14,11 +14,12 @@ from random import Random
 from typing import Any
 
 from braidmq.host import Address, CallRefused, CallTimeout, Forward, Message, Reply
+from braidmq.sim.clocks import ClockError
 from braidmq.sim.network import Constant, Network
 from braidmq.sim.task import Call, Cancelled, EventWait, SimEvent, SimTask, Sleep, TaskHost, Wait, tasks_of
 from braidmq.sim.timeline import SLOTS_PER_S, Deadlines, Event, Timeline
 
-__all__ = ["Constant", "Network", "Refused", "SimHost", "SimTask", "SimulationError", "Simulator"]
+__all__ = ["Constant", "Network", "Refused", "SimHost", "SimTask", "SimulationError", "Simulator", "SkewedHost"]
 
 DELIVER, REPLY, WAKE, ACT = 0, 1, 2, 3
 """What an event does: a message arrives, a reply arrives, a wait is over, or a plain function is called.
@@ -121,10 +122,30 @@ class SimHost:
         self.alive = True
 
 
-class Simulator:
-    """The world of a run. `network` decides when, whether and how often a message arrives."""
+class SkewedHost(SimHost):
+    """A host with a clock that is wrong."""
 
-    def __init__(self, seed: int, network: Network | None = None) -> None:
+    __slots__ = ("_clock_error",)
+
+    def __init__(self, sim: Simulator, address: Address, clock_error: ClockError) -> None:
+        super().__init__(sim, address)
+        self._clock_error = clock_error
+
+    def now(self) -> float:
+        now = self.sim.now
+        return now + self._clock_error(now)
+
+
+class Simulator:
+    """The world of a run. `network` decides when, whether and how often a message arrives; `clock_error_of` whose
+    clock is wrong, asked when a host is made."""
+
+    def __init__(
+        self,
+        seed: int,
+        network: Network | None = None,
+        clock_error_of: Callable[[Address], ClockError | None] | None = None,
+    ) -> None:
         self.seed = seed
         self.chance = Random(seed)  # noqa: S311 - reproducible on purpose
         self.now = 0.0
@@ -138,6 +159,7 @@ class Simulator:
         """Called with sender, receiver, message, hops and the delays of its copies when one is sent."""
         self.on_message: Callable[[Address, Address, Message, int], None] | None = None
         """Called with sender, receiver, message and hops when one arrives; a reply comes with 0 hops."""
+        self._clock_error_of = clock_error_of
         self._events = Timeline()
         self._push = self._events.push
         self._deadlines: Deadlines[Call | EventWait] = Deadlines()
@@ -150,7 +172,8 @@ class Simulator:
         """A new host at this address, where none is or the last one is dead."""
         if address in self.hosts and self.hosts[address].alive:
             raise ValueError(f"a host lives at the address {address!r}: crash it first")
-        host = self.hosts[address] = SimHost(self, address)
+        error = None if self._clock_error_of is None else self._clock_error_of(address)
+        host = self.hosts[address] = SimHost(self, address) if error is None else SkewedHost(self, address, error)
         if type(address) is int and 0 <= address <= len(self._numbered):
             self._numbered[address : address + 1] = [host]
         return host

@@ -137,7 +137,8 @@ def play(trial: Trial, on_progress: OnProgress = lambda _what, _part: None) -> R
         options = msgspec.structs.replace(options, learn_s=_learn_s(trial, cast))
     network = NETWORKS[trial.network]()
     weather = rough.FaultSchedule(network, faults, churn) if faults is not None else None
-    it = Play(trial, kind, options, Simulator(trial.seed, weather or network), weather, on_progress)
+    clock_error_of = None if weather is None else weather.clock_error_of
+    it = Play(trial, kind, options, Simulator(trial.seed, weather or network, clock_error_of), weather, on_progress)
     if cast.note:
         it.notes.append(cast.note)
     with _hardly_any_garbage():
