@@ -2,8 +2,8 @@
 
 Each run is a network of 64 nodes under 2 % loss, repetition and overtaking, one join, leave, return or crash a second,
 and a partition that heals. The runs of publish/subscribe methods have all that the simulator knows: paths that clog, a
-partition of which one side still hears the other, and clocks that jump and drift. Once it is quiet no checker may
-complain.
+partition of which one side still hears the other, and clocks that jump and drift. They are watched all
+the time for what must always hold. Once it is quiet no checker may complain.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from functools import partial
 from multiprocessing import Pool
 
 from braidmq.overlay.suzaku.suzaku import PERIOD_S
+from braidmq.sim.checkers.watch import EVERY_S
 from braidmq.sim.trial import Trial, play
 from tests.overlay.city import settle
 from tests.overlay.test_flexible_graph import rough_flexible
@@ -70,7 +71,8 @@ def flexible(seed: int) -> list[str]:
 
 
 def method(name: str, seed: int) -> list[str]:
-    return play(Trial(method=name, pattern="delta", nodes=NODES, seed=seed, faults=FAULTS)).complaints
+    trial = Trial(method=name, pattern="delta", nodes=NODES, seed=seed, faults=FAULTS)
+    return play(trial, watch_every_s=EVERY_S).complaints
 
 
 RUNS: dict[str, Callable[[int], list[str]]] = {

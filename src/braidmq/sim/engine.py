@@ -165,6 +165,7 @@ class Simulator:
         self._deadlines: Deadlines[Call | EventWait] = Deadlines()
         self._tables: dict[tuple[type, ...], Table] = {}
         self._running = False
+        self._watch: tuple[float, Callable[[], object]] | None = None
         self._keeps_frozen: bool | None = None
         """Whether somebody else had kept objects from garbage collection when time first passed: to count is slow."""
 
@@ -184,6 +185,17 @@ class Simulator:
             raise ValueError(f"nothing can happen at {when} s: it is {self.now} s")
         self._push((when, ACT, action))
 
+    def watch(self, every_s: float, look: Callable[[], object]) -> None:
+        """Calls a function that only looks, every so often while time passes and between two events: for checkers.
+
+        A run that ends when nothing is left to happen ends at the next of these times.
+        """
+        if not 0 < every_s < inf:
+            raise ValueError(f"a run cannot be looked at every {every_s} s")
+        if self._watch is not None:
+            raise ValueError("this run is watched already")
+        self._watch = (every_s, look)
+
     def run(self, until: float = inf, messages_max: int | None = None) -> None:
         """Lets time pass until then, until nothing is left to happen, or until so many messages have arrived."""
         if self._running:
@@ -193,7 +205,11 @@ class Simulator:
             self._keeps_frozen = gc.get_freeze_count() > 0
         try:
             with _rare_garbage_collection(self._keeps_frozen):
-                self._pass_time(until, inf if messages_max is None else self.messages + messages_max)
+                messages_end = inf if messages_max is None else self.messages + messages_max
+                if self._watch is None:
+                    self._pass_time(until, messages_end)
+                else:
+                    self._pass_watched_time(until, messages_end, *self._watch)
         finally:
             self._running = False
 
@@ -315,6 +331,21 @@ class Simulator:
             raise self._failed(_describe(event), error) from error
         if until != inf:
             self.now = max(self.now, until)
+
+    def _pass_watched_time(self, until: float, messages_end: float, every_s: float, look: Callable[[], object]) -> None:
+        """The same, with looks in between."""
+        while self.now < until and self.messages < messages_end:
+            if until == inf and self._deadlines.due_at == inf and self._events.is_empty:
+                return
+            number = int(self.now / every_s) + 1
+            look_at = number * every_s
+            if look_at <= self.now:  # by a rounding
+                look_at = (number + 1) * every_s
+            self._pass_time(min(until, look_at), messages_end)
+            try:
+                look()
+            except Exception as error:
+                raise self._failed("the watch", error) from error
 
     def _deliver(self, event: Event) -> None:
         _, _, to, sender, message, call, hops = event

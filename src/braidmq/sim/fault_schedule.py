@@ -147,5 +147,7 @@ def endure(stage: Stage, weather: FaultSchedule, churn: float, tally: Tally) -> 
         sim.at(from_s + number / churn, happening.happen)
     for number in range(int((until_s - from_s) / PUBLISH_EVERY_S)):
         sim.at(from_s + number * PUBLISH_EVERY_S, partial(publish_something, stage, tally))
+    stage.is_calm = False
     sim.run(until_s + stage.kind.calm_s)
     stage.meter.close(tally, None, relay_free=False)
+    stage.is_calm = True
