@@ -18,9 +18,9 @@ from typing import Final
 
 import msgspec
 
-from braidmq.cli.demo.order import ROOM_WORD, Order
+from braidmq.cli.demo.plan import ROOM_WORD, Order
 
-MODULE: Final = "braidmq.cli.demo.conductor"
+MODULE: Final = "braidmq.cli.demo.demonstration"
 END_S: Final = 20.0
 """How long it may take to end by itself, Spark included."""
 ORPHANS_S: Final = 2.0
