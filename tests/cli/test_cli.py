@@ -28,7 +28,7 @@ import trustme
 from braidmq.cli.errors import UsageError
 from braidmq.cli.main import build
 from braidmq.cli.mqtt_client.messages import as_text, check_format
-from braidmq.cli.mqtt_client.options import Target, parse_url
+from braidmq.cli.mqtt_client.options import BrokerAddress, parse_url
 from tests.conftest import Broker, StartBroker
 from tests.patience import PATIENCE_S
 
@@ -688,15 +688,15 @@ def test_passwd_asks_twice(tmp_path: Path, second: str, code: int) -> None:
 @pytest.mark.parametrize(
     ("url", "target"),
     [
-        ("mqtt://localhost", Target("mqtt", "localhost", 1883)),
-        ("mqtts://a%40b:c%2F@[::1]:9", Target("mqtts", "::1", 9, user="a@b", password="c/")),
-        ("WS://host:8083/path", Target("ws", "host", 8083, "/path")),
-        ("wss://host/", Target("wss", "host", 443)),
-        ("unix:///run/broker.sock", Target("unix", "/run/broker.sock", 1)),
-        ("unix:relative.sock", Target("unix", "relative.sock", 1)),
+        ("mqtt://localhost", BrokerAddress("mqtt", "localhost", 1883)),
+        ("mqtts://a%40b:c%2F@[::1]:9", BrokerAddress("mqtts", "::1", 9, user="a@b", password="c/")),
+        ("WS://host:8083/path", BrokerAddress("ws", "host", 8083, "/path")),
+        ("wss://host/", BrokerAddress("wss", "host", 443)),
+        ("unix:///run/broker.sock", BrokerAddress("unix", "/run/broker.sock", 1)),
+        ("unix:relative.sock", BrokerAddress("unix", "relative.sock", 1)),
     ],
 )
-def test_urls(url: str, target: Target) -> None:
+def test_urls(url: str, target: BrokerAddress) -> None:
     assert parse_url(url) == target
 
 

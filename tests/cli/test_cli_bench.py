@@ -18,7 +18,7 @@ import pytest
 from paho.mqtt.subscribe import simple as wait_for_message
 
 from braidmq.cli.benchmark.clients import connect_packet, publish_head, split, subscribe_packet
-from braidmq.cli.benchmark.load import SAMPLES_MAX, Samples
+from braidmq.cli.benchmark.load import SAMPLES_MAX, LatencySamples
 from braidmq.mqtt.reasons import Reason
 from tests.conftest import Broker, StartBroker
 from tests.patience import PATIENCE_S
@@ -163,7 +163,7 @@ def test_packets_as_the_specification_has_them() -> None:
 
 
 def test_samples_are_thinned_evenly() -> None:
-    samples = Samples()
+    samples = LatencySamples()
     for start in range(0, 3 * SAMPLES_MAX, 1000):
         samples.add([value * 1000 for value in range(start, start + 1000)])
     assert samples.quantile_us(0.5) == pytest.approx(1.5 * SAMPLES_MAX, rel=0.01)

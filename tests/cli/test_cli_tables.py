@@ -8,14 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import paho.mqtt.publish as paho_publish
 import pytest
 from rich.console import Console
 
+from braidmq.admin.contract import RingMember
 from braidmq.cli.braid import ring
-from braidmq.cli.doctor.checks import Finding, State
+from braidmq.cli.doctor.checks import CheckResult, CheckState
 from braidmq.cli.doctor.command import _show
-from braidmq.cli.topic_cell import Levels
+from braidmq.cli.topic_cell import TopicCell
 from tests.cli.test_cli import COMMAND, environment, in_process
 from tests.cli.test_cli_braid import Subscriber
 from tests.conftest import READY_TIMEOUT_S, _first_line
@@ -98,10 +100,20 @@ def test_names_that_brokers_have_made_up_are_not_torn(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
-    figures = {"keys": 12, "routing_entries": 60, "links": 9, "age_s": 700.0}
-    says = {"cluster": "", "answers": True, "is_healthy": True, "is_in": True}
     names = ["broker-543e314b", "broker-f9b79a39"]
-    ring._show([{"name": name, "address": "127.0.0.1:41963", **says, **figures} for name in names])
+    one = RingMember(
+        name="",
+        address="127.0.0.1:41963",
+        answers=True,
+        cluster="",
+        is_in=True,
+        age_s=700.0,
+        keys=12,
+        routing_entries=60,
+        links=9,
+        is_healthy=True,
+    )
+    ring._show([msgspec.structs.replace(one, name=name) for name in names])
     rows = rows_of(capsys.readouterr().out)
     assert [(row["broker"], row["address"]) for row in rows] == [(name, "127.0.0.1:41963") for name in names]
     assert all("cluster" not in row for row in rows)
@@ -173,7 +185,7 @@ def test_processors_are_told_by_the_names_of_their_sites(sites: Sites) -> None:
     ],
 )
 def test_topics_are_broken_between_levels(text: str, width: int, lines: list[str]) -> None:
-    assert [line.plain for line in Levels(text).wrap(Console(), width)] == lines
+    assert [line.plain for line in TopicCell(text).wrap(Console(), width)] == lines
 
 
 def test_pipelines() -> None:
@@ -188,7 +200,12 @@ def test_doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
     found = "20,000 open files: room for 19,872 connections of 100,000 (limits.connections_max)"
     fix = "For all of them: LimitNOFILE=100128 in the service, or /etc/security/limits.conf"
-    _show([Finding("files", State.WARNING, found, fix), Finding("port tcp:1883", State.OK, "127.0.0.1:1883 is free")])
+    _show(
+        [
+            CheckResult("files", CheckState.WARNING, found, fix),
+            CheckResult("port tcp:1883", CheckState.OK, "127.0.0.1:1883 is free"),
+        ]
+    )
     shown = capsys.readouterr().out
     rows_of(shown)
     for word in [*found.split(), *fix.split(), "port tcp:1883"]:

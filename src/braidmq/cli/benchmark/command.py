@@ -22,7 +22,7 @@ FILES_RESERVED: Final = 64
 """File descriptors that are left for other things than connections."""
 
 _LOAD: Final = "Load"
-_BROKER: Final = "Broker"
+_BROKER: Final = "LoadTarget"
 
 HELP: Final = (
     "Put load on a broker and measure it.\n\n"
@@ -118,13 +118,13 @@ def bench(
     else:
         _raise_file_limit(publishers + subscribers)
 
-    from braidmq.cli.benchmark.clients import Broker
-    from braidmq.cli.benchmark.load import Load, Workload, hold_connections
+    from braidmq.cli.benchmark.clients import LoadTarget
+    from braidmq.cli.benchmark.load import ClosedLoop, Workload, hold_connections
 
-    broker = Broker(host, port, user, password)
+    broker = LoadTarget(host, port, user, password)
     shown = {"broker": str(broker)}
     if connections is not None:
-        with Display("connections", "open", "lost") as display:
+        with RateBar("connections", "open", "lost") as display:
             held = _run(
                 hold_connections(
                     broker,
@@ -139,9 +139,9 @@ def bench(
     workload = Workload(publishers, subscribers, topics, qos, size, window, seconds, prefix)
 
     async def load() -> LoadResult:
-        return await Load(broker, workload).run(display.update)
+        return await ClosedLoop(broker, workload).run(display.update)
 
-    with Display("messages", "in", "out") as display:
+    with RateBar("messages", "in", "out") as display:
         result = _run(load())
     _report_load(result, shown | asdict(workload), json_lines)
 
@@ -214,7 +214,7 @@ def _duration(microseconds: float) -> str:
     return f"{microseconds:,.0f} µs" if microseconds < 10_000 else f"{microseconds / 1000:,.1f} ms"
 
 
-class Display(Bar):
+class RateBar(Bar):
     """What happens a second, beside the bar."""
 
     def __init__(self, what: str, first: str, second: str) -> None:

@@ -42,7 +42,7 @@ def qos_option(*names: str, what: str, panel: str | None = None) -> Any:
 
 
 @dataclass(frozen=True)
-class Target:
+class BrokerAddress:
     """Where a URL, or `--host` and `--port`, lead to. A Unix socket has its path as `host`."""
 
     scheme: str
@@ -214,22 +214,22 @@ class ConnectionOptions:
             if value not in (None, False, [], ()):
                 raise UsageError(f"{name} needs MQTT 5", f"Leave {name} out, or `--version {self.version}`.")
 
-    def target(self) -> Target:
+    def address(self) -> BrokerAddress:
         if self.url is not None:
-            target = parse_url(self.url)
+            address = parse_url(self.url)
             if self.port is not None:
                 raise UsageError("--port beside --url", "Write the port into the URL.")
         else:
             scheme = "mqtts" if self.tls or self.cafile or self.cert or self.insecure else "mqtt"
-            target = Target(scheme, self.host, self.port or PORTS[scheme])
-        if not target.secure and (self.tls or self.cafile or self.cert or self.insecure):
-            raise UsageError(f"TLS options, but {target} is without TLS", "Use mqtts:// or wss://.")
-        return target
+            address = BrokerAddress(scheme, self.host, self.port or PORTS[scheme])
+        if not address.secure and (self.tls or self.cafile or self.cert or self.insecure):
+            raise UsageError(f"TLS options, but {address} is without TLS", "Use mqtts:// or wss://.")
+        return address
 
-    def credentials(self, target: Target) -> tuple[str | None, str | None]:
+    def credentials(self, address: BrokerAddress) -> tuple[str | None, str | None]:
         """User and password; options go over what the URL says. Asks, if it should."""
-        user = self.user if self.user is not None else target.user
-        password = self.password if self.password is not None else target.password
+        user = self.user if self.user is not None else address.user
+        password = self.password if self.password is not None else address.password
         if self.ask_password:
             import getpass
 
@@ -264,7 +264,7 @@ class ConnectionOptions:
         return self.client_id if self.client_id is not None else f"braidmq-{command}-{secrets.token_hex(4)}"
 
 
-def parse_url(url: str) -> Target:
+def parse_url(url: str) -> BrokerAddress:
     """`mqtt://user:password@host:port`, its secure and WebSocket kin, or `unix:/path`; else a UsageError."""
     scheme, separator, rest = url.partition(":")
     scheme = scheme.lower()
@@ -277,7 +277,7 @@ def parse_url(url: str) -> Target:
         path = unquote(rest.removeprefix("//"))
         if not path:
             raise UsageError(f"--url {url} has no path", "Write unix:/run/braidmq.sock")
-        return Target("unix", path, 1)
+        return BrokerAddress("unix", path, 1)
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -285,7 +285,7 @@ def parse_url(url: str) -> Target:
         raise UsageError(f"--url {url}: {error}") from None
     if not parts.hostname or port == 0:
         raise UsageError(f"--url {url} names no {'port' if parts.hostname else 'host'}", "Write mqtt://localhost:1883")
-    return Target(
+    return BrokerAddress(
         scheme,
         parts.hostname,
         port or PORTS[scheme],

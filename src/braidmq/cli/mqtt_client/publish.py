@@ -178,12 +178,12 @@ def publish(
         "TopicAlias": topic_alias,
     }
 
-    from braidmq.cli.mqtt_client.client import Link
-    from braidmq.cli.mqtt_client.outgoing import Publishing
+    from braidmq.cli.mqtt_client.client import MqttClient
+    from braidmq.cli.mqtt_client.outgoing import OutgoingMessages
 
-    link = Link(connection, "pub")
-    publishing = Publishing(
-        link,
+    client = MqttClient(connection, "pub")
+    publishing = OutgoingMessages(
+        client,
         topic,
         qos,
         retain,
@@ -192,7 +192,7 @@ def publish(
         timeout_s=connection.timeout_s,
         each=(lambda result: output.print_json(result.as_json())) if json_lines else None,
     )
-    welcome = link.open()
+    welcome = client.open()
     try:
         publishing.check(welcome)
         if payload is None:
@@ -201,7 +201,7 @@ def publish(
             publishing.publish(payload, repeat, interval_s)
         publishing.finish()
     finally:
-        link.close()
+        client.close()
     publishing.report(quiet=quiet or json_lines)
 
 

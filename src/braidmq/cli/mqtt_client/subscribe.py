@@ -21,7 +21,7 @@ from braidmq.cli.mqtt_client.options import (
 )
 
 if TYPE_CHECKING:
-    from braidmq.cli.mqtt_client.client import Connected, Link, Subscribed
+    from braidmq.cli.mqtt_client.client import Connected, MqttClient, SubscribeAnswered
     from braidmq.cli.mqtt_client.messages import Received
 
 app = typer.Typer(add_completion=False)
@@ -197,7 +197,7 @@ def subscribe(
     from paho.mqtt.packettypes import PacketTypes
     from paho.mqtt.subscribeoptions import SubscribeOptions
 
-    from braidmq.cli.mqtt_client.client import Link, new_properties
+    from braidmq.cli.mqtt_client.client import MqttClient, new_properties
     from braidmq.cli.mqtt_client.messages import printer
 
     options = SubscribeOptions(qos, no_local, retain_as_published, 2 if no_retained else retain_handling or 0)
@@ -209,11 +209,11 @@ def subscribe(
         for pair in pairs:
             properties.UserProperty = pair
     show = printer(json_lines=json_lines, raw=raw, line_format=line_format, verbose=verbose)
-    link = Link(connection, "sub", keep_session=keep_session, reconnect=reconnect)
-    listening = Listening(
-        link,
+    client = MqttClient(connection, "sub", keep_session=keep_session, reconnect=reconnect)
+    listening = Subscription(
+        client,
         wanted,
-        lambda: link.subscribe(wanted, options, properties),
+        lambda: client.subscribe(wanted, options, properties),
         show,
         timeout_s=connection.timeout_s,
         count=count,
@@ -224,21 +224,21 @@ def subscribe(
     )
     interrupt_at_sigterm()
     try:
-        welcome = link.open()
+        welcome = client.open()
         try:
             listening.run(welcome)
         finally:
-            link.close()
+            client.close()
     except KeyboardInterrupt:
         pass  # the normal end of a subscriber
 
 
-class Listening:
+class Subscription:
     """The life of a subscriber: subscribe, print, acknowledge what was printed; again after each reconnection."""
 
     def __init__(
         self,
-        link: Link,
+        client: MqttClient,
         filters: list[str],
         subscribe: Callable[[], int | None],
         show: Callable[[Received], None],
@@ -250,7 +250,7 @@ class Listening:
         reconnect: bool,
         announce: bool,
     ) -> None:
-        self._link = link
+        self._client = client
         self._filters = filters
         self._subscribe = subscribe
         self._show = show
@@ -267,16 +267,22 @@ class Listening:
         """Returns when it has what it was to wait for; raises a CliError if it cannot get it."""
         from paho.mqtt.client import MQTTMessage
 
-        from braidmq.cli.mqtt_client.client import Broken, Connected, Disconnected, Refused, Subscribed
+        from braidmq.cli.mqtt_client.client import (
+            Connected,
+            ConnectRefused,
+            Disconnected,
+            StreamBroken,
+            SubscribeAnswered,
+        )
 
         self._ask()
         end = None if self._wait_s is None else time.monotonic() + self._wait_s
         while self._count is None or self._shown < self._count:
-            event = self._link.next_event(self._left_s(end))
+            event = self._client.next_event(self._left_s(end))
             match event:
                 case MQTTMessage():
                     self._on_message(event)
-                case Subscribed():
+                case SubscribeAnswered():
                     self._on_subscribed(event)
                 case Connected():
                     output.note("Connected again.", "green")
@@ -285,12 +291,14 @@ class Listening:
                 case Disconnected() if self._reconnect:
                     self._suback_deadline = None
                     output.note(
-                        f"The connection to {self._link.target} is lost: {event.words}. Trying again.", "yellow"
+                        f"The connection to {self._client.address} is lost: {event.words}. Trying again.", "yellow"
                     )
-                case Disconnected() | Broken():
-                    raise CliError(f"{self._link.target} ended the connection: {event.words}", hint="See --reconnect.")
-                case Refused():
-                    raise CliError(f"{self._link.target} refused the connection: {event.words}")
+                case Disconnected() | StreamBroken():
+                    raise CliError(
+                        f"{self._client.address} ended the connection: {event.words}", hint="See --reconnect."
+                    )
+                case ConnectRefused():
+                    raise CliError(f"{self._client.address} refused the connection: {event.words}")
                 case None if self._suback_deadline is not None and time.monotonic() >= self._suback_deadline:
                     raise CliError("the broker did not answer the subscription in time", ExitCode.TIMEOUT)
                 case None if end is not None and time.monotonic() >= end:
@@ -311,9 +319,9 @@ class Listening:
         if not (message.retain and self._skip_retained):
             self._show(received(message))
             self._shown += 1
-        self._link.ack(message)
+        self._client.ack(message)
 
-    def _on_subscribed(self, event: Subscribed) -> None:
+    def _on_subscribed(self, event: SubscribeAnswered) -> None:
         self._suback_deadline = None
         refused = [name for name, reason in zip(self._filters, event.reasons, strict=False) if reason >= 0x80]
         if refused:
@@ -322,7 +330,7 @@ class Listening:
             granted = ", ".join(
                 f"{name} (QoS {reason})" for name, reason in zip(self._filters, event.reasons, strict=False)
             )
-            output.note(f"Subscribed to {granted}. Ctrl-C ends.", "green")
+            output.note(f"SubscribeAnswered to {granted}. Ctrl-C ends.", "green")
 
     def _on_time_up(self) -> None:
         if self._shown == 0 or self._count is not None:

@@ -11,7 +11,7 @@ import typer
 
 from braidmq.cli import output
 from braidmq.cli.admin_port import TokenOption
-from braidmq.cli.base_commands import QuickGroup
+from braidmq.cli.base_commands import BaseGroup
 from braidmq.cli.errors import UsageError
 from braidmq.pipeline.library.catalogue import PIPELINES, Pipeline
 
@@ -31,7 +31,7 @@ EXAMPLES: Final = output.examples(
     ("Watch for sensors that are late or silent", "braidmq pipeline run alarms --brokers http://127.0.0.1:9883"),
 )
 
-app = typer.Typer(add_completion=False, cls=QuickGroup, help=HELP, epilog=EXAMPLES, no_args_is_help=True)
+app = typer.Typer(add_completion=False, cls=BaseGroup, help=HELP, epilog=EXAMPLES, no_args_is_help=True)
 
 FLAGS: Final = {
     "every_s": "--every",
@@ -226,12 +226,12 @@ def run(
     source |= _begin(begin, "earliest" if once or checkpoint is not None or is_batch else "latest")
     trigger_s = _seconds("--trigger", trigger)
 
-    from braidmq.cli.pipeline.run import Settings, run_batch, run_stream
+    from braidmq.cli.pipeline.run import RunSettings, run_batch, run_stream
     from braidmq.pipeline.library.job import TRIGGER_S, Job
 
     job = Job(chosen, source, options)
     to = _target(out, publish, token)
-    settings = Settings(master, count_max, json_lines)
+    settings = RunSettings(master, count_max, json_lines)
     if is_batch:
         run_batch(job, to, settings)
     else:

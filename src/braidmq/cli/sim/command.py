@@ -225,7 +225,7 @@ def sim(
         raise UsageError("--spark plays the trials of a table", "Say where it shall be: --out FOLDER.")
     if len(trials) > len(numbers):
         raise UsageError("several methods, patterns or sizes make a table", "Say where it shall be: --out FOLDER.")
-    with Display(method) as display:
+    with TrialBar(method) as display:
         reports = _play(trials, display)
     if trace is not None:
         _write(trace, reports[0].picture or "")
@@ -265,7 +265,7 @@ def _read_seeds(text: str, seeds_max: int) -> list[int]:
     return list(dict.fromkeys(seeds))
 
 
-def _play(trials: list[Trial], display: Display) -> list[Report]:
+def _play(trials: list[Trial], display: TrialBar) -> list[Report]:
     import gc
 
     from braidmq.sim.engine import SimulationError
@@ -421,7 +421,7 @@ def _print_table(reports: list[Report], means: dict[str, Any], ranges: dict[str,
         output.say(f"Note: {note}.")
 
 
-class Display(Bar):
+class TrialBar(Bar):
     """Which trial it is, and what it is at, beside the bar."""
 
     def __init__(self, method: str) -> None:
