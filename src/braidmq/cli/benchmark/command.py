@@ -22,7 +22,7 @@ FILES_RESERVED: Final = 64
 """File descriptors that are left for other things than connections."""
 
 _LOAD: Final = "Load"
-_BROKER: Final = "LoadTarget"
+_BROKER: Final = "Broker"
 
 HELP: Final = (
     "Put load on a broker and measure it.\n\n"

@@ -157,7 +157,7 @@ class OutgoingMessages:
         how = "sent at QoS 0, without acknowledgement" if self._qos == 0 else f"acknowledged at QoS {self._qos}"
         if self._done == 1 and self._qos:
             how += f" in {self._last.took_s * 1000:.1f} ms"
-        output.say(f"PublishAnswered {what} to {self._topic}: {how}.", "green")
+        output.say(f"Published {what} to {self._topic}: {how}.", "green")
         if self._unheard:
             count = "" if self._unheard == self._done else f" for {self._unheard} of them"
             output.say(f"Nobody was subscribed to {self._topic}{count}.", "yellow")

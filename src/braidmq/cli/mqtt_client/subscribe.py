@@ -210,7 +210,7 @@ def subscribe(
             properties.UserProperty = pair
     show = printer(json_lines=json_lines, raw=raw, line_format=line_format, verbose=verbose)
     client = MqttClient(connection, "sub", keep_session=keep_session, reconnect=reconnect)
-    listening = Subscription(
+    listening = MessageListener(
         client,
         wanted,
         lambda: client.subscribe(wanted, options, properties),
@@ -233,7 +233,7 @@ def subscribe(
         pass  # the normal end of a subscriber
 
 
-class Subscription:
+class MessageListener:
     """The life of a subscriber: subscribe, print, acknowledge what was printed; again after each reconnection."""
 
     def __init__(
@@ -330,7 +330,7 @@ class Subscription:
             granted = ", ".join(
                 f"{name} (QoS {reason})" for name, reason in zip(self._filters, event.reasons, strict=False)
             )
-            output.note(f"SubscribeAnswered to {granted}. Ctrl-C ends.", "green")
+            output.note(f"Subscribed to {granted}. Ctrl-C ends.", "green")
 
     def _on_time_up(self) -> None:
         if self._shown == 0 or self._count is not None:
