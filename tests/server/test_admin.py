@@ -20,7 +20,7 @@ from braidmq.broker.notices import LINES_EACH_MAX
 from braidmq.config.settings import Admin, Config, Listener
 from braidmq.server.admin import port as module
 from braidmq.server.admin.port import AdminServer
-from braidmq.server.listening.listeners import ListenError, Listeners
+from braidmq.server.listening import ListenError, Listeners
 from braidmq.server.metrics.exposition import METRICS, Exposition, readings
 from tests.patience import PATIENCE_S
 from tests.raw import wait_until

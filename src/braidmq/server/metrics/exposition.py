@@ -118,10 +118,10 @@ class BrokerCollector(Collector):
             "When the certificate of a listener ends.",
             labels=["listener"],
         )
-        for door in self._listeners.doors:
-            sockets.add_metric([door.settings.name], len(door.inside))
-            if door.tls is not None:
-                expiry.add_metric([door.settings.name], door.tls.expires_at)
+        for listener in self._listeners.active:
+            sockets.add_metric([listener.settings.name], len(listener.connections))
+            if listener.tls is not None:
+                expiry.add_metric([listener.settings.name], listener.tls.expires_at)
         yield sockets
         yield expiry
 
