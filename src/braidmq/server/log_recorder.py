@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from braidmq.broker.message import Message
 from braidmq.broker.recorder import LOST
+from braidmq.config.naming import broker_name
 from braidmq.config.settings import Config
 from braidmq.config.settings import Log as LogSettings
 from braidmq.log.errors import LogError
@@ -308,7 +309,7 @@ def open_recorder(config: Config) -> LogRecorder:
     settings = config.log
     how = Settings(
         folder=str(folder_of(config)),
-        broker=name_of(config),
+        broker=broker_name(config),
         partitions=settings.partitions,
         segment_bytes=settings.segment_bytes,
         retain_bytes=settings.retain_bytes,
@@ -320,12 +321,3 @@ def open_recorder(config: Config) -> LogRecorder:
 
 def folder_of(config: Config) -> Path:
     return Path(config.data) / "log" if config.log.folder is None else Path(config.log.folder)
-
-
-def name_of(config: Config) -> str:
-    """The broker's name in each row: that in its braid, if it is known before it is there."""
-    braid = config.braid
-    if braid is None:
-        return config.name
-    address = braid.advertise or braid.listen
-    return braid.name or (config.name if address.endswith(":0") else address)

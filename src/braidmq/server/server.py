@@ -19,6 +19,7 @@ from braidmq.braid.node import BraidNode
 from braidmq.broker.broker import Broker
 from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.broker.store import MemoryStore, Store
+from braidmq.config.naming import broker_name
 from braidmq.config.problems import ConfigError
 from braidmq.config.reload import reload_plan
 from braidmq.config.settings import Config
@@ -245,9 +246,8 @@ def _recorder_of(config: Config) -> LogRecorder | None:
 
 def _processing_of(config: Config, broker: Broker) -> Processing:
     """What processors leave stands beside the store, if there is one."""
-    origin = (config.braid.name if config.braid is not None else None) or config.name
     folder = Path(config.data) / "processing" if config.store.enabled else None
-    return Processing(broker, origin, folder, config.store.sync == "full", config.processing)
+    return Processing(broker, broker_name(config), folder, config.store.sync == "full", config.processing)
 
 
 async def serve(

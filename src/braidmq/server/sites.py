@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from braidmq.config.naming import broker_name
 from braidmq.config.settings import Config
 from braidmq.server import log_lines as logs
 from braidmq.server.listening.sockets import ADMIN_PORT, LISTENER_PORT, bind_tcp
@@ -56,7 +57,7 @@ async def serve_sites(
         rarely_collect_garbage()
         stop = on_end_signals()
         on_reload_signal(lambda: _reload(servers, read_configs()))
-        announce([Site(_name(server.config), server.addresses) for server in servers])
+        announce([Site(broker_name(server.config), server.addresses) for server in servers])
         await stop.wait()
         _log.info("stopping")
     finally:
@@ -75,7 +76,7 @@ def check_ports(configs: Sequence[Config]) -> None:
             if config.admin is not None:
                 places.append(("admin", config.admin.host, config.admin.port, ADMIN_PORT))
             for name, host, port, change in places:
-                for each in bind_tcp(f"{_name(config)} {name}", host, port, change):
+                for each in bind_tcp(f"{broker_name(config)} {name}", host, port, change):
                     bound.callback(socket.socket.close, each)
 
 
@@ -96,10 +97,6 @@ def _reload(servers: Sequence[Server], configs: Sequence[Config]) -> None:
         server.reload(_joining(config, servers[:number]))
 
 
-def _name(config: Config) -> str:
-    return (config.braid.name if config.braid is not None else None) or config.name
-
-
 def _admin_file(server: Server) -> Path:
     return Path(server.config.data) / ADMIN_FILE
 
@@ -107,5 +104,5 @@ def _admin_file(server: Server) -> Path:
 def _write_admin_file(server: Server) -> None:
     if server.admin_url is not None:
         Path(server.config.data).mkdir(parents=True, exist_ok=True)
-        content = {"name": _name(server.config), "url": server.admin_url, "pid": os.getpid()}
+        content = {"name": broker_name(server.config), "url": server.admin_url, "pid": os.getpid()}
         _admin_file(server).write_text(json.dumps(content) + "\n")
