@@ -1,18 +1,15 @@
 """The options by which `pub` and `sub` reach a broker, and what they come to: an address, credentials, TLS and a will.
 
-`ConnectionOptions` is a dataclass whose fields are command-line options. `with_connection_options` puts all of them
-into a command that has a parameter `connection`, so that both commands offer the same.
+`ConnectionOptions` is a group of options (`option_groups`), so that all commands that are clients offer the same.
 """
 
 from __future__ import annotations
 
-import inspect
 import secrets
 import ssl
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, get_type_hints
+from typing import Annotated, Any, Final
 from urllib.parse import unquote, urlsplit
 
 import typer
@@ -337,33 +334,3 @@ def parse_pairs(pairs: list[str], name: str) -> list[tuple[str, str]]:
         check_text(value, name)
         parsed.append((key, value))
     return parsed
-
-
-def with_connection_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for each field of ConnectionOptions, in place of its parameter `connection`."""
-    hints = get_type_hints(ConnectionOptions, include_extras=True)
-    options = [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
-        )
-        for field in fields(ConnectionOptions)
-    ]
-    own = [
-        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for parameter in inspect.signature(command, eval_str=True).parameters.values()
-        if parameter.name != "connection"
-    ]
-
-    def run(**values: Any) -> None:
-        connection = ConnectionOptions(**{option.name: values.pop(option.name) for option in options})
-        connection.check()
-        command(connection=connection, **values)
-
-    run.__name__ = command.__name__
-    run.__doc__ = command.__doc__
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in own + options}
-    run.__signature__ = inspect.Signature(own + options)  # type: ignore[attr-defined]
-    return run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -17,10 +18,13 @@ from braidmq.cli.mqtt_client.options import (
     check_filter,
     parse_pairs,
     qos_option,
-    with_connection_options,
 )
+from braidmq.cli.option_groups import with_option_groups
 
 if TYPE_CHECKING:
+    from paho.mqtt.properties import Properties
+    from paho.mqtt.subscribeoptions import SubscribeOptions
+
     from braidmq.cli.mqtt_client.client import Connected, MqttClient, SubscribeAnswered
     from braidmq.cli.mqtt_client.messages import Received
 
@@ -52,27 +56,24 @@ EXAMPLES: Final = output.examples(
 )
 
 
-@app.command("sub", help=HELP, epilog=EXAMPLES, no_args_is_help=True)
-@with_connection_options
-def subscribe(
-    connection: ConnectionOptions,
-    filters: Annotated[
-        list[str] | None, typer.Argument(metavar="FILTER...", help="Topic filters: + is one level, # all that follow.")
-    ] = None,
+@dataclass(frozen=True)
+class SubscriptionOptions:
+    """What is subscribed to, and how."""
+
     topic: Annotated[
         list[str] | None,
         typer.Option("-t", "--topic", help="A filter, as an option; may be repeated.", rich_help_panel=_WHAT),
-    ] = None,
-    qos: Annotated[int, qos_option("-q", "--qos", what="Highest quality of service", panel=_WHAT)] = 0,
+    ] = None
+    qos: Annotated[int, qos_option("-q", "--qos", what="Highest quality of service", panel=_WHAT)] = 0
     share: Annotated[
         str | None,
         typer.Option(
             "--share", metavar="GROUP", help="Each message goes to one of the group only.", rich_help_panel=_WHAT
         ),
-    ] = None,
+    ] = None
     no_retained: Annotated[
         bool, typer.Option("-R", "--no-retained", help="Leave out retained messages.", rich_help_panel=_WHAT)
-    ] = False,
+    ] = False
     retain_handling: Annotated[
         int | None,
         typer.Option(
@@ -82,7 +83,7 @@ def subscribe(
             help="Retained messages: 0 send, 1 only for a new subscription, 2 never (MQTT 5).",
             rich_help_panel=_WHAT,
         ),
-    ] = None,
+    ] = None
     retain_as_published: Annotated[
         bool,
         typer.Option(
@@ -90,10 +91,10 @@ def subscribe(
             help="Show the retain flag as the publisher set it (MQTT 5).",
             rich_help_panel=_WHAT,
         ),
-    ] = False,
+    ] = False
     no_local: Annotated[
         bool, typer.Option("--no-local", help="Leave out one's own messages (MQTT 5).", rich_help_panel=_WHAT)
-    ] = False,
+    ] = False
     subscription_id: Annotated[
         int | None,
         typer.Option(
@@ -103,7 +104,7 @@ def subscribe(
             help="A number that comes back with each message (MQTT 5).",
             rich_help_panel=_WHAT,
         ),
-    ] = None,
+    ] = None
     user_property: Annotated[
         list[str] | None,
         typer.Option(
@@ -112,7 +113,7 @@ def subscribe(
             help="Sent with the subscription (MQTT 5); may be repeated.",
             rich_help_panel=_WHAT,
         ),
-    ] = None,
+    ] = None
     keep_session: Annotated[
         bool,
         typer.Option(
@@ -122,11 +123,65 @@ def subscribe(
             "Kept for a day, or as --session-expiry says.",
             rich_help_panel=_WHAT,
         ),
-    ] = False,
+    ] = False
+
+    def check(self) -> None:
+        if self.no_retained and self.retain_handling not in (None, 2):
+            raise UsageError(f"--no-retained, but --retain-handling {self.retain_handling}", "Choose one.")
+
+    @property
+    def by_flag(self) -> dict[str, Any]:
+        """Those that only MQTT 5 has."""
+        return {
+            "--no-local": self.no_local,
+            "--retain-handling": self.retain_handling,
+            "--retain-as-published": self.retain_as_published,
+            "--subscription-id": self.subscription_id,
+            "--user-property": self.user_property,
+        }
+
+    def filters(self, words: list[str]) -> list[str]:
+        """The filters to subscribe to: those that stand alone, and those of -t."""
+        wanted = [*words, *(self.topic or [])]
+        if not wanted:
+            raise UsageError("no topic filter", "For everything: braidmq sub '#'")
+        if self.share is not None:
+            if not self.share or any(character in "/+#" for character in self.share):
+                raise UsageError(f"--share {self.share}: a group's name is not empty and has no / + # in it")
+            if self.no_local:
+                raise UsageError("--share with --no-local", "MQTT does not allow the two together.")
+            wanted = [f"$share/{self.share}/{name}" for name in wanted]
+        for name in wanted:
+            check_filter(name)
+        return wanted
+
+    def as_paho(self, level: int) -> tuple[SubscribeOptions, Properties | None]:
+        from paho.mqtt.packettypes import PacketTypes
+        from paho.mqtt.subscribeoptions import SubscribeOptions
+
+        from braidmq.cli.mqtt_client.client import new_properties
+
+        handling = 2 if self.no_retained else self.retain_handling or 0
+        options = SubscribeOptions(self.qos, self.no_local, self.retain_as_published, handling)
+        pairs = parse_pairs(self.user_property or [], "--user-property")
+        if level != 5:
+            return options, None
+        properties = new_properties(PacketTypes.SUBSCRIBE)
+        if self.subscription_id is not None:
+            properties.SubscriptionIdentifier = self.subscription_id
+        for pair in pairs:
+            properties.UserProperty = pair
+        return options, properties
+
+
+@dataclass(frozen=True)
+class UntilOptions:
+    """When it ends."""
+
     count: Annotated[
         int | None,
         typer.Option("-C", "--count", min=1, help="End after this many messages.", rich_help_panel=_HOW_LONG),
-    ] = None,
+    ] = None
     wait_s: Annotated[
         float | None,
         typer.Option(
@@ -136,17 +191,23 @@ def subscribe(
             help="End after this many seconds: exit code 4 if fewer messages than --count (or none) came.",
             rich_help_panel=_HOW_LONG,
         ),
-    ] = None,
+    ] = None
     reconnect: Annotated[
         bool,
         typer.Option(
             "--reconnect", help="When the connection is lost, come back instead of ending.", rich_help_panel=_HOW_LONG
         ),
-    ] = False,
+    ] = False
+
+
+@dataclass(frozen=True)
+class FormatOptions:
+    """How messages are printed, unless as JSON."""
+
     verbose: Annotated[
         bool,
         typer.Option("-v", "--verbose", help="Show QoS, properties, and what is subscribed.", rich_help_panel=_OUTPUT),
-    ] = False,
+    ] = False
     line_format: Annotated[
         str | None,
         typer.Option(
@@ -156,77 +217,59 @@ def subscribe(
             "{properties}.",
             rich_help_panel=_OUTPUT,
         ),
-    ] = None,
+    ] = None
     raw: Annotated[
         bool,
         typer.Option("--raw", help="Payloads alone, byte by byte, each with a newline.", rich_help_panel=_OUTPUT),
-    ] = False,
+    ] = False
+
+
+@app.command("sub", help=HELP, epilog=EXAMPLES, no_args_is_help=True)
+@with_option_groups
+def subscribe(
+    *,
+    filters: Annotated[
+        list[str] | None, typer.Argument(metavar="FILTER...", help="Topic filters: + is one level, # all that follow.")
+    ] = None,
+    subscription: SubscriptionOptions,
+    until: UntilOptions,
+    form: FormatOptions,
     json_lines: output.JsonOption = False,
     color: output.ColorOption = output.Color.AUTO,
+    connection: ConnectionOptions,
 ) -> None:
-    wanted = [*(filters or []), *(topic or [])]
-    if not wanted:
-        raise UsageError("no topic filter", "For everything: braidmq sub '#'")
-    if sum([json_lines, raw, line_format is not None]) > 1:
+    if sum([json_lines, form.raw, form.line_format is not None]) > 1:
         raise UsageError("--json, --raw and --format are three ways to print a message", "Choose one.")
-    if keep_session and connection.client_id is None:
+    if subscription.keep_session and connection.client_id is None:
         raise UsageError(
             "--keep-session without --client-id", "The broker finds the session by the client id: add -i NAME."
         )
-    if no_retained and retain_handling not in (None, 2):
-        raise UsageError(f"--no-retained, but --retain-handling {retain_handling}", "Choose one.")
-    connection.require_version_5(
-        {
-            "--no-local": no_local,
-            "--retain-handling": retain_handling,
-            "--retain-as-published": retain_as_published,
-            "--subscription-id": subscription_id,
-            "--user-property": user_property,
-        }
-    )
-    if share is not None:
-        if not share or any(character in "/+#" for character in share):
-            raise UsageError(f"--share {share}: a group's name is not empty and has no / + # in it")
-        if no_local:
-            raise UsageError("--share with --no-local", "MQTT does not allow the two together.")
-        wanted = [f"$share/{share}/{name}" for name in wanted]
-    for name in wanted:
-        check_filter(name)
-    pairs = parse_pairs(user_property or [], "--user-property")
+    connection.require_version_5(subscription.by_flag)
+    wanted = subscription.filters(filters or [])
 
-    from paho.mqtt.packettypes import PacketTypes
-    from paho.mqtt.subscribeoptions import SubscribeOptions
-
-    from braidmq.cli.mqtt_client.client import MqttClient, new_properties
+    from braidmq.cli.mqtt_client.client import MqttClient
     from braidmq.cli.mqtt_client.messages import printer
 
-    options = SubscribeOptions(qos, no_local, retain_as_published, 2 if no_retained else retain_handling or 0)
-    properties = None
-    if connection.level == 5:
-        properties = new_properties(PacketTypes.SUBSCRIBE)
-        if subscription_id is not None:
-            properties.SubscriptionIdentifier = subscription_id
-        for pair in pairs:
-            properties.UserProperty = pair
-    show = printer(json_lines=json_lines, raw=raw, line_format=line_format, verbose=verbose)
-    client = MqttClient(connection, "sub", keep_session=keep_session, reconnect=reconnect)
-    listening = MessageListener(
+    options, properties = subscription.as_paho(connection.level)
+    show = printer(json_lines=json_lines, raw=form.raw, line_format=form.line_format, verbose=form.verbose)
+    client = MqttClient(connection, "sub", keep_session=subscription.keep_session, reconnect=until.reconnect)
+    listener = MessageListener(
         client,
         wanted,
         lambda: client.subscribe(wanted, options, properties),
         show,
         timeout_s=connection.timeout_s,
-        count=count,
-        wait_s=wait_s,
-        skip_retained=no_retained and connection.level != 5,
-        reconnect=reconnect,
-        announce=verbose or (sys.stdout.isatty() and sys.stderr.isatty()),
+        count=until.count,
+        wait_s=until.wait_s,
+        skip_retained=subscription.no_retained and connection.level != 5,
+        reconnect=until.reconnect,
+        announce=form.verbose or (sys.stdout.isatty() and sys.stderr.isatty()),
     )
     interrupt_at_sigterm()
     try:
         welcome = client.open()
         try:
-            listening.run(welcome)
+            listener.run(welcome)
         finally:
             client.close()
     except KeyboardInterrupt:

@@ -11,7 +11,8 @@ from braidmq.cli import output
 from braidmq.cli.admin_port import AdminOption, BrokerAdmin, DataOption, TokenOption, broker_of, brokers_of
 from braidmq.cli.base_commands import BaseGroup
 from braidmq.cli.errors import CliError, ExitCode, UsageError
-from braidmq.cli.mqtt_client.options import ConnectionOptions, check_topic, with_connection_options
+from braidmq.cli.mqtt_client.options import ConnectionOptions, check_topic
+from braidmq.cli.option_groups import with_option_groups
 
 if TYPE_CHECKING:
     import msgspec
@@ -242,9 +243,9 @@ RUN_EXAMPLES: Final = output.examples(
 
 
 @app.command("run", help=RUN_HELP, epilog=RUN_EXAMPLES, no_args_is_help=True)
-@with_connection_options
+@with_option_groups
 def run(
-    connection: ConnectionOptions,
+    *,
     file: Annotated[str, typer.Argument(metavar="FILE[:NAME]", help="A Python file, or a module as package.module.")],
     topic: Annotated[str | None, typer.Option("-t", "--topic", help="Instead of the processor's topic filter.")] = None,
     spool: Annotated[int | None, typer.Option("--spool", min=1, help="Instead of its size of spool.")] = None,
@@ -260,6 +261,7 @@ def run(
     token: TokenOption = None,
     json_lines: output.JsonOption = False,
     color: output.ColorOption = output.Color.AUTO,
+    connection: ConnectionOptions,
 ) -> None:
     from braidmq.cli.process.local_run import ProcessorTrial, over_broker, over_log
     from braidmq.processors.loading import load_processor
