@@ -25,7 +25,7 @@ from braidmq.cli.demo.process import DemoProcess
 from braidmq.processors import Message, Spool, spool_step
 from braidmq.processors.examples.passengers import passengers
 from braidmq.processors.processor import Output
-from tests.cli.test_cli import COMMAND, braidmq, environment, in_process
+from tests.cli.commands import COMMAND, braidmq, environment, in_process
 
 TIMEOUT_S = 90.0
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_cli import COMMAND, TIMEOUT_S, environment
+from tests.cli.commands import COMMAND, TIMEOUT_S, environment
 from tests.conftest import Broker
 from tests.processors.site import ECHO
 from tests.raw import wait_until

@@ -12,7 +12,7 @@ import trustme
 from tests.conftest import Broker
 
 
-class Places:
+class AllListeners:
     """The broker and what a client needs to trust it."""
 
     def __init__(self, folder: Path) -> None:
@@ -48,12 +48,12 @@ class Places:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Places]:
-    places = Places(folder)
+def running(folder: Path) -> Iterator[AllListeners]:
+    served = AllListeners(folder)
     try:
-        yield places
-        assert places.broker.terminate() == 0
-        assert "Traceback" not in places.broker.log
+        yield served
+        assert served.broker.terminate() == 0
+        assert "Traceback" not in served.broker.log
     finally:
-        if places.broker.running:
-            places.broker.kill9()
+        if served.broker.running:
+            served.broker.kill9()

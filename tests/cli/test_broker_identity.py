@@ -21,7 +21,7 @@ from braidmq.braid.braid import COMPARE_S
 from braidmq.braid.identity import OWN, Own
 from braidmq.broker.sqlite_store import FILE_NAME
 from braidmq.overlay.ring import CHECK_INTERVAL_S
-from tests.cli.test_cli import in_process
+from tests.cli.commands import in_process
 from tests.conftest import Broker, StartBroker
 from tests.raw import readiness, wait_until
 

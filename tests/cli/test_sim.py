@@ -19,7 +19,7 @@ from braidmq.sim.engine import Simulator
 from braidmq.sim.figures import OF_THE_MACHINE
 from braidmq.sim.methods import KINDS, Options, Ordered
 from braidmq.sim.patterns import RoleAssignment
-from tests.cli.test_cli import TIMEOUT_S, in_process
+from tests.cli.commands import TIMEOUT_S, in_process
 
 COMMAND = [sys.executable, "-m", "braidmq", "sim"]
 NEEDED = {

@@ -18,8 +18,8 @@ from braidmq.cli.braid import ring
 from braidmq.cli.doctor.checks import CheckResult, CheckState
 from braidmq.cli.doctor.command import _show
 from braidmq.cli.topic_cell import TopicCell
-from tests.cli.test_cli import COMMAND, environment, in_process
-from tests.cli.test_cli_braid import Subscriber
+from tests.cli.braids import Subscriber
+from tests.cli.commands import COMMAND, environment, in_process
 from tests.conftest import READY_TIMEOUT_S, _first_line
 from tests.raw import wait_until
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import braidmq
-from tests.cli.test_cli import in_process
+from tests.cli.commands import in_process
 from tests.command_lines import check_line, commands
 
 NARROW = 80

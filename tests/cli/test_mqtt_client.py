@@ -1,198 +1,28 @@
-"""The command line as people and scripts use it: real processes against a real broker."""
+"""`pub` and `sub` as people and scripts use them: real processes against a real broker."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import pty
 import re
 import select
-import shlex
 import signal
 import socket
 import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
-import paho.mqtt.publish as paho_publish
 import pytest
 import trustme
 
 from braidmq.cli.errors import UsageError
-from braidmq.cli.main import build
 from braidmq.cli.mqtt_client.messages import as_text, check_format
 from braidmq.cli.mqtt_client.options import BrokerAddress, parse_url
+from tests.cli.commands import COMMAND, TIMEOUT_S, WAIT_S, Argument, braidmq, environment, in_process
+from tests.cli.mqtt import Sub, pub, send, silent_server, subscriber
 from tests.conftest import Broker, StartBroker
-from tests.patience import PATIENCE_S
-
-Argument = str | Path | int | float
-
-COMMAND = [sys.executable, "-m", "braidmq"]
-TIMEOUT_S = PATIENCE_S
-WAIT_S = 5.0
-"""Long enough for a message that is there to come."""
-
-
-def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("BRAIDMQ_")}
-    return clean | (extra or {})
-
-
-def braidmq(
-    *arguments: Argument, stdin: bytes = b"", env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Runs a command to its end."""
-    done = subprocess.run(
-        [*COMMAND, *map(str, arguments)], input=stdin, capture_output=True, env=environment(env), timeout=TIMEOUT_S
-    )
-    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
-
-
-def in_process(*arguments: Argument, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """The same without a process of its own: as real, but for signals and standard input, and much quicker."""
-    words = [str(argument) for argument in arguments]
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        mock.patch.dict(os.environ, environment(env), clear=True),
-        redirect_stdout(out),
-        redirect_stderr(err),
-        pytest.raises(SystemExit) as end,
-    ):
-        build(completion=True)(words, prog_name="braidmq")
-    return subprocess.CompletedProcess(words, int(end.value.code or 0), out.getvalue(), err.getvalue())
-
-
-def send(broker: Broker, topic: str, *payloads: str | bytes, qos: int = 1) -> None:
-    """Publishes without `braidmq pub`, where that is not what is tested."""
-    messages: list[Any] = [(topic, payload, qos, False) for payload in payloads]
-    paho_publish.multiple(messages, broker.host, broker.port)
-
-
-def pub(broker: Broker, *arguments: Argument) -> subprocess.CompletedProcess[str]:
-    return in_process("pub", "-p", broker.port, *arguments)
-
-
-class Sub:
-    """A `braidmq sub` that runs; it is subscribed once this object is made."""
-
-    def __init__(self, *arguments: Argument, env: dict[str, str] | None = None) -> None:
-        self.process = subprocess.Popen(
-            [*COMMAND, "sub", "-v", *map(str, arguments)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment(env),
-        )
-        self.stderr = ""
-        self.wait_for("Subscribed to")
-
-    def wait_for(self, text: str) -> None:
-        assert self.process.stderr is not None
-        while text not in self.stderr:
-            ready, _, _ = select.select([self.process.stderr], [], [], TIMEOUT_S)
-            assert ready, f"{text!r} did not come: {self.stderr}"
-            data = os.read(self.process.stderr.fileno(), 65536)
-            assert data, f"it ended with {self.process.wait()}: {self.stderr}"
-            self.stderr += data.decode()
-
-    def line(self) -> str:
-        assert self.process.stdout is not None
-        ready, _, _ = select.select([self.process.stdout], [], [], TIMEOUT_S)
-        assert ready, "no line came"
-        return self.process.stdout.readline().decode()
-
-    def end(self, number: int | None = None) -> tuple[int, str]:
-        """The exit code and the rest of the output, after a signal if one is given."""
-        if number is not None:
-            self.process.send_signal(number)
-        out, err = self.process.communicate(timeout=TIMEOUT_S)
-        self.stderr += err.decode()
-        return self.process.returncode, out.decode()
-
-
-@contextmanager
-def subscriber(broker: Broker, *arguments: Argument) -> Iterator[Sub]:
-    sub = Sub("-p", broker.port, *arguments)
-    try:
-        yield sub
-    finally:
-        if sub.process.poll() is None:
-            sub.process.kill()
-        sub.process.communicate()
-
-
-@contextmanager
-def silent_server(answer: Callable[[bytes], bytes]) -> Iterator[int]:
-    """A server on a free port that gives `answer(first bytes)` to each connection, then says nothing more."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    connections: list[socket.socket] = []
-
-    def accept() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            connections.append(connection)
-            connection.sendall(answer(connection.recv(65536)))
-
-    thread = threading.Thread(target=accept, daemon=True)
-    thread.start()
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join()
-        for connection in connections:
-            connection.close()
-
-
-# The command itself
-
-
-def test_version_tells_what_is_installed_and_loads_little() -> None:
-    script = (
-        "import sys; sys.argv = ['braidmq', 'version', '--json']\n"
-        "from braidmq.cli.main import run\n"
-        "try: run()\n"
-        "except SystemExit as end: assert not end.code\n"
-        "print(*sorted({'asyncio', 'paho', 'pydantic', 'rich', 'ssl', 'braidmq.broker'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment())
-    first, loaded = done.stdout.splitlines()
-    assert set(json.loads(first)) == {"braidmq", "python", "uvloop", "sqlite"}
-    assert loaded == ""
-
-
-@pytest.mark.parametrize("command", ["", "up", "pub", "sub", "passwd", "bench", "version"])
-def test_help_teaches_by_examples(command: str) -> None:
-    done = in_process(*filter(None, [command]), "--help")
-    assert done.returncode == 0
-    _, examples = done.stdout.split("Examples")
-    assert len(re.findall(rf"^ .*braidmq {command}", examples, re.MULTILINE)) >= 3
-
-
-def test_wrong_usage_is_told_without_a_traceback() -> None:
-    for arguments in (["pub", "--no-such-option"], ["no-such-command"], ["sub", "a", "--qos", "3"]):
-        done = braidmq(*arguments)
-        assert done.returncode == 2
-        assert "Traceback" not in done.stderr
-        assert done.stdout == ""
-
-
-def test_colours_can_be_forced_and_forbidden() -> None:
-    arguments = ["sub", "a", "-p", "1"]
-    assert "\x1b[" in in_process(*arguments, "--color", "always").stderr
-    assert "\x1b[" not in in_process(*arguments, "--color", "never", env={"FORCE_COLOR": "1"}).stderr
-    assert "\x1b[" not in in_process(*arguments).stderr
-
 
 # Publish and subscribe
 
@@ -569,117 +399,6 @@ def test_certificates_are_checked(guarded: Broker) -> None:
     plain = in_process("pub", "a", "b", "-p", guarded.port, "--tls", "--timeout", TIMEOUT_S)
     assert plain.returncode == 3
     assert "TLS" in plain.stderr
-
-
-# The broker
-
-
-def test_up_says_what_to_try_and_it_works(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [*COMMAND, "up", "--port", "0", "--data", str(tmp_path / "data"), "--admin-port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=environment(SECRET),  # it is for clients, and no key of the configuration
-    )
-    try:
-        assert process.stdout is not None
-        lines = [process.stdout.readline().decode().strip() for _ in range(7)]
-        assert lines[0] == "BraidMQ is ready:"
-        assert lines[1].startswith("mqtt://127.0.0.1:")
-        assert lines[2].startswith("http://127.0.0.1:")
-        listen, speak = shlex.split(lines[4]), shlex.split(lines[5])
-        sub = Sub(*listen[listen.index("sub") + 1 :], "-C", 1, "--format", "{topic}: {payload}")
-        done = subprocess.run(speak, stdout=subprocess.DEVNULL, timeout=TIMEOUT_S, check=False)  # as it was told
-        assert done.returncode == 0
-        assert sub.end() == (0, "hello/world: Hi there\n")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(TIMEOUT_S) == 0
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def test_up_lists_all_that_is_wrong_with_the_configuration(tmp_path: Path) -> None:
-    config = tmp_path / "braidmq.toml"
-    config.write_text('nam = "x"\n[limits]\nreceive_max = 0\n')
-    done = in_process(
-        "up", "--config", config, "--set", "log.level=loud", "--host", "0.0.0.0", "--data", tmp_path / "d"
-    )
-    assert done.returncode == 2
-    for key in ("nam", "limits.receive_max", "log.level"):
-        assert key in done.stderr
-    assert in_process("up", "--set", "nothing").returncode == 2
-    missing = in_process("up", env={"BRAIDMQ_CONFIG": str(tmp_path / "missing.toml")})
-    assert missing.returncode == 2
-    assert "missing.toml" in missing.stderr
-
-
-def test_up_that_cannot_listen_or_store_is_exit_code_3(broker: Broker, tmp_path: Path) -> None:
-    busy = braidmq("up", "--port", broker.port, "--data", tmp_path / "data")
-    assert busy.returncode == 3
-    assert str(broker.port) in busy.stderr
-    taken = braidmq("up", "--port", 0, "--data", broker.data)
-    assert taken.returncode == 3
-    assert str(broker.data) in taken.stderr
-    folder = tmp_path / "closed"
-    (folder / "data").mkdir(parents=True)
-    for database in broker.data.iterdir():
-        (folder / "data" / database.name).write_bytes(b"not a database" * 1000)
-    damaged = braidmq("up", "--port", 0, "--data", folder / "data")
-    assert damaged.returncode == 3
-    assert "Traceback" not in busy.stderr + damaged.stderr + taken.stderr
-
-
-# Passwords
-
-
-def test_passwd_adds_changes_lists_and_deletes(tmp_path: Path) -> None:
-    file = tmp_path / "users.txt"
-    added = braidmq("passwd", file, "ada", "--stdin", "--json", stdin=b"one\n")
-    assert json.loads(added.stdout) == {"file": str(file), "user": "ada", "done": "added"}
-    before = file.read_text()
-    assert "argon2id" in before
-    assert "one" not in before.split("$")[0]
-    assert "changed" in braidmq("passwd", file, "ada", "--stdin", stdin=b"two").stdout
-    assert file.read_text() != before
-    assert json.loads(in_process("passwd", file, "--list", "--json").stdout)["users"] == ["ada"]
-    assert in_process("passwd", file, "ada", "--delete").returncode == 0
-    assert in_process("passwd", file, "--list").stdout == ""
-    missing = in_process("passwd", file, "ada", "--delete")
-    assert missing.returncode == 1
-    assert "no user 'ada'" in missing.stderr
-
-
-def test_passwd_refuses_what_cannot_work(tmp_path: Path) -> None:
-    file = tmp_path / "users.txt"
-    assert in_process("passwd", file, "a:b", "--stdin").returncode == 2
-    assert braidmq("passwd", file, "ada", "--stdin").returncode == 2
-    assert "--stdin" in in_process("passwd", file, "ada").stderr
-    assert in_process("passwd", file).returncode == 2
-    assert braidmq("passwd", tmp_path / "none" / "users.txt", "ada", "--stdin", stdin=b"x").returncode == 1
-    assert not file.exists()
-
-
-@pytest.mark.parametrize(("second", "code"), [("pa55word", 0), ("other", 2)])
-def test_passwd_asks_twice(tmp_path: Path, second: str, code: int) -> None:
-    file = tmp_path / "users.txt"
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execv(sys.executable, [*COMMAND, "passwd", str(file), "ada"])
-    shown = b""
-    answers = [(b"Password of ada: ", b"pa55word\n"), (b"Once more: ", second.encode() + b"\n")]
-    try:
-        while True:
-            if answers and answers[0][0] in shown:
-                os.write(terminal, answers.pop(0)[1])
-            shown += os.read(terminal, 1024)
-    except OSError:
-        pass  # the process has ended, and its terminal with it
-    finally:
-        os.close(terminal)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == code
-    assert b"pa55word\r\n" not in shown
-    assert file.exists() is (code == 0)
 
 
 # The parts

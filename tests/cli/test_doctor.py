@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_cli import braidmq, in_process
+from tests.cli.commands import braidmq, in_process
 from tests.conftest import Broker
 
 CHECKS = {"python", "java", "spark", "files", "disk", "clock"}
