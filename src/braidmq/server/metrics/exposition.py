@@ -1,7 +1,7 @@
-"""The broker's numbers under the names that others know them by: one table for Prometheus and for `$SYS`.
+"""The broker's numbers and their names outside: one table for Prometheus and for `$SYS`.
 
-The broker counts in plain integers (`Metrics`). They are read here when somebody asks, so a message costs nothing extra
-for being counted.
+The broker counts in plain integers (`Metrics`). They are read only when a scrape asks for them, so counting a message
+costs next to nothing.
 """
 
 from __future__ import annotations
