@@ -8,7 +8,6 @@ import sys
 from typing import Final
 
 from braidmq.broker.notices import one_line
-from braidmq.config.settings import Log
 
 LINE_CHARS_MAX: Final = 4_000
 """Characters of one message; text from outside is cut shorter than that where it is logged."""
@@ -41,7 +40,7 @@ class JsonLines(logging.Formatter):
         return json.dumps(line)
 
 
-def configure(settings: Log) -> None:
+def configure(settings: LogConfig) -> None:
     """Sends the lines of this package, and of no other, to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     if settings.format == "json":

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Final
 from braidmq.broker.message import Message
 from braidmq.broker.recorder import LOST
 from braidmq.config.naming import broker_name
-from braidmq.config.settings import Config
-from braidmq.config.settings import Log as LogSettings
+from braidmq.config.settings import Config, LogConfig
 from braidmq.log.errors import LogError
 from braidmq.log.orders import Settings
 from braidmq.log.properties import pairs_of, published_us_of
@@ -122,7 +121,7 @@ class LogRecorder:
         for one in topics:
             self._tree.set(one, True)
 
-    def reconfigure(self, settings: LogSettings) -> None:
+    def reconfigure(self, settings: LogConfig) -> None:
         """Takes over what may change while it runs."""
         self.set_topics(settings.topics)
         self.log.retain_bytes = settings.retain_bytes

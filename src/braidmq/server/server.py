@@ -23,7 +23,7 @@ from braidmq.broker.store import MemoryStore, Store
 from braidmq.config.naming import broker_name
 from braidmq.config.problems import ConfigError
 from braidmq.config.reload import reload_plan
-from braidmq.config.settings import Admin, Config
+from braidmq.config.settings import AdminConfig, Config
 from braidmq.processing.processing import Processing
 from braidmq.security.authentication import build_access, build_authenticator, build_methods
 from braidmq.security.client_ids import ClientIdRules
@@ -90,7 +90,7 @@ class Server:
         self._processing = _processing_of(config, self.broker)
         self._admin = None if config.admin is None else self._build_admin(config.admin)
 
-    def _build_admin(self, settings: Admin) -> AdminServer:
+    def _build_admin(self, settings: AdminConfig) -> AdminServer:
         exposition = Exposition(
             self.broker.metrics,
             self.listeners,

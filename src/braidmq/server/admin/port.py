@@ -25,7 +25,7 @@ from braidmq.server.admin.responses import answer
 from braidmq.server.listening.sockets import ADMIN_PORT, bind_tcp, host_and_port
 
 if TYPE_CHECKING:
-    from braidmq.config.settings import Admin
+    from braidmq.config.settings import AdminConfig
     from braidmq.server.metrics.exposition import Exposition
 
 CONNECTIONS_MAX: Final = 64
@@ -97,7 +97,7 @@ class AdminServer:
 
     def __init__(
         self,
-        settings: Admin,
+        settings: AdminConfig,
         exposition: Exposition,
         checks: Mapping[str, Check],
         routes: Iterable[Routes] = (),
