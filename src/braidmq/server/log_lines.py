@@ -8,6 +8,7 @@ import sys
 from typing import Final
 
 from braidmq.broker.notices import one_line
+from braidmq.config.settings import LogConfig
 
 LINE_CHARS_MAX: Final = 4_000
 """Characters of one message; text from outside is cut shorter than that where it is logged."""
