@@ -124,7 +124,7 @@ def _handled_as(sound: Callable[..., Any], broken: Callable[..., Any]) -> Callab
     return instead
 
 
-@pytest.mark.parametrize("method", [name for name, kind in KINDS.items() if kind.knows_demand])
+@pytest.mark.parametrize("method", [name for name, kind in KINDS.items() if kind.entry.knows_demand])
 def test_publishers_that_nobody_wants_were_told_so(method: str) -> None:
     report = trial(method, DESERTED)
     assert report.complaints == []
@@ -139,7 +139,7 @@ def test_fingers_that_led_to_visitors_are_learnt_again() -> None:
     assert report.figures.suspended == 150
 
 
-@pytest.mark.parametrize("method", [name for name, kind in KINDS.items() if kind.knows_demand])
+@pytest.mark.parametrize("method", [name for name, kind in KINDS.items() if kind.entry.knows_demand])
 def test_so_were_those_of_a_network_that_grew(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told: dict[tuple[int, str], list[bool]] = {}
     listen = Stage._listen

@@ -27,8 +27,7 @@ also asks whoever stands before the first subscriber: that need not be a publish
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable
 
 from braidmq.host import Address, CallError, Host, Reply, Service, handles
 from braidmq.keys import SEPARATOR, Key, Role, key_of, segment
@@ -52,17 +51,6 @@ from braidmq.pubsub.signals import (
     Report,
     Suspend,
 )
-
-CUTS: Final[Mapping[str, tuple[Cut, ...]]] = {
-    "relayfree": (Cut.MRF, Cut.SFB),
-    "adaptive": (Cut.SFB, Cut.MRF),
-    "suzaku": (Cut.RIGHT,),
-}
-"""By method: how it can split ranges; the first is how it does, in both worlds.
-
-When a node is told that it is in, the right link to it is set, and the left link a moment later: by right links alone
-it gets all that is sent from then on; by those of both sides it can miss what is sent in that moment.
-"""
 
 COMPARE_S = 30.0
 """How often a publisher that is suspended compares itself with its neighbour: the longest that a lost signal lasts."""

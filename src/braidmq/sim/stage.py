@@ -124,7 +124,7 @@ class Stage:
         deserted = [
             topic for topic, (publishers, subscribers) in self.members.items() if publishers and not subscribers
         ]
-        if not deserted or not self.kind.knows_demand:
+        if not deserted or not self.kind.entry.knows_demand:
             return 0, len(deserted), []
         visited = self.sim.chance.sample(deserted, VISITED_MAX) if len(deserted) > VISITED_MAX else deserted
         first = max(self.roles) + 1
@@ -276,7 +276,7 @@ class Stage:
             self.sim.run(self.sim.now + len(batch) * PUBLISH_EVERY_S + OVER_S)
             while self.sim.now < self.meter.heard_at + OVER_S:
                 self.sim.run(self.meter.heard_at + OVER_S)
-            self.meter.close(tally, complaints, self.kind.is_relay_free)
+            self.meter.close(tally, complaints, self.kind.entry.is_relay_free)
 
     def _batches(self, publications: Sequence[tuple[str, int]]) -> Iterator[Sequence[tuple[str, int]]]:
         start = deliveries = 0
@@ -290,7 +290,7 @@ class Stage:
 
     def wrong_demand(self) -> list[str]:
         """Where a method says that a topic is wanted and it is not, or the other way round."""
-        if not self.kind.knows_demand:
+        if not self.kind.entry.knows_demand:
             return []
         wrong = []
         for topic, (publishers, subscribers) in self.members.items():
