@@ -9,7 +9,7 @@ import pytest
 from braidmq.host import Address
 from braidmq.overlay.skip_graph.dht import Walk, id_of
 from braidmq.pubsub.baselines.bayeux import Bayeux, BayeuxTree
-from braidmq.pubsub.baselines.rendezvous_tree import LEASE_REFRESHES, REFRESH_S, Down
+from braidmq.pubsub.baselines.rendezvous_tree import LEASE_REFRESHES, REFRESH_S, TreeDelivery
 from braidmq.sim.network import Constant, Duplication
 from tests.overlay.test_ring import Rough
 from tests.pubsub.village import Village
@@ -58,7 +58,7 @@ def test_one_message_a_next_hop_however_many_members() -> None:
     village.advertise("t", 150)
     village.run(5)
     sent: list[tuple[Address, Address]] = []
-    village.sim.on_message = lambda by, to, message, _: sent.append((by, to)) if type(message) is Down else None
+    village.sim.on_message = lambda by, to, message, _: sent.append((by, to)) if type(message) is TreeDelivery else None
     village.publish("t", 150)
     assert len(sent) == len(set(sent)) < 400
     assert village.receivers() == dict.fromkeys(range(100), 1)

@@ -17,8 +17,8 @@ from braidmq.overlay.skip_graph.graph import SkipGraph
 from braidmq.overlay.skip_graph.vectors import DIGITS_MAX
 from braidmq.overlay.suzaku.suzaku import Suzaku
 from braidmq.pubsub.method import Publication
-from braidmq.pubsub.relay_free import COMPARE_S, SIGNAL_S, RelayFree
-from braidmq.pubsub.signals import RESUME, SUSPEND, Suspend
+from braidmq.pubsub.relay_free.relay_free import COMPARE_S, SIGNAL_S, RelayFree
+from braidmq.pubsub.relay_free.signals import RESUME, SUSPEND, Suspend
 from braidmq.sim.engine import Simulator
 from braidmq.sim.network import Faults, Network, Uniform
 

@@ -17,8 +17,8 @@ from braidmq.pubsub.baselines.bayeux import Bayeux, BayeuxTree
 from braidmq.pubsub.baselines.can.multicast import CanMulticast
 from braidmq.pubsub.baselines.scribe import Scribe
 from braidmq.pubsub.effect import Effect
-from braidmq.pubsub.locality.delegates import Directories
-from braidmq.pubsub.locality.locality import Locality, Undertaken
+from braidmq.pubsub.locality.delegates import ClusterDirectories
+from braidmq.pubsub.locality.locality import HandOverAccepted, Locality
 from braidmq.pubsub.relay_free import RelayFree
 from braidmq.sim.engine import Simulator
 from braidmq.sim.methods import KINDS, Learning, Options
@@ -61,7 +61,7 @@ def nowhere(*_: object) -> dict[object, object]:
 
 
 def takes_and_keeps(*_: object) -> Reply:
-    return Undertaken()
+    return HandOverAccepted()
 
 
 def notes_nothing(_self: Bayeux, _tree: BayeuxTree, _to: object) -> bool:
@@ -82,9 +82,9 @@ MUTATIONS: list[tuple[str, str, type, str, Callable[..., Any], str]] = [
     *((one, DESERTED, RelayFree, "_signal", nothing, SUSPENDED) for one in ORDERED),  # a silent one
     *((one, "zeta", RelayFree, "_sees_subscriber", nothing, SUSPENDED) for one in ORDERED),
     *((one, "zeta", RelayFree, "_signal", nothing, SUSPENDED) for one in ORDERED),
-    ("locality", DESERTED, Directories, "learn", nothing_at_all, SUSPENDED),  # a publisher that never asks
+    ("locality", DESERTED, ClusterDirectories, "learn", nothing_at_all, SUSPENDED),  # a publisher that never asks
     ("locality", DESERTED, Locality, "_check_regularly", nothing_at_all, SUSPENDED),  # one that asks once
-    ("locality", "zeta", Directories, "learn", nothing_at_all, SUSPENDED),
+    ("locality", "zeta", ClusterDirectories, "learn", nothing_at_all, SUSPENDED),
     ("locality", "3x12x2", Locality, "on_hand_over", takes_and_keeps, MISSED),  # a delegate that does not forward
     ("scribe", "zeta", Scribe, "_next_hops", no_children, MISSED),
     ("bayeux", "zeta", Bayeux, "_note", notes_nothing, MISSED),

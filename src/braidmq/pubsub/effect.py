@@ -21,14 +21,14 @@ POLL_S = 0.002
 CALL_TIMEOUT_S = 1.0
 
 
-class AskBehind(Message, frozen=True, array_like=True, gc=False):
+class AskLeftLink(Message, tag="AskBehind", frozen=True, array_like=True, gc=False):
     """Does your node `to` know that this one is on its left, or one between?"""
 
     to: Key
     key: Key
 
 
-class TellBehind(Message, frozen=True, array_like=True, gc=False):
+class LeftLinkKnown(Message, tag="TellBehind", frozen=True, array_like=True, gc=False):
     is_known: bool
 
 
@@ -48,19 +48,19 @@ class Effect(Service):
             own = self._overlay.view.own.get(key)
             if own is None or not key < own.right.key < keys[1]:
                 return
-            asked = AskBehind(own.right.key, key)
+            asked = AskLeftLink(own.right.key, key)
             try:
                 told = await self._host.call(own.right.address, asked, CALL_TIMEOUT_S)
             except CallError:
                 told = None
-            if isinstance(told, TellBehind) and told.is_known:
+            if isinstance(told, LeftLinkKnown) and told.is_known:
                 return
             await self._host.sleep(POLL_S)
 
-    @handles(AskBehind)
-    def on_ask_behind(self, _origin: Address, asked: AskBehind) -> Reply:
+    @handles(AskLeftLink)
+    def on_ask_behind(self, _origin: Address, asked: AskLeftLink) -> Reply:
         node = self._overlay.view.own.get(asked.to)
-        return TellBehind(node is not None and in_arc(asked.key, node.left.key, asked.to))
+        return LeftLinkKnown(node is not None and in_arc(asked.key, node.left.key, asked.to))
 
     async def tell(self, body: bytes, *ranges: KeyRange) -> bool:
         """Delivers to all nodes in some ranges; returns when that is proven, or whether it is when time is over."""

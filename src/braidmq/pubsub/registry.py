@@ -135,7 +135,7 @@ def _flexible_graph(settings: OverlaySettings) -> Overlay:
 
 
 def _relay_free(overlay: Overlay, settings: MethodSettings, cut: Cut) -> Method:
-    from braidmq.pubsub.relay_free import COMPARE_S, RelayFree
+    from braidmq.pubsub.relay_free.relay_free import COMPARE_S, RelayFree
 
     return RelayFree(overlay, settings.name, settings.cluster, cut, None if settings.is_lossless else COMPARE_S)
 
@@ -190,11 +190,11 @@ _OF_ALL = (
 _OF_SUZAKU = ("braidmq.overlay.suzaku.messages",)
 _OF_SKIP_GRAPHS = ("braidmq.overlay.lookup", "braidmq.overlay.skip_graph.messages")
 _OF_FLEXIBLE_GRAPHS = (*_OF_SKIP_GRAPHS, "braidmq.overlay.flexible.messages")
-_OF_RELAY_FREE = ("braidmq.pubsub.signals", "braidmq.pubsub.effect")
+_OF_RELAY_FREE = ("braidmq.pubsub.relay_free.signals", "braidmq.pubsub.effect")
 _OF_LOCALITY = (
     "braidmq.pubsub.locality.locality",
     "braidmq.pubsub.locality.delegates",
-    "braidmq.pubsub.proofs",
+    "braidmq.pubsub.locality.proofs",
     "braidmq.pubsub.effect",
 )
 _OF_DHTS = (*_OF_SKIP_GRAPHS, "braidmq.overlay.skip_graph.dht", "braidmq.pubsub.baselines.introducer")

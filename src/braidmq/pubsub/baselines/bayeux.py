@@ -23,7 +23,7 @@ from braidmq.overlay.peers import Peer
 from braidmq.overlay.skip_graph.dht import LostId, Walk
 from braidmq.overlay.skip_graph.graph import outcome
 from braidmq.overlay.skip_graph.vectors import Vector
-from braidmq.pubsub.baselines.rendezvous_tree import Branch, Joined, NoRoom, RendezvousTree
+from braidmq.pubsub.baselines.rendezvous_tree import AtCapacity, Branch, Joined, RendezvousTree
 
 LEAVE_TRIES = 3
 """How often a member that leaves says so, until it is answered; after that its notes expire."""
@@ -53,7 +53,7 @@ class BayeuxTree(Message, frozen=True, array_like=True, gc=False):
     walk: Walk
 
 
-class Note(NamedTuple):
+class MemberRoute(NamedTuple):
     """The way to a member: its ID, the next hop, the number of its wish, and until when this holds."""
 
     vector: Vector
@@ -62,17 +62,17 @@ class Note(NamedTuple):
     until: float
 
 
-class Relay(Branch):
+class BayeuxBranch(Branch):
     """A broker's notes of a topic."""
 
     __slots__ = ("notes",)
 
     def __init__(self, topic: str) -> None:
         super().__init__(topic)
-        self.notes: dict[Address, Note] = {}
+        self.notes: dict[Address, MemberRoute] = {}
 
 
-class Bayeux(RendezvousTree[Relay]):
+class Bayeux(RendezvousTree[BayeuxBranch]):
     """A broker's part in all the trees."""
 
     async def unsubscribe(self, topic: str) -> None:
@@ -98,7 +98,7 @@ class Bayeux(RendezvousTree[Relay]):
             return Forward(step.to, BayeuxJoin(topic, member, join.vector, number, join.wanted, step.walk))
         if join.wanted:
             if not self._has_room(topic):
-                return NoRoom()
+                return AtCapacity()
             self._become_root(topic, self._branch(topic))
         return self.on_tree(origin, BayeuxTree(topic, member, number, join.wanted, Walk(join.vector)))
 
@@ -110,7 +110,7 @@ class Bayeux(RendezvousTree[Relay]):
         if step is None or step.to is None:
             return LostId()
         if not self._note(tree, step.to):
-            return NoRoom()
+            return AtCapacity()
         if step.to == tree.member:
             return Joined()
         return Forward(step.to, BayeuxTree(tree.topic, tree.member, tree.number, tree.wanted, step.walk))
@@ -131,41 +131,41 @@ class Bayeux(RendezvousTree[Relay]):
         branch = self._branch(tree.topic)
         if known is None and len(branch.notes) >= MEMBERS_MAX:
             return False
-        branch.notes[tree.member] = Note(tree.walk.id, to, tree.number, self.host.now() + self._lease_s)
+        branch.notes[tree.member] = MemberRoute(tree.walk.id, to, tree.number, self.host.now() + self._lease_s)
         return True
 
-    def _new_branch(self, topic: str) -> Relay:
-        return Relay(topic)
+    def _new_branch(self, topic: str) -> BayeuxBranch:
+        return BayeuxBranch(topic)
 
-    def _begin_join(self, topic: str, branch: Relay) -> Reply:
+    def _begin_join(self, topic: str, branch: BayeuxBranch) -> Reply:
         return self._begin(topic, branch, wanted=True)
 
-    def _begin(self, topic: str, branch: Relay, wanted: bool) -> Reply:
+    def _begin(self, topic: str, branch: BayeuxBranch, wanted: bool) -> Reply:
         self._number += 1
         me = self.host.address
         join = BayeuxJoin(topic, me, self.router.graph.vector, self._number, wanted, Walk(branch.id))
         return self.on_join(me, join)
 
-    def _wants_join(self, branch: Relay) -> bool:
+    def _wants_join(self, branch: BayeuxBranch) -> bool:
         return branch.subscribed
 
     def _subscribes(self, topic: str) -> bool:
         branch = self.topics.get(topic)
         return branch is not None and branch.subscribed
 
-    def _next_hops(self, branch: Relay) -> Iterable[Address]:
+    def _next_hops(self, branch: BayeuxBranch) -> Iterable[Address]:
         now = self.host.now()
         return dict.fromkeys([note.to for note in branch.notes.values() if note.until > now])
 
-    def _expire(self, branch: Relay) -> None:
+    def _expire(self, branch: BayeuxBranch) -> None:
         now = self.host.now()
         for member in [member for member, note in branch.notes.items() if note.until <= now]:
             del branch.notes[member]
 
-    def _is_empty(self, branch: Relay) -> bool:
+    def _is_empty(self, branch: BayeuxBranch) -> bool:
         return not branch.notes
 
-    def _hand_over(self, topic: str, branch: Relay, root: Peer) -> None:
+    def _hand_over(self, topic: str, branch: BayeuxBranch, root: Peer) -> None:
         walk = self.router.walk_to(branch.id, root)
         for member, note in branch.notes.items():
             self.host.send(root.address, BayeuxJoin(topic, member, note.vector, note.number, True, walk))

@@ -5,7 +5,7 @@ forwarder, whether it cares for the topic or not. The JOIN ends at the root, or 
 was confirmed already; who ends it answers the subscriber, so an answer proves that the whole way is there.
 
     subscriber ──JOIN──▶ forwarder ──JOIN──▶ forwarder ──JOIN──▶ root         child of, child of, child of
-               ◀──Down──           ◀──Down──           ◀──Down──      ◀──Submit── publisher
+               ◀──TreeDelivery──           ◀──TreeDelivery──           ◀──TreeDelivery──      ◀──Submit── publisher
 
 A broker's parent is its right neighbour in the list of most common digits, so the ways of a topic merge and cannot form
 a circle, except in the last list, which has the root in it and no way further up. There a JOIN goes once round before
@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from braidmq.host import Address, Forward, Message, Reply, handles
 from braidmq.overlay.skip_graph.dht import LostId, Walk
-from braidmq.pubsub.baselines.rendezvous_tree import Branch, Joined, NoRoom, RendezvousTree
+from braidmq.pubsub.baselines.rendezvous_tree import AtCapacity, Branch, Joined, RendezvousTree
 
 
 class ScribeJoin(Message, frozen=True, array_like=True, gc=False):
@@ -74,7 +74,7 @@ class Scribe(RendezvousTree[Forwarder]):
         if step is None:
             return LostId()
         if not self._has_room(topic):
-            return NoRoom()
+            return AtCapacity()
         branch = self._branch(topic)
         now = self.host.now()
         if join.child != me and not join.walk.final:

@@ -14,7 +14,7 @@ is known sooner where it says so itself (`hear`), and nothing that was asked bef
 
 Clusters are seen from a broker's own: of another tree of clusters only the root counts, as one area; of the own one
 every branch that leaves the way to the own cluster is an area, and each cluster on that way is one without its children
-(`Area.alone`). So areas never overlap, and within an area the same is done again by the one who is in it.
+(`ClusterArea.alone`). So areas never overlap, and within an area the same is done again by the one who is in it.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ LEARN_WAIT_S = 1.0
 """The pause after a question that nobody answered."""
 
 
-class Beside(Message, frozen=True, array_like=True, gc=False):
+class AskOwner(Message, tag="Beside", frozen=True, array_like=True, gc=False):
     """Does your node `to` still own this key, and who is on its right?"""
 
     to: Key
     key: Key
 
 
-class NotBeside(Message, frozen=True, array_like=True, gc=False):
+class NotOwner(Message, tag="NotBeside", frozen=True, array_like=True, gc=False):
     """No: somebody else does, or the node is gone."""
 
 
-class Area(NamedTuple):
+class ClusterArea(NamedTuple):
     """A cluster and all below it, or `alone`."""
 
     path: str
@@ -78,23 +78,23 @@ def is_within(cluster: str, scope: str | None) -> bool:
     return scope is None or cluster == scope or (scope != "" and cluster.startswith(scope + "/"))
 
 
-def area_of(cluster: str, own: str, scope: str | None) -> Area:
+def area_of(cluster: str, own: str, scope: str | None) -> ClusterArea:
     """The area that a cluster in a scope belongs to, seen from the own cluster. From outside a scope is one area."""
     if scope is not None and not is_within(own, scope):
-        return Area(scope, False)
+        return ClusterArea(scope, False)
     if is_within(own, cluster):
-        return Area(cluster, True)
+        return ClusterArea(cluster, True)
     theirs, mine = cluster.split("/"), own.split("/")
     common = 0
     while common < min(len(theirs), len(mine)) and theirs[common] == mine[common]:
         common += 1
-    return Area("/".join(theirs[: common + 1]), False)
+    return ClusterArea("/".join(theirs[: common + 1]), False)
 
 
 class Delegate(msgspec.Struct, frozen=True, gc=False):
     """Who an area's messages are handed to: its first subscriber, or if that is silent its last, if it is known."""
 
-    area: Area
+    area: ClusterArea
     low: Key
     first: Peer
     last: Peer | None = None
@@ -105,7 +105,7 @@ class Delegate(msgspec.Struct, frozen=True, gc=False):
         return sorted((peer for peer in peers if peer), key=lambda peer: silent.is_suspected(peer.key, now))
 
 
-class Directory:
+class ClusterDirectory:
     """The areas of a topic within a scope that have subscribers, in the order of keys."""
 
     __slots__ = ("delegates", "heard", "is_learning", "learnt_at", "owners", "range", "scope", "topic", "waiting")
@@ -116,11 +116,11 @@ class Directory:
         self.range: KeyRange = segment(topic, Role.SUBSCRIBER, scope)
         self.delegates: list[Delegate] = []
         self.learnt_at: float | None = None
-        self.heard: dict[Area, tuple[float, Delegate]] = {}
+        self.heard: dict[ClusterArea, tuple[float, Delegate]] = {}
         """The subscribers that have said so themselves, and when: newer than what was asked for before."""
         self.owners: dict[Key, Peer] = {}
         """Who was asked where, the last time."""
-        self.waiting: list[Callable[[Directory], None]] = []
+        self.waiting: list[Callable[[ClusterDirectory], None]] = []
         """What is to be done once it has been learnt."""
         self.is_learning = False
 
@@ -132,7 +132,7 @@ class Directory:
         if self.learnt_at is not None:
             self.learnt_at = -inf
 
-    def of(self, area: Area) -> Delegate | None:
+    def of(self, area: ClusterArea) -> Delegate | None:
         return next((delegate for delegate in self.delegates if delegate.area == area), None)
 
     def put(self, delegate: Delegate) -> None:
@@ -140,7 +140,7 @@ class Directory:
         place = bisect_left([other.low for other in self.delegates], delegate.low)
         self.delegates.insert(place, delegate)
 
-    def remove(self, area: Area) -> None:
+    def remove(self, area: ClusterArea) -> None:
         self.delegates = [delegate for delegate in self.delegates if delegate.area != area]
 
     def add_heard(self, since: float) -> None:
@@ -163,20 +163,20 @@ class Directory:
         return (low, starts[0]), parts
 
 
-class Directories(Service):
+class ClusterDirectories(Service):
     """A broker's directories, and its answers to the questions of others."""
 
     def __init__(self, overlay: Overlay, cluster: str) -> None:
         self._overlay = overlay
         self._host: Host = overlay.host
         self._cluster = cluster
-        self.on_learnt: Callable[[Directory], None] = ignore
+        self.on_learnt: Callable[[ClusterDirectory], None] = ignore
         """Called when a directory has been learnt, or could not be, and when an area was found to be gone."""
-        self._kept: dict[str, Directory] = {}
-        self._others: dict[tuple[str, str | None], Directory] = {}
+        self._kept: dict[str, ClusterDirectory] = {}
+        self._others: dict[tuple[str, str | None], ClusterDirectory] = {}
         self._host.serve(self)
 
-    def keep(self, topic: str) -> Directory:
+    def keep(self, topic: str) -> ClusterDirectory:
         """The directory of all clusters, for as long as the topic is advertised."""
         directory = self._kept[topic] = self.of(topic, None)
         self._others.pop((topic, None), None)
@@ -204,11 +204,11 @@ class Directories(Service):
                     directory.put(delegate)
                     self.on_learnt(directory)
 
-    def of(self, topic: str, scope: str | None) -> Directory:
+    def of(self, topic: str, scope: str | None) -> ClusterDirectory:
         """What is known of a topic's clusters within a scope: nothing at first."""
         if scope is None and topic in self._kept:
             return self._kept[topic]
-        directory = self._others.pop((topic, scope), None) or Directory(topic, scope)
+        directory = self._others.pop((topic, scope), None) or ClusterDirectory(topic, scope)
         self._others[topic, scope] = directory
         if len(self._others) > DIRECTORIES_MAX:
             self._others.pop(next(iter(self._others)))
@@ -216,7 +216,7 @@ class Directories(Service):
 
     # Learning
 
-    def when_known(self, directory: Directory, action: Callable[[Directory], None]) -> bool:
+    def when_known(self, directory: ClusterDirectory, action: Callable[[ClusterDirectory], None]) -> bool:
         """Does something with a directory, once it is fresh, one after the other; False if too much waits for that.
 
         If it cannot be learnt, the action sees one that is older, or that never was.
@@ -232,14 +232,14 @@ class Directories(Service):
             self._host.spawn(self._learn_and_go_on(directory))
         return True
 
-    async def _learn_and_go_on(self, directory: Directory) -> None:
+    async def _learn_and_go_on(self, directory: ClusterDirectory) -> None:
         await self.learn(directory)
         directory.is_learning = False
         waiting, directory.waiting = directory.waiting, []
         for action in waiting:
             action(directory)
 
-    async def learn(self, directory: Directory) -> None:
+    async def learn(self, directory: ClusterDirectory) -> None:
         """Finds all areas with subscribers; if that is not possible, nothing is changed."""
         for attempt in range(LEARN_TRIES):
             if attempt:
@@ -248,14 +248,14 @@ class Directories(Service):
                 break
         self.on_learnt(directory)
 
-    async def _walk(self, directory: Directory) -> bool:
+    async def _walk(self, directory: ClusterDirectory) -> bool:
         began_at = self._host.now()
         delegates: list[Delegate] = []
         owners: dict[Key, Peer] = {}
         place, end = directory.range
         me = self._as_first(directory)
         if me is not None:
-            area = Area(self._cluster, True)
+            area = ClusterArea(self._cluster, True)
             delegates.append(Delegate(area, place, me))
             place = area.range_of(directory.topic)[1]
         while place < end:
@@ -278,7 +278,7 @@ class Directories(Service):
             directory.add_heard(began_at)
         return True
 
-    def _as_first(self, directory: Directory) -> Peer | None:
+    def _as_first(self, directory: ClusterDirectory) -> Peer | None:
         """The own subscriber, if it is the first of its own cluster, and only that one and those below are asked for.
 
         So it is with a delegate, which then need not ask anybody outside its cluster.
@@ -288,7 +288,7 @@ class Directories(Service):
         is_first = own is not None and low <= own.me.key < high and not low <= own.left.key < own.me.key
         return own.me if own is not None and is_first and directory.scope == self._cluster else None
 
-    async def look_again(self, directory: Directory, area: Area) -> None:
+    async def look_again(self, directory: ClusterDirectory, area: ClusterArea) -> None:
         """Makes sure of one area's delegate, which did not do; if it is the same, of another one beside it."""
         low, high = area.range_of(directory.topic)
         began_at = self._host.now()
@@ -307,12 +307,12 @@ class Directories(Service):
             last = behind.owner if behind is not None and low <= behind.owner.key < high else None
         directory.put(Delegate(area, low, first, last))
 
-    async def is_empty(self, directory: Directory, low: Key, high: Key) -> bool:
+    async def is_empty(self, directory: ClusterDirectory, low: Key, high: Key) -> bool:
         """Whether it is certain that nobody stands in a range."""
         found = await self._owner(low, directory.owners.get(low))
         return found is not None and not any(low <= peer.key < high for peer in (found.owner, found.right))
 
-    def _delegate(self, directory: Directory, first: Peer) -> Delegate | None:
+    def _delegate(self, directory: ClusterDirectory, first: Peer) -> Delegate | None:
         """None if it stands at a key that no subscriber has: it gets nothing."""
         try:
             area = area_of(parts_of(first.key)[2], self._cluster, directory.scope)
@@ -328,16 +328,16 @@ class Directories(Service):
             return Found(own.me, own.right, 0)
         if hint is not None and hint.address != self._host.address:
             try:
-                answer = await self._host.call(hint.address, Beside(hint.key, key), CALL_TIMEOUT_S)
+                answer = await self._host.call(hint.address, AskOwner(hint.key, key), CALL_TIMEOUT_S)
             except CallError:
                 answer = None
             if isinstance(answer, Found):
                 return answer
         return await self._overlay.lookup(key)
 
-    @handles(Beside)
-    def on_beside(self, _origin: object, asked: Beside) -> Reply:
+    @handles(AskOwner)
+    def on_beside(self, _origin: object, asked: AskOwner) -> Reply:
         node = self._overlay.view.own.get(asked.to)
         if node is None or not node.is_in or not owns(node, asked.key):
-            return NotBeside()
+            return NotOwner()
         return Found(node.me, node.right, 0)

@@ -32,9 +32,9 @@ from braidmq.overlay.ranges.delivery import Delivery, OnOutcome, Outcome, RangeD
 from braidmq.overlay.ranges.splitting import Cut
 from braidmq.overlay.ring import CALL_TIMEOUT_S
 from braidmq.pubsub.effect import Effect
-from braidmq.pubsub.locality.delegates import CHECK_S, Area, Directories, Directory
+from braidmq.pubsub.locality.delegates import CHECK_S, ClusterArea, ClusterDirectories, ClusterDirectory
+from braidmq.pubsub.locality.proofs import Proofs, Proven, RoutedPublication
 from braidmq.pubsub.method import OnDemand, OnMessage, OnQuestion, Publication, ignore, no_answer
-from braidmq.pubsub.proofs import Carried, Proofs, Proven
 from braidmq.pubsub.seen import Seen
 
 HAND_TRIES = 7
@@ -73,15 +73,15 @@ class HandOver(Message, frozen=True, array_like=True, gc=False):
     alone: bool
     low: Key
     high: Key
-    carried: Carried
+    carried: RoutedPublication
     sure_s: float
 
 
-class Undertaken(Message, frozen=True, array_like=True, gc=False):
+class HandOverAccepted(Message, tag="Undertaken", frozen=True, array_like=True, gc=False):
     """The delegate sees to it."""
 
 
-class NotHere(Message, frozen=True, array_like=True, gc=False):
+class HandOverDeclined(Message, tag="NotHere", frozen=True, array_like=True, gc=False):
     """The delegate is none: it does not subscribe there."""
 
 
@@ -92,7 +92,7 @@ _Name = tuple[Address, int, Key, Key, bool, bool]
 class _Advert(msgspec.Struct):
     """A topic that clients here publish."""
 
-    directory: Directory
+    directory: ClusterDirectory
     check: Task | None = None
     wanted: bool = False
 
@@ -114,7 +114,7 @@ class Locality(Service):
         self.given_up = 0
         """Publications that some cluster may have missed, as nobody there took them or there was no room to wait."""
         self.ranges = RangeDelivery(overlay, self._on_delivery, one_each=True)
-        self.directories = Directories(overlay, cluster)
+        self.directories = ClusterDirectories(overlay, cluster)
         self.directories.on_learnt = self._tell_demand
         self._proofs = Proofs(overlay, self.ranges, self.directories, self._hand)
         self._effect = Effect(overlay, self.ranges)
@@ -231,10 +231,10 @@ class Locality(Service):
         known = (self._adverts[topic].directory, self.directories.of(topic, cluster))
         return not any(directory.is_fresh(self.host.now()) and not directory.delegates for directory in known)
 
-    def _new(self, body: bytes, directory: Directory) -> Carried:
+    def _new(self, body: bytes, directory: ClusterDirectory) -> RoutedPublication:
         self._number += 1
         within = None if directory.scope is None else directory.range
-        return Carried(self.host.address, self._number, 0, within, body)
+        return RoutedPublication(self.host.address, self._number, 0, within, body)
 
     # Standing in the overlay
 
@@ -297,7 +297,7 @@ class Locality(Service):
             await self.host.sleep(self.host.chance.uniform(0.8, 1.0) * self.check_s)
             await self.directories.learn(advert.directory)
 
-    def _tell_demand(self, directory: Directory) -> None:
+    def _tell_demand(self, directory: ClusterDirectory) -> None:
         advert = self._adverts.get(directory.topic)
         if advert is None or advert.directory is not directory or directory.learnt_at is None:
             return
@@ -308,11 +308,11 @@ class Locality(Service):
 
     # Spreading
 
-    def _spread_when_known(self, directory: Directory, part: KeyRange, carried: Carried) -> None:
+    def _spread_when_known(self, directory: ClusterDirectory, part: KeyRange, carried: RoutedPublication) -> None:
         if not self.directories.when_known(directory, lambda known: self._spread(known, part, carried)):
             self.given_up += 1
 
-    def _spread(self, directory: Directory, whole: KeyRange, carried: Carried) -> None:
+    def _spread(self, directory: ClusterDirectory, whole: KeyRange, carried: RoutedPublication) -> None:
         """To the own cluster by range delivery, if this broker is in it; to each other area by its delegate."""
         key = self._key(directory.topic)
         stands = key in self.overlay.view.own and whole[0] <= key < whole[1]
@@ -322,15 +322,22 @@ class Locality(Service):
         elif not parts and directory.learnt_at is None:
             self.given_up += 1
         for delegate, part in parts:
-            if stands and delegate.area == Area(self.cluster, True):
+            if stands and delegate.area == ClusterArea(self.cluster, True):
                 self._deliver(part, carried)
             else:
                 self._hand(directory, delegate.area, part, carried)
 
-    def _deliver(self, part: KeyRange, carried: Carried) -> None:
+    def _deliver(self, part: KeyRange, carried: RoutedPublication) -> None:
         self.ranges.send(*part, msgspec.msgpack.encode(carried), Cut.SFB)
 
-    def _hand(self, directory: Directory, area: Area, part: KeyRange, carried: Carried, sure_s: float = 0.0) -> None:
+    def _hand(
+        self,
+        directory: ClusterDirectory,
+        area: ClusterArea,
+        part: KeyRange,
+        carried: RoutedPublication,
+        sure_s: float = 0.0,
+    ) -> None:
         if self._handing >= HANDING_MAX:
             self.given_up += not sure_s
             return
@@ -339,7 +346,7 @@ class Locality(Service):
         message = HandOver(directory.topic, area.path, area.alone, *part, onward, sure_s)
         self.host.spawn(self._hand_over(directory, area, message))
 
-    async def _hand_over(self, directory: Directory, area: Area, message: HandOver) -> None:
+    async def _hand_over(self, directory: ClusterDirectory, area: ClusterArea, message: HandOver) -> None:
         """Finds somebody in the area who takes a message; nobody need if nobody is there any more."""
         try:
             for attempt in range(HAND_TRIES):
@@ -370,7 +377,7 @@ class Locality(Service):
             except CallError:
                 continue
             self._silent.trust(peer)
-            return isinstance(answer, Undertaken)
+            return isinstance(answer, HandOverAccepted)
         self._silent.suspect(peer, self.host.now())
         return None
 
@@ -378,13 +385,13 @@ class Locality(Service):
     def on_hand_over(self, sender: Address, told: HandOver) -> Reply:
         key = self._key(told.topic)
         if key not in self.overlay.view.own or not told.low <= key < told.high:
-            return NotHere()
+            return HandOverDeclined()
         carried = told.carried
         name = (carried.origin, carried.number, told.low, told.high, told.alone, told.sure_s > 0)
         if name in self._taken:
             if self._taken[name]:
                 self.host.send(sender, Proven(carried.origin, carried.number, ((told.low, told.high),)))
-            return Undertaken()
+            return HandOverAccepted()
         self._taken[name] = False
         if len(self._taken) > TAKEN_MAX:
             self._taken.pop(next(iter(self._taken)))
@@ -396,7 +403,7 @@ class Locality(Service):
             self._deliver(part, carried)
         else:
             self._spread_when_known(directory, part, carried)
-        return Undertaken()
+        return HandOverAccepted()
 
     def _report(self, to: Address, name: _Name, gaps: tuple[KeyRange, ...]) -> None:
         """Tells who handed a publication over what is proven; what is not may be handed over again."""
@@ -419,7 +426,7 @@ class Locality(Service):
                 if topic is not None:
                     self.directories.hear(topic, subscriber)
             return None
-        carried = msgspec.msgpack.decode(delivery.body, type=Carried)
+        carried = msgspec.msgpack.decode(delivery.body, type=RoutedPublication)
         for key in delivery.keys:
             topic = self._subscribed.get(key)
             if topic is not None and self._seen.is_new(carried.origin, carried.number):

@@ -39,13 +39,13 @@ class CanGranted(Message, frozen=True, array_like=True, gc=False):
     members: Members
 
 
-class CanNowhere(Message, frozen=True, array_like=True, gc=False):
+class CanNoZone(Message, tag="CanNowhere", frozen=True, array_like=True, gc=False):
     """There was no place; `is_member` is False if the one who says so has no part in the network."""
 
     is_member: bool
 
 
-class CanKeep(Message, frozen=True, array_like=True, gc=False):
+class CanUpdate(Message, tag="CanKeep", frozen=True, array_like=True, gc=False):
     """What the sender holds, nothing if it is gone, and who its neighbours are."""
 
     topic: str
@@ -64,7 +64,7 @@ class CanProbe(Message, frozen=True, array_like=True, gc=False):
     course: Course
 
 
-class CanTake(Message, frozen=True, array_like=True, gc=False):
+class CanTakeOver(Message, tag="CanTake", frozen=True, array_like=True, gc=False):
     """The sender leaves: the receiver is to hold its zones."""
 
     topic: str
@@ -73,7 +73,7 @@ class CanTake(Message, frozen=True, array_like=True, gc=False):
     members: Members
 
 
-class CanTaken(Message, frozen=True, array_like=True, gc=False):
+class CanTakenOver(Message, tag="CanTaken", frozen=True, array_like=True, gc=False):
     pass
 
 

@@ -9,7 +9,7 @@ it on along dimensions 1 to i - 1 both ways, and along i in the same direction, 
 already. Where zones differ in size, copies meet: the first one is delivered, and a later one is passed on only in the
 directions that earlier ones left out, so that all zones are reached whatever their shape.
 
-Members tell their neighbours now and then what they hold and whom they know (`CanKeep`). A member that does not know
+Members tell their neighbours now and then what they hold and whom they know (`CanUpdate`). A member that does not know
 who holds what borders on its zones has the place looked for (`CanProbe`). Who is silent is dropped, and a zone that
 nobody holds is taken over by whoever borders on it and waits least: the wait is as long as the own volume is large. Who
 leaves hands its zones to a neighbour. Now and then a member also has a stranger look for its own place, so that two
@@ -30,17 +30,17 @@ from braidmq.pubsub.baselines.can.messages import (
     CanFlood,
     CanGranted,
     CanJoin,
-    CanKeep,
-    CanNowhere,
+    CanNoZone,
     CanProbe,
-    CanTake,
-    CanTaken,
+    CanTakenOver,
+    CanTakeOver,
+    CanUpdate,
     Course,
     Members,
     Way,
 )
 from braidmq.pubsub.baselines.can.network import Can, Space, Zone, overlap
-from braidmq.pubsub.baselines.introducer import Introduced, Introducer
+from braidmq.pubsub.baselines.introducer import KnownMembers, TopicIntroducer
 from braidmq.pubsub.baselines.rendezvous_tree import LEASE_REFRESHES, NUMBER_BITS, REFRESH_S, RETRY_S
 from braidmq.pubsub.method import OnDemand, OnMessage, Publication
 
@@ -73,7 +73,7 @@ FLOODS_MAX = 256
 """Publications of a topic whose copies a member recognises."""
 
 
-class Membership:
+class CanMember:
     """A broker's part in a topic."""
 
     __slots__ = (
@@ -121,11 +121,11 @@ class CanMulticast(Service):
         self.on_message: OnMessage = on_message
         self.on_demand: OnDemand = on_demand
         self.space = Space(dimensions)
-        self.topics: dict[str, Membership] = {}
+        self.topics: dict[str, CanMember] = {}
         self._number = self.host.chance.getrandbits(NUMBER_BITS)
         self._held = 0
         """Publications that wait until all neighbours are known."""
-        self.introducer = Introducer(router, inf if refresh_s is None else LEASE_REFRESHES * refresh_s)
+        self.introducer = TopicIntroducer(router, inf if refresh_s is None else LEASE_REFRESHES * refresh_s)
         self.host.serve(self)
         if refresh_s is not None:
             self.host.spawn(self._keep_regularly(refresh_s / KEEPS_A_REFRESH))
@@ -174,10 +174,10 @@ class CanMulticast(Service):
         self._flood(part, part.can, CanFlood(topic, part.can.name, me, self._number, 0, body, start, (everywhere,)))
         return True
 
-    def _part(self, topic: str) -> Membership:
+    def _part(self, topic: str) -> CanMember:
         part = self.topics.get(topic)
         if part is None:
-            part = self.topics[topic] = Membership()
+            part = self.topics[topic] = CanMember()
         return part
 
     # Flooding
@@ -191,7 +191,7 @@ class CanMulticast(Service):
             self.host.spawn(self._flood_when_in(part, flood))
         return None
 
-    async def _flood_when_in(self, part: Membership, flood: CanFlood) -> None:
+    async def _flood_when_in(self, part: CanMember, flood: CanFlood) -> None:
         """Neighbours may know of a place before the one who has it."""
         ends_at = self.host.now() + HOLE_S
         self._held += 1
@@ -202,7 +202,7 @@ class CanMulticast(Service):
         if can is not None:
             self._flood(part, can, flood)
 
-    def _flood(self, part: Membership, can: Can, flood: CanFlood) -> None:
+    def _flood(self, part: CanMember, can: Can, flood: CanFlood) -> None:
         sent = part.floods.get((flood.origin, flood.number))
         is_new = sent is None
         if sent is None:
@@ -264,7 +264,7 @@ class CanMulticast(Service):
                     sent.add(passed)
                     found.setdefault(address, []).append(passed)
 
-    def _member(self, topic: str, name: int) -> tuple[Membership | None, Can | None]:
+    def _member(self, topic: str, name: int) -> tuple[CanMember | None, Can | None]:
         """This broker's part in a topic's network, if it is in that very one."""
         part = self.topics.get(topic)
         if part is None or part.can is None or part.can.name != name or not part.can.zones:
@@ -273,7 +273,7 @@ class CanMulticast(Service):
 
     # Joining
 
-    async def _enter(self, topic: str, part: Membership) -> None:
+    async def _enter(self, topic: str, part: CanMember) -> None:
         """Returns when this broker holds a zone, however long that takes, or when it is not wanted any more."""
         while part.is_wanted and (part.is_entering or part.is_leaving):
             await self._pause()
@@ -294,7 +294,7 @@ class CanMulticast(Service):
         elif part.can is not None:
             await self.introducer.ask(topic, part.can.name)
 
-    async def _try_to_enter(self, topic: str, part: Membership, introduced: Introduced) -> tuple[Address, ...]:
+    async def _try_to_enter(self, topic: str, part: CanMember, introduced: KnownMembers) -> tuple[Address, ...]:
         """Founds the network or asks a member for a place; returns those who turned out to be gone."""
         can = Can(self.space, self.host.address, introduced.can)
         if not introduced.members:
@@ -319,13 +319,13 @@ class CanMulticast(Service):
                     can.hear(address, claims, now)
             self._tell(topic, can)
             self._mend(topic, part, can)
-        return (member,) if isinstance(answer, CanNowhere) and not answer.is_member else ()
+        return (member,) if isinstance(answer, CanNoZone) and not answer.is_member else ()
 
     @handles(CanJoin)
     def on_join(self, origin: Address, join: CanJoin) -> Reply:
         part, can = self._member(join.topic, join.can)
         if can is None or part is None:
-            return CanNowhere(part is not None and part.is_entering)
+            return CanNoZone(part is not None and part.is_entering)
         granted = part.grants.get((join.newcomer, join.number))
         if granted is not None:
             return granted
@@ -334,7 +334,7 @@ class CanMulticast(Service):
         if zone is None:
             on = self._step(can, course, newcomer)
             if on is None:
-                return CanNowhere(True)
+                return CanNoZone(True)
             return Forward(on[0], CanJoin(topic, join.can, newcomer, number, on[1], join.is_last))
         larger = None if join.is_last else can.larger(zone)
         if larger is not None and larger[0] != newcomer:
@@ -342,12 +342,12 @@ class CanMulticast(Service):
             return Forward(larger[0], CanJoin(topic, join.can, newcomer, number, there, True))
         return self._grant(part, can, join)
 
-    def _grant(self, part: Membership, can: Can, join: CanJoin) -> Reply:
+    def _grant(self, part: CanMember, can: Can, join: CanJoin) -> Reply:
         """Gives a newcomer half a zone."""
         members = self._members(can)
         given = can.split(join.course.point)
         if given is None:
-            return CanNowhere(True)
+            return CanNoZone(True)
         can.hear(join.newcomer, (given,), self.host.now())
         self._tell(join.topic, can, [address for address, _ in members])
         self._mend(join.topic, part, can)
@@ -368,7 +368,7 @@ class CanMulticast(Service):
 
     # Leaving
 
-    async def _leave(self, topic: str, part: Membership) -> None:
+    async def _leave(self, topic: str, part: CanMember) -> None:
         """Hands the zones over, and is gone; unless it is wanted again, or still."""
         if part.is_wanted or part.is_entering or part.is_leaving:
             return
@@ -378,7 +378,7 @@ class CanMulticast(Service):
             await self._hand_over(topic, can)
             part.can = None
             for address in can.holders:
-                self.host.send(address, CanKeep(topic, can.name, (), ()))
+                self.host.send(address, CanUpdate(topic, can.name, (), ()))
             await self.introducer.ask(topic, can.name, leaves=True)
         part.is_leaving = False
         if not part.is_wanted and self.topics.get(topic) is part:
@@ -389,19 +389,19 @@ class CanMulticast(Service):
             heir = can.heir(next(iter(can.zones), ""))
             if heir is None or not can.zones:
                 return
-            take = CanTake(topic, can.name, can.claims, self._members(can))
+            take = CanTakeOver(topic, can.name, can.claims, self._members(can))
             try:
-                if isinstance(await self.host.call(heir, take, CALL_TIMEOUT_S), CanTaken):
+                if isinstance(await self.host.call(heir, take, CALL_TIMEOUT_S), CanTakenOver):
                     return
             except CallError:
                 pass
             can.holders.pop(heir, None)
 
-    @handles(CanTake)
-    def on_take(self, origin: Address, take: CanTake) -> Reply:
+    @handles(CanTakeOver)
+    def on_take(self, origin: Address, take: CanTakeOver) -> Reply:
         part, can = self._member(take.topic, take.can)
         if can is None or part is None or part.is_leaving:
-            return CanNowhere(False)
+            return CanNoZone(False)
         now = self.host.now()
         can.hear(origin, (), now)
         can.claim([zone for zone, _ in take.claims])
@@ -410,7 +410,7 @@ class CanMulticast(Service):
                 can.hear(address, claims, now)
         self._tell(take.topic, can)
         self._mend(take.topic, part, can)
-        return CanTaken()
+        return CanTakenOver()
 
     # Neighbours
 
@@ -419,23 +419,23 @@ class CanMulticast(Service):
 
     def _tell(self, topic: str, can: Can, former: Iterable[Address] = ()) -> None:
         """Tells all neighbours, and those who were, what is held here."""
-        keep = CanKeep(topic, can.name, can.claims, self._members(can))
+        keep = CanUpdate(topic, can.name, can.claims, self._members(can))
         for address in {**can.holders, **dict.fromkeys(former)}:
             self.host.send(address, keep)
 
-    @handles(CanKeep)
-    def on_keep(self, origin: Address, keep: CanKeep) -> Reply:
+    @handles(CanUpdate)
+    def on_keep(self, origin: Address, keep: CanUpdate) -> Reply:
         part, can = self._member(keep.topic, keep.can)
         if part is None or can is None:
             if keep.claims and (part is None or not part.is_entering):
-                self.host.send(origin, CanKeep(keep.topic, keep.can, (), ()))
+                self.host.send(origin, CanUpdate(keep.topic, keep.can, (), ()))
             return None
         before, former = can.claims, list(can.holders)
         can.hear(origin, keep.claims, self.host.now(), tuple([address for address, _ in keep.members]))
         if can.claims != before:
             self._yielded(keep.topic, part, can, former)
             return None
-        mine = CanKeep(keep.topic, can.name, can.claims, self._members(can))
+        mine = CanUpdate(keep.topic, can.name, can.claims, self._members(can))
         named = next((claims for address, claims in keep.members if address == self.host.address), None)
         if named != can.claims and (named is not None or can.is_near(keep.claims)):
             self.host.send(origin, mine)
@@ -445,13 +445,13 @@ class CanMulticast(Service):
         self._mend(keep.topic, part, can)
         return None
 
-    def _mend(self, topic: str, part: Membership, can: Can) -> None:
+    def _mend(self, topic: str, part: CanMember, can: Can) -> None:
         """Looks for those who hold what borders on own zones, if that is not known."""
         if can.holes() and not part.is_mending:
             part.is_mending = True
             self.host.spawn(self._look_for_neighbours(topic, part, can))
 
-    async def _look_for_neighbours(self, topic: str, part: Membership, can: Can) -> None:
+    async def _look_for_neighbours(self, topic: str, part: CanMember, can: Can) -> None:
         """By way of the neighbours first; then of members elsewhere, who may come to the place from another side."""
         chance = self.host.chance
         for tries in range(MEND_TRIES):
@@ -466,7 +466,7 @@ class CanMulticast(Service):
                 self.host.send(chance.choice(via), probe)
         part.is_mending = False
 
-    def _yielded(self, topic: str, part: Membership, can: Can, former: list[Address]) -> None:
+    def _yielded(self, topic: str, part: CanMember, can: Can, former: list[Address]) -> None:
         """Somebody else had a better right to some of what was held here."""
         self._tell(topic, can, former)
         if can.zones:
@@ -484,9 +484,9 @@ class CanMulticast(Service):
             on = self._step(can, probe.course, probe.member)
             return Forward(on[0], CanProbe(probe.topic, probe.can, probe.member, probe.claims, on[1])) if on else None
         if not can.is_near(probe.claims):  # it may be near to one of the neighbours
-            self.host.send(probe.member, CanKeep(probe.topic, can.name, can.claims, self._members(can)))
+            self.host.send(probe.member, CanUpdate(probe.topic, can.name, can.claims, self._members(can)))
             return None
-        return self.on_keep(probe.member, CanKeep(probe.topic, probe.can, probe.claims, ()))
+        return self.on_keep(probe.member, CanUpdate(probe.topic, probe.can, probe.claims, ()))
 
     # What is done again and again
 
@@ -508,14 +508,14 @@ class CanMulticast(Service):
                 if rounds % KEEPS_A_REFRESH == 0:
                     self.host.spawn(self._register(topic, part, can))
 
-    def _look_for_vacancies(self, topic: str, part: Membership, can: Can, grace_until: float) -> None:
+    def _look_for_vacancies(self, topic: str, part: CanMember, can: Can, grace_until: float) -> None:
         """All neighbours of a zone that is vacant notice it within a period, and then wait for each other."""
         for zone in can.vacancies():
             if zone not in part.taking:
                 part.taking.add(zone)
                 self.host.spawn(self._take_over(topic, part, can, zone, grace_until))
 
-    async def _take_over(self, topic: str, part: Membership, can: Can, zone: Zone, grace_until: float) -> None:
+    async def _take_over(self, topic: str, part: CanMember, can: Can, zone: Zone, grace_until: float) -> None:
         """Takes a zone that nobody holds, unless somebody with less does so before."""
         await self.host.sleep(grace_until - self.host.now() + TAKE_S * can.volume)
         part.taking.discard(zone)
@@ -526,14 +526,14 @@ class CanMulticast(Service):
             self._mend(topic, part, can)
             self._look_for_vacancies(topic, part, can, self.host.now() + MEND_PAUSE_S)
 
-    async def _register(self, topic: str, part: Membership, can: Can) -> None:
+    async def _register(self, topic: str, part: CanMember, can: Can) -> None:
         """Lets the introducer know that this member is there, and has a stranger look for its place."""
         introduced = await self.introducer.ask(topic, can.name)
         if introduced is None or part.can is not can or part.is_leaving or not can.zones:
             return
         if introduced.can < can.name:
             for address in can.holders:
-                self.host.send(address, CanKeep(topic, can.name, (), ()))
+                self.host.send(address, CanUpdate(topic, can.name, (), ()))
             part.can = None
             await self._enter(topic, part)
         elif introduced.members:

@@ -32,7 +32,7 @@ LOST_MAX = 64
 """Zones of members that fell silent, which are remembered until somebody holds them."""
 
 
-class Holder(NamedTuple):
+class ZoneHolder(NamedTuple):
     """A neighbour: what it claims, when it was heard of last, and which neighbours it has itself."""
 
     claims: tuple[Claim, ...]
@@ -157,7 +157,7 @@ class Can:
         self.name = name
         self.zones: dict[Zone, int] = {}
         """The own zones, with the versions of their claims."""
-        self.holders: dict[Address, Holder] = {}
+        self.holders: dict[Address, ZoneHolder] = {}
         """The neighbours. Their number depends on the zones' shapes alone: about 2 d of them if those are alike."""
         self.lost: dict[Zone, tuple[Address, ...]] = {}
         """Zones of those who fell silent, and the neighbours that they had."""
@@ -253,7 +253,7 @@ class Can:
             self._forget_view()
             self._correct(address, claims)
         if self.is_near(claims):
-            self.holders[address] = Holder(claims, now, neighbours)
+            self.holders[address] = ZoneHolder(claims, now, neighbours)
         else:
             self.holders.pop(address, None)
         if has_yielded:
@@ -264,7 +264,7 @@ class Can:
         for other, holder in list(self.holders.items()):
             left = tuple([mine for mine in holder.claims if not any(_beats(claim, mine) for claim in claims)])
             if other != address and left != holder.claims:
-                self.holders[other] = Holder(left, holder.heard_at, holder.neighbours)
+                self.holders[other] = ZoneHolder(left, holder.heard_at, holder.neighbours)
 
     def is_near(self, claims: tuple[Claim, ...]) -> bool:
         return any(self.space.are_near(mine, zone) for zone, _ in claims for mine in self.zones)

@@ -36,9 +36,9 @@ from braidmq.overlay.overlay import Overlay
 from braidmq.overlay.ranges.delivery import Delivery, OnOutcome, RangeDelivery
 from braidmq.overlay.ranges.splitting import Cut
 from braidmq.pubsub.effect import Effect
-from braidmq.pubsub.locality.within import Within
 from braidmq.pubsub.method import OnDemand, OnMessage, OnQuestion, Publication, ignore, no_answer
-from braidmq.pubsub.signals import (
+from braidmq.pubsub.relay_free.scoped_delivery import ScopedDelivery
+from braidmq.pubsub.relay_free.signals import (
     EFFECTIVE,
     MESSAGE,
     QUESTION,
@@ -47,8 +47,8 @@ from braidmq.pubsub.signals import (
     UNSURE,
     Advert,
     AskDemand,
-    Demand,
-    Report,
+    DemandDisagreement,
+    KnownDemand,
     Suspend,
 )
 
@@ -87,7 +87,7 @@ class RelayFree(Service):
         """An overlay whose tables follow their use is told who publishes, and looks for what it lacks."""
         self.ranges = RangeDelivery(overlay, self._on_delivery, one_each=True)
         self.ranges.on_nobody = self._on_nobody
-        self.within = Within(overlay, self.ranges, cut)
+        self.within = ScopedDelivery(overlay, self.ranges, cut)
         self._effect = Effect(overlay, self.ranges)
         self._effective: dict[Key, None] = {}
         """The own subscribers of which all publishers know."""
@@ -268,7 +268,7 @@ class RelayFree(Service):
         if key in self._standing:
             self._effective[key] = None
 
-    # Demand
+    # KnownDemand
 
     async def _learn_demand(self, topic: str, key: Key, note: bytes, resumes: int) -> None:
         """Whether a topic is wanted, when its publisher has just been inserted (§5.3.5, Fig. 8)."""
@@ -315,12 +315,12 @@ class RelayFree(Service):
         else:
             self._set_wanted(topic, False)
 
-    async def _ask(self, address: Address, key: Key) -> Demand | None:
+    async def _ask(self, address: Address, key: Key) -> KnownDemand | None:
         try:
             told = await self.host.call(address, AskDemand(key), CALL_TIMEOUT_S)
         except CallError:
             return None
-        return told if isinstance(told, Demand) and told.known else None
+        return told if isinstance(told, KnownDemand) and told.known else None
 
     def _look(self, topic: str, key: Key, others_know: bool, others_wanted: bool) -> None:
         """Sees as the rendezvous point whether there are subscribers, and signals if others think differently."""
@@ -428,16 +428,16 @@ class RelayFree(Service):
             return
         found = await self.overlay.lookup(segment(topic, Role.SUBSCRIBER)[0])
         if found is not None:
-            self.host.send(found.owner.address, Report(topic))
+            self.host.send(found.owner.address, DemandDisagreement(topic))
 
     @handles(AskDemand)
     def on_ask_demand(self, _origin: Address, asked: AskDemand) -> Reply:
         topic, role = self._standing.get(asked.key, ("", Role.SUBSCRIBER))
         advert = self._adverts.get(topic)
-        return Demand(role is Role.PUBLISHER and advert is not None and advert.learnt, self.is_wanted(topic))
+        return KnownDemand(role is Role.PUBLISHER and advert is not None and advert.learnt, self.is_wanted(topic))
 
-    @handles(Report)
-    def on_report(self, _origin: Address, told: Report) -> Reply:
+    @handles(DemandDisagreement)
+    def on_report(self, _origin: Address, told: DemandDisagreement) -> Reply:
         key = self._key(told.topic, Role.PUBLISHER)
         wanted = self._sees_subscriber(told.topic, key) if key in self._standing else None
         if wanted is not None:

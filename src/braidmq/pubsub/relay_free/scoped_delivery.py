@@ -43,7 +43,7 @@ EMPTY_MAX = 4096
 """Parts that are remembered as empty; the one that was looked at longest ago goes."""
 
 
-class _Parcel(msgspec.Struct):
+class _ScopedPublication(msgspec.Struct):
     """A publication, and of whom it has to be proven that they have it; without `on_outcome` of nobody."""
 
     body: bytes
@@ -52,7 +52,7 @@ class _Parcel(msgspec.Struct):
     on_outcome: OnOutcome | None = None
 
 
-class Within:
+class ScopedDelivery:
     """One broker's publications to parts of segments."""
 
     def __init__(self, overlay: Overlay, ranges: RangeDelivery, cut: Cut) -> None:
@@ -62,7 +62,7 @@ class Within:
         self._host: Host = overlay.host
         self._ranges = ranges
         self._cut = cut
-        self._waiting: dict[KeyRange, list[_Parcel]] = {}
+        self._waiting: dict[KeyRange, list[_ScopedPublication]] = {}
         """By part: what waits for the next lookup, while one is under way."""
         self._count = 0
         self._empty: dict[KeyRange, float] = {}
@@ -70,11 +70,11 @@ class Within:
 
     def send(self, part: KeyRange, body: bytes) -> None:
         """Tells all in a part."""
-        self._put(part, _Parcel(body, part))
+        self._put(part, _ScopedPublication(body, part))
 
     def deliver(self, part: KeyRange, body: bytes, timeout_s: float, on_outcome: OnOutcome) -> None:
         """As `send`, and says when all are proven to have it, or who may be missing when time is over."""
-        self._put(part, _Parcel(body, part, self._host.now() + timeout_s, on_outcome))
+        self._put(part, _ScopedPublication(body, part, self._host.now() + timeout_s, on_outcome))
 
     def is_empty(self, part: KeyRange) -> bool:
         """Whether nobody was in a part when something was last sent there, a short while ago."""
@@ -82,7 +82,7 @@ class Within:
 
     # Looking for the entrance
 
-    def _put(self, part: KeyRange, parcel: _Parcel) -> None:
+    def _put(self, part: KeyRange, parcel: _ScopedPublication) -> None:
         waiting = self._waiting.get(part)
         if self._count >= WAITING_MAX:
             self._give_up(parcel)
@@ -128,13 +128,13 @@ class Within:
             if len(self._empty) > EMPTY_MAX:
                 self._empty.pop(next(iter(self._empty)))
 
-    def _give_up(self, parcel: _Parcel) -> None:
+    def _give_up(self, parcel: _ScopedPublication) -> None:
         self.given_up += 1
         _conclude(parcel, (parcel.part,))
 
     # Sending
 
-    def _enter(self, part: KeyRange, parcel: _Parcel, entrance: Peer) -> None:
+    def _enter(self, part: KeyRange, parcel: _ScopedPublication, entrance: Peer) -> None:
         if parcel.on_outcome is None:
             self._ranges.send_within(*part, parcel.body, self._cut, entrance)
             return
@@ -158,6 +158,6 @@ class Within:
             self._give_up(parcel)
 
 
-def _conclude(parcel: _Parcel, gaps: tuple[KeyRange, ...]) -> None:
+def _conclude(parcel: _ScopedPublication, gaps: tuple[KeyRange, ...]) -> None:
     if parcel.on_outcome is not None:
         parcel.on_outcome(Outcome(gaps, (), 0.0, {}))

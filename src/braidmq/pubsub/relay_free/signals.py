@@ -24,14 +24,14 @@ class AskDemand(Message, frozen=True, array_like=True, gc=False):
     key: Key
 
 
-class Demand(Message, frozen=True, array_like=True, gc=False):
+class KnownDemand(Message, tag="Demand", frozen=True, array_like=True, gc=False):
     """`known` is False if the key does not stand here."""
 
     known: bool
     wanted: bool
 
 
-class Report(Message, frozen=True, array_like=True, gc=False):
+class DemandDisagreement(Message, tag="Report", frozen=True, array_like=True, gc=False):
     """Publishers of this topic disagree: whoever is the rendezvous point, signal again."""
 
     topic: str
