@@ -19,7 +19,7 @@ from braidmq.pubsub.baselines.scribe import Scribe
 from braidmq.pubsub.effect import Effect
 from braidmq.pubsub.locality.delegates import ClusterDirectories
 from braidmq.pubsub.locality.locality import HandOverAccepted, Locality
-from braidmq.pubsub.relay_free import RelayFree
+from braidmq.pubsub.relay_free.demand import DemandTracker
 from braidmq.sim.engine import Simulator
 from braidmq.sim.methods import KINDS, Learning, Options
 from braidmq.sim.patterns import RoleAssignment, Topic
@@ -28,7 +28,7 @@ from braidmq.sim.trial import Report, Trial, play
 
 DESERTED = "10x0x3"
 SUSPENDED, PUBLISHING, MISSED = "has subscribers, but suspended", "has no subscribers, but publishing", "did not reach"
-sees_subscriber = RelayFree._sees_subscriber
+sees_subscriber = DemandTracker.sees_subscriber
 
 
 def trial(method: str, pattern: str, **more: object) -> Report:
@@ -48,11 +48,11 @@ async def says_so_to_nobody(*_: object) -> bool:
     return True
 
 
-def sees_nobody_go(self: RelayFree, topic: str, key: bytes) -> bool | None:
+def sees_nobody_go(self: DemandTracker, topic: str, key: bytes) -> bool | None:
     return sees_subscriber(self, topic, key) or None
 
 
-def sees_everybody(self: RelayFree, topic: str, key: bytes) -> bool | None:
+def sees_everybody(self: DemandTracker, topic: str, key: bytes) -> bool | None:
     return None if sees_subscriber(self, topic, key) is None else True
 
 
@@ -75,13 +75,13 @@ def no_children(*_: object) -> Iterable[object]:
 ORDERED = ["suzaku", "relayfree", "adaptive"]
 MUTATIONS: list[tuple[str, str, type, str, Callable[..., Any], str]] = [
     *(
-        (one, DESERTED, RelayFree, "_sees_subscriber", nothing, SUSPENDED) for one in ORDERED
+        (one, DESERTED, DemandTracker, "sees_subscriber", nothing, SUSPENDED) for one in ORDERED
     ),  # a blind rendezvous point
-    *((one, DESERTED, RelayFree, "_sees_subscriber", sees_nobody_go, PUBLISHING) for one in ORDERED),
-    *((one, DESERTED, RelayFree, "_sees_subscriber", sees_everybody, PUBLISHING) for one in ORDERED),
-    *((one, DESERTED, RelayFree, "_signal", nothing, SUSPENDED) for one in ORDERED),  # a silent one
-    *((one, "zeta", RelayFree, "_sees_subscriber", nothing, SUSPENDED) for one in ORDERED),
-    *((one, "zeta", RelayFree, "_signal", nothing, SUSPENDED) for one in ORDERED),
+    *((one, DESERTED, DemandTracker, "sees_subscriber", sees_nobody_go, PUBLISHING) for one in ORDERED),
+    *((one, DESERTED, DemandTracker, "sees_subscriber", sees_everybody, PUBLISHING) for one in ORDERED),
+    *((one, DESERTED, DemandTracker, "signal", nothing, SUSPENDED) for one in ORDERED),  # a silent one
+    *((one, "zeta", DemandTracker, "sees_subscriber", nothing, SUSPENDED) for one in ORDERED),
+    *((one, "zeta", DemandTracker, "signal", nothing, SUSPENDED) for one in ORDERED),
     ("locality", DESERTED, ClusterDirectories, "learn", nothing_at_all, SUSPENDED),  # a publisher that never asks
     ("locality", DESERTED, Locality, "_check_regularly", nothing_at_all, SUSPENDED),  # one that asks once
     ("locality", "zeta", ClusterDirectories, "learn", nothing_at_all, SUSPENDED),

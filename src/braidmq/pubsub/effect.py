@@ -8,7 +8,7 @@ is demand, each of them: they are told by a range delivery that is proven.
 
 from __future__ import annotations
 
-from braidmq.host import Address, CallError, Host, Message, Reply, Service, handles
+from braidmq.host import Address, Host, Message, Reply, Service, ask, handles
 from braidmq.keys import Key, in_arc
 from braidmq.overlay.key_ranges import KeyRange
 from braidmq.overlay.overlay import Overlay
@@ -17,7 +17,9 @@ from braidmq.overlay.ranges.delivery import Outcome, RangeDelivery
 EFFECT_S = 5.0
 """How long a new subscriber makes sure of either; what is not known to others by then, they find out by themselves."""
 
-POLL_S = 0.002
+ASK_AGAIN_S = 0.002
+"""The pause before the right neighbour is asked again: its left link is on its way."""
+
 CALL_TIMEOUT_S = 1.0
 
 
@@ -49,13 +51,10 @@ class Effect(Service):
             if own is None or not key < own.right.key < keys[1]:
                 return
             asked = AskLeftLink(own.right.key, key)
-            try:
-                told = await self._host.call(own.right.address, asked, CALL_TIMEOUT_S)
-            except CallError:
-                told = None
-            if isinstance(told, LeftLinkKnown) and told.is_known:
+            told = await ask(self._host, own.right.address, asked, LeftLinkKnown, timeout_s=CALL_TIMEOUT_S)
+            if told is not None and told.is_known:
                 return
-            await self._host.sleep(POLL_S)
+            await self._host.sleep(ASK_AGAIN_S)
 
     @handles(AskLeftLink)
     def on_ask_behind(self, _origin: Address, asked: AskLeftLink) -> Reply:
@@ -65,11 +64,18 @@ class Effect(Service):
     async def tell(self, body: bytes, *ranges: KeyRange) -> bool:
         """Delivers to all nodes in some ranges; returns when that is proven, or whether it is when time is over."""
         outcomes: list[Outcome] = []
+        all_known = self._host.event()
+
+        def on_outcome(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            if len(outcomes) == len(ranges):
+                all_known.set()
+
         try:
             for keys in ranges:
-                self._ranges.deliver(*keys, body, EFFECT_S, outcomes.append)
+                self._ranges.deliver(*keys, body, EFFECT_S, on_outcome)
         except RuntimeError:  # too many are under way
             return False
-        while len(outcomes) < len(ranges):
-            await self._host.sleep(POLL_S)
+        if ranges:
+            await all_known.wait()
         return all(outcome.complete for outcome in outcomes)
