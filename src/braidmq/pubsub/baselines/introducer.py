@@ -8,6 +8,7 @@ of the other one learn it when they register, and join there.
 
 from __future__ import annotations
 
+from braidmq.bounded import BoundedDict
 from braidmq.host import Address, Forward, Message, Reply, Service, handles
 from braidmq.overlay.skip_graph.dht import IdRouter, LostId, Walk, id_of
 from braidmq.overlay.skip_graph.graph import outcome
@@ -45,7 +46,7 @@ class TopicMembers:
 
     def __init__(self, can: int) -> None:
         self.can = can
-        self.members: dict[Address, float] = {}
+        self.members: BoundedDict[Address, float] = BoundedDict(INTRODUCED_MAX)
         """Until when each counts as a member; the newest last."""
 
 
@@ -84,10 +85,7 @@ class TopicIntroducer(Service):
             name = self.host.chance.getrandbits(NUMBER_BITS) if ask.can is None else ask.can
             known = self.topics[ask.topic] = TopicMembers(name)
         if ask.can == known.can or not known.members:
-            known.members.pop(ask.member, None)
-            known.members[ask.member] = self.host.now() + self._lease_s
-            if len(known.members) > INTRODUCED_MAX:
-                del known.members[next(iter(known.members))]
+            known.members.renew(ask.member, self.host.now() + self._lease_s)
         return KnownMembers(known.can, tuple([member for member in known.members if member != ask.member]))
 
     def _expire(self, ask: AskMembers) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from math import inf
 from typing import Generic, TypeVar
 
-from braidmq.host import Address, CallError, Forward, Message, Reply, Service, handles
+from braidmq.host import Address, Forward, Message, Reply, Service, ask, handles
 from braidmq.overlay.peers import Peer
 from braidmq.overlay.skip_graph.dht import IdRouter, LostId, Walk, id_of
 from braidmq.overlay.skip_graph.graph import FIND_TIMEOUT_S, outcome
@@ -241,11 +241,7 @@ class RendezvousTree(Service, Generic[B]):
     async def _ask_root(self, root: Address, topic: str) -> Message | None:
         if root == self.host.address:
             return self._confirm_root(topic)
-        try:
-            answer = await self.host.call(root, Announce(topic, None), FIND_TIMEOUT_S)
-        except CallError:
-            return None
-        return answer if isinstance(answer, Message) else None
+        return await ask(self.host, root, Announce(topic, None), Message, timeout_s=FIND_TIMEOUT_S)
 
     @handles(NotRoot)
     def on_astray(self, origin: Address, astray: NotRoot) -> Reply:

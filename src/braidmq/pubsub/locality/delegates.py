@@ -26,7 +26,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from braidmq.host import CallError, Host, Message, Reply, Service, handles
+from braidmq.bounded import BoundedDict
+from braidmq.host import Host, Message, Reply, Service, ask, handles
 from braidmq.keys import LEVEL, Key, Role, parts_of, segment
 from braidmq.overlay.key_ranges import JUST_AFTER, KeyRange
 from braidmq.overlay.overlay import Found, Overlay
@@ -173,7 +174,7 @@ class ClusterDirectories(Service):
         self.on_learnt: Callable[[ClusterDirectory], None] = ignore
         """Called when a directory has been learnt, or could not be, and when an area was found to be gone."""
         self._kept: dict[str, ClusterDirectory] = {}
-        self._others: dict[tuple[str, str | None], ClusterDirectory] = {}
+        self._others: BoundedDict[tuple[str, str | None], ClusterDirectory] = BoundedDict(DIRECTORIES_MAX)
         self._host.serve(self)
 
     def keep(self, topic: str) -> ClusterDirectory:
@@ -208,10 +209,8 @@ class ClusterDirectories(Service):
         """What is known of a topic's clusters within a scope: nothing at first."""
         if scope is None and topic in self._kept:
             return self._kept[topic]
-        directory = self._others.pop((topic, scope), None) or ClusterDirectory(topic, scope)
-        self._others[topic, scope] = directory
-        if len(self._others) > DIRECTORIES_MAX:
-            self._others.pop(next(iter(self._others)))
+        directory = self._others.get((topic, scope)) or ClusterDirectory(topic, scope)
+        self._others.renew((topic, scope), directory)
         return directory
 
     # Learning
@@ -327,11 +326,8 @@ class ClusterDirectories(Service):
         if own is not None and own.is_in and owns(own, key):
             return Found(own.me, own.right, 0)
         if hint is not None and hint.address != self._host.address:
-            try:
-                answer = await self._host.call(hint.address, AskOwner(hint.key, key), CALL_TIMEOUT_S)
-            except CallError:
-                answer = None
-            if isinstance(answer, Found):
+            answer = await ask(self._host, hint.address, AskOwner(hint.key, key), Found, timeout_s=CALL_TIMEOUT_S)
+            if answer is not None:
                 return answer
         return await self._overlay.lookup(key)
 

@@ -23,7 +23,8 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from braidmq.host import Address, CallError, Host, Message, Reply, Service, Task, handles
+from braidmq.bounded import BoundedDict
+from braidmq.host import Address, Event, Host, Message, Reply, Service, Task, ask, handles
 from braidmq.keys import Key, Role, key_of, segment
 from braidmq.overlay.key_ranges import KeyRange, without
 from braidmq.overlay.overlay import Overlay
@@ -49,7 +50,7 @@ HAND_REPEATS = 2
 HANDING_MAX = 8192
 """Messages that a broker is handing over at a time."""
 
-TAKEN_MAX = 4096
+HANDED_OVER_MAX = 4096
 """Messages that a delegate tells from new ones when they are handed to it again."""
 
 QUESTION, SUBSCRIBED = b"q", b"s"
@@ -58,8 +59,8 @@ QUESTION, SUBSCRIBED = b"q", b"s"
 EFFECTIVE, UNSURE = b"e", b"?"
 """What a node says to a new right neighbour: a subscriber of which all know, with its cluster; or anybody else."""
 
-SETTLE_POLL_S = 0.05
-"""How often a change of a key that is under way is looked at."""
+AGAIN_S = 0.05
+"""The pause before a change of a key that did not succeed is tried again."""
 
 
 class HandOver(Message, frozen=True, array_like=True, gc=False):
@@ -85,7 +86,7 @@ class HandOverDeclined(Message, tag="NotHere", frozen=True, array_like=True, gc=
     """The delegate is none: it does not subscribe there."""
 
 
-_Name = tuple[Address, int, Key, Key, bool, bool]
+_HandedOver = tuple[Address, int, Key, Key, bool, bool]
 """What was handed over: (origin, number, low, high, alone, sure)."""
 
 
@@ -115,7 +116,7 @@ class Locality(Service):
         """Publications that some cluster may have missed, as nobody there took them or there was no room to wait."""
         self.ranges = RangeDelivery(overlay, self._on_delivery, one_each=True)
         self.directories = ClusterDirectories(overlay, cluster)
-        self.directories.on_learnt = self._tell_demand
+        self.directories.on_learnt = self._update_demand
         self._proofs = Proofs(overlay, self.ranges, self.directories, self._hand)
         self._effect = Effect(overlay, self.ranges)
         self._effective: dict[Key, None] = {}
@@ -126,13 +127,14 @@ class Locality(Service):
         self._adverts: dict[str, _Advert] = {}
         self._published: dict[Key, str] = {}
         """The topics that are advertised, by the keys that stand for them or will soon."""
-        self._settling: dict[Key, None] = {}
+        self._changing: dict[Key, Event] = {}
+        """The keys that are being inserted or removed, and the end of that."""
         self._seen = Seen()
         self._silent = Acquaintances()
         self._handing = 0
-        self._taken: dict[_Name, bool] = {}
+        self._handed_over: BoundedDict[_HandedOver, bool] = BoundedDict(HANDED_OVER_MAX)
         """What was handed to this broker, and whether it is proven."""
-        overlay.ring.note = self._note
+        overlay.ring.note = self._note_for_right
         self.host.serve(self)
 
     # What the broker asks for
@@ -142,17 +144,17 @@ class Locality(Service):
         if topic not in self._adverts:
             self.directories.forget(topic)
         self._subscribed[key] = topic
-        note = await self._settle(key, lambda: key in self._subscribed)
+        note = await self._update_key(key, lambda: key in self._subscribed)
         if key not in self._effective:
             await self._take_effect(topic, key, note)
-        self._look_again(topic)
+        self._learn_again(topic)
 
     async def unsubscribe(self, topic: str) -> None:
         key = self._key(topic)
         self._subscribed.pop(key, None)
         self._effective.pop(key, None)
-        await self._settle(key, lambda: key in self._subscribed)
-        self._look_again(topic)
+        await self._update_key(key, lambda: key in self._subscribed)
+        self._learn_again(topic)
 
     async def advertise(self, topic: str) -> None:
         if topic in self._adverts:
@@ -162,7 +164,7 @@ class Locality(Service):
             self.directories.forget(topic)
         advert = self._adverts[topic] = _Advert(self.directories.keep(topic))
         self._published[key] = topic
-        await self._settle(key, lambda: key in self._published)
+        await self._update_key(key, lambda: key in self._published)
         await self.directories.learn(advert.directory)
         if self._adverts.get(topic) is advert:
             advert.check = self.host.spawn(self._check_regularly(advert))
@@ -175,7 +177,7 @@ class Locality(Service):
                 advert.check.cancel()
         key = key_of(topic, Role.PUBLISHER, self.cluster, self.name)
         self._published.pop(key, None)
-        await self._settle(key, lambda: key in self._published)
+        await self._update_key(key, lambda: key in self._published)
 
     def is_wanted(self, topic: str) -> bool:
         """Whether somebody subscribes to an advertised topic, as far as is known here."""
@@ -241,12 +243,12 @@ class Locality(Service):
     def _key(self, topic: str) -> Key:
         return key_of(topic, Role.SUBSCRIBER, self.cluster, self.name)
 
-    async def _settle(self, key: Key, is_wanted: Callable[[], bool]) -> bytes:
+    async def _update_key(self, key: Key, is_wanted: Callable[[], bool]) -> bytes:
         """Makes an own key stand or not, as it should be when this is through; what its left neighbour had to say."""
         note = b""
-        while key in self._settling:
-            await self.host.sleep(SETTLE_POLL_S)
-        self._settling[key] = None
+        while (under_way := self._changing.get(key)) is not None:
+            await under_way.wait()
+        self._changing[key] = self.host.event()
         try:
             while is_wanted() != (key in self.overlay.view.own):
                 if not is_wanted():
@@ -256,9 +258,9 @@ class Locality(Service):
                 else:
                     self.overlay.found(key)
                 if is_wanted() != (key in self.overlay.view.own):
-                    await self.host.sleep(SETTLE_POLL_S)
+                    await self.host.sleep(AGAIN_S)
         finally:
-            del self._settling[key]
+            self._changing.pop(key).set()
         return note
 
     async def _take_effect(self, topic: str, key: Key, note: bytes) -> None:
@@ -281,13 +283,13 @@ class Locality(Service):
         if key in self._subscribed:
             self._effective[key] = None
 
-    def _note(self, key: Key) -> bytes:
+    def _note_for_right(self, key: Key) -> bytes:
         """Tells a node that is inserted on the right what is known here."""
         return EFFECTIVE + self.cluster.encode() if key in self._effective else UNSURE
 
     # Knowing the clusters
 
-    def _look_again(self, topic: str) -> None:
+    def _learn_again(self, topic: str) -> None:
         """The own subscription has changed: a publisher need not wait for its next check."""
         if topic in self._adverts:
             self.host.spawn(self.directories.learn(self._adverts[topic].directory))
@@ -297,7 +299,7 @@ class Locality(Service):
             await self.host.sleep(self.host.chance.uniform(0.8, 1.0) * self.check_s)
             await self.directories.learn(advert.directory)
 
-    def _tell_demand(self, directory: ClusterDirectory) -> None:
+    def _update_demand(self, directory: ClusterDirectory) -> None:
         advert = self._adverts.get(directory.topic)
         if advert is None or advert.directory is not directory or directory.learnt_at is None:
             return
@@ -358,10 +360,10 @@ class Locality(Service):
                 if delegate is None:
                     return
                 for peer in delegate.candidates(self._silent, self.host.now()):
-                    is_taken = await self._takes(peer, message)
-                    if is_taken:
+                    is_accepted = await self._offer(peer, message)
+                    if is_accepted:
                         return
-                    if is_taken is not None:
+                    if is_accepted is not None:
                         break
                 if message.sure_s and attempt:
                     return  # whoever proves it will come back to the gap
@@ -369,17 +371,15 @@ class Locality(Service):
         finally:
             self._handing -= 1
 
-    async def _takes(self, peer: Peer, message: HandOver) -> bool | None:
+    async def _offer(self, peer: Peer, message: HandOver) -> bool | None:
         """None if it is silent."""
-        for _ in range(HAND_REPEATS):
-            try:
-                answer = await self.host.call(peer.address, message, CALL_TIMEOUT_S)
-            except CallError:
-                continue
-            self._silent.trust(peer)
-            return isinstance(answer, HandOverAccepted)
-        self._silent.suspect(peer, self.host.now())
-        return None
+        answers = (HandOverAccepted, HandOverDeclined)
+        answer = await ask(self.host, peer.address, message, answers, timeout_s=CALL_TIMEOUT_S, tries=HAND_REPEATS)
+        if answer is None:
+            self._silent.suspect(peer, self.host.now())
+            return None
+        self._silent.trust(peer)
+        return isinstance(answer, HandOverAccepted)
 
     @handles(HandOver)
     def on_hand_over(self, sender: Address, told: HandOver) -> Reply:
@@ -388,13 +388,11 @@ class Locality(Service):
             return HandOverDeclined()
         carried = told.carried
         name = (carried.origin, carried.number, told.low, told.high, told.alone, told.sure_s > 0)
-        if name in self._taken:
-            if self._taken[name]:
+        if name in self._handed_over:
+            if self._handed_over[name]:
                 self.host.send(sender, Proven(carried.origin, carried.number, ((told.low, told.high),)))
             return HandOverAccepted()
-        self._taken[name] = False
-        if len(self._taken) > TAKEN_MAX:
-            self._taken.pop(next(iter(self._taken)))
+        self._handed_over[name] = False
         part = (told.low, told.high)
         directory = None if told.alone else self.directories.of(told.topic, told.area)
         if told.sure_s > 0:
@@ -405,12 +403,13 @@ class Locality(Service):
             self._spread_when_known(directory, part, carried)
         return HandOverAccepted()
 
-    def _report(self, to: Address, name: _Name, gaps: tuple[KeyRange, ...]) -> None:
+    def _report(self, to: Address, name: _HandedOver, gaps: tuple[KeyRange, ...]) -> None:
         """Tells who handed a publication over what is proven; what is not may be handed over again."""
         origin, number, low, high, *_ = name
-        self._taken.pop(name, None)
-        if not gaps:
-            self._taken[name] = True
+        if gaps:
+            self._handed_over.pop(name, None)
+        else:
+            self._handed_over.renew(name, True)
         self.host.send(to, Proven(origin, number, without(((low, high),), gaps)))
 
     # Arriving

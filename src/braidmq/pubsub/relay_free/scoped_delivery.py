@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import msgspec
 
+from braidmq.bounded import BoundedDict
 from braidmq.host import Host
 from braidmq.overlay.key_ranges import KeyRange
 from braidmq.overlay.overlay import Overlay
@@ -65,7 +66,7 @@ class ScopedDelivery:
         self._waiting: dict[KeyRange, list[_ScopedPublication]] = {}
         """By part: what waits for the next lookup, while one is under way."""
         self._count = 0
-        self._empty: dict[KeyRange, float] = {}
+        self._empty: BoundedDict[KeyRange, float] = BoundedDict(EMPTY_MAX)
         """Parts in which the last lookup has found nobody, and when."""
 
     def send(self, part: KeyRange, body: bytes) -> None:
@@ -122,11 +123,10 @@ class ScopedDelivery:
         return None
 
     def _note(self, part: KeyRange, *, is_empty: bool) -> None:
-        self._empty.pop(part, None)
         if is_empty:
-            self._empty[part] = self._host.now()
-            if len(self._empty) > EMPTY_MAX:
-                self._empty.pop(next(iter(self._empty)))
+            self._empty.renew(part, self._host.now())
+        else:
+            self._empty.pop(part, None)
 
     def _give_up(self, parcel: _ScopedPublication) -> None:
         self.given_up += 1

@@ -4,11 +4,6 @@ The network of all brokers only names an introducer for each topic (`introducer`
 where the paper has a CAN of all. A newcomer asks a member for a place: the wish travels to the holder of a random point
 (and on to a larger neighbour, so that zones stay alike), who halves its zone.
 
-Flooding (Banno et al. 2015, §3.1). A publisher sends to all neighbours. Who gets a publication along dimension i passes
-it on along dimensions 1 to i - 1 both ways, and along i in the same direction, but not where it has come half way round
-already. Where zones differ in size, copies meet: the first one is delivered, and a later one is passed on only in the
-directions that earlier ones left out, so that all zones are reached whatever their shape.
-
 Members tell their neighbours now and then what they hold and whom they know (`CanUpdate`). A member that does not know
 who holds what borders on its zones has the place looked for (`CanProbe`). Who is silent is dropped, and a zone that
 nobody holds is taken over by whoever borders on it and waits least: the wait is as long as the own volume is large. Who
@@ -24,8 +19,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 
-from braidmq.host import Address, CallError, Forward, Reply, Service, handles
+from braidmq.host import Address, Forward, Reply, Service, ask, handles
 from braidmq.overlay.skip_graph.dht import IdRouter
+from braidmq.pubsub.baselines.can.flooding import Flooding
+from braidmq.pubsub.baselines.can.member import CanMember
 from braidmq.pubsub.baselines.can.messages import (
     CanFlood,
     CanGranted,
@@ -37,19 +34,18 @@ from braidmq.pubsub.baselines.can.messages import (
     CanUpdate,
     Course,
     Members,
-    Way,
 )
-from braidmq.pubsub.baselines.can.network import Can, Space, Zone, overlap
+from braidmq.pubsub.baselines.can.network import Can, Space, Zone
 from braidmq.pubsub.baselines.introducer import KnownMembers, TopicIntroducer
 from braidmq.pubsub.baselines.rendezvous_tree import LEASE_REFRESHES, NUMBER_BITS, REFRESH_S, RETRY_S
 from braidmq.pubsub.method import OnDemand, OnMessage, Publication
 
 DIMENSIONS = 2
-KEEPS_A_REFRESH = 6
-SILENT_KEEPS_MAX = 3.5
+UPDATES_A_REFRESH = 6
+SILENT_UPDATES_MAX = 3.5
 """Periods of silence after which a member counts as gone."""
 
-TAKE_S = 4.0
+TAKE_OVER_S = 4.0
 """How long a member that holds the whole space would wait before it takes a zone over; others wait their share."""
 
 CALL_TIMEOUT_S = 3.0
@@ -60,49 +56,6 @@ MEND_TRIES = 12
 MEND_TRIES_NEAR = 2
 MEND_PAUSE_S = 0.2
 """How often, and after which pause each time, a member looks for neighbours that it should have, at first nearby."""
-
-GRANTS_MAX = 16
-"""Wishes of newcomers that a member remembers, to give the same answer if they are repeated."""
-
-HOLE_S = 0.5
-HOLE_POLL_S = 0.005
-HELD_MAX = 1024
-"""How long a publication waits for neighbours that are not known, or for an own place, and how many do at a time."""
-
-FLOODS_MAX = 256
-"""Publications of a topic whose copies a member recognises."""
-
-
-class CanMember:
-    """A broker's part in a topic."""
-
-    __slots__ = (
-        "advertised",
-        "can",
-        "floods",
-        "grants",
-        "is_entering",
-        "is_leaving",
-        "is_mending",
-        "subscribed",
-        "taking",
-    )
-
-    def __init__(self) -> None:
-        self.subscribed = False
-        self.advertised = False
-        self.can: Can | None = None
-        self.is_entering = False
-        self.is_leaving = False
-        self.is_mending = False
-        self.taking: set[Zone] = set()
-        self.grants: dict[tuple[Address, int], CanGranted] = {}
-        self.floods: dict[tuple[Address, int], set[Way]] = {}
-        """The last publications, and from which zones they were sent in which directions."""
-
-    @property
-    def is_wanted(self) -> bool:
-        return self.subscribed or self.advertised
 
 
 class CanMulticast(Service):
@@ -123,12 +76,11 @@ class CanMulticast(Service):
         self.space = Space(dimensions)
         self.topics: dict[str, CanMember] = {}
         self._number = self.host.chance.getrandbits(NUMBER_BITS)
-        self._held = 0
-        """Publications that wait until all neighbours are known."""
+        self._flooding = Flooding(self.host, self.space, self._member, self._deliver)
         self.introducer = TopicIntroducer(router, inf if refresh_s is None else LEASE_REFRESHES * refresh_s)
         self.host.serve(self)
         if refresh_s is not None:
-            self.host.spawn(self._keep_regularly(refresh_s / KEEPS_A_REFRESH))
+            self.host.spawn(self._update_regularly(refresh_s / UPDATES_A_REFRESH))
 
     # What the broker asks for
 
@@ -171,98 +123,19 @@ class CanMulticast(Service):
         everywhere = (zone, self.space.dimensions, 0)  # as if it had come along one dimension more than there are
         start = self.space.centre(zone)
         me = self.host.address
-        self._flood(part, part.can, CanFlood(topic, part.can.name, me, self._number, 0, body, start, (everywhere,)))
+        self._flooding.flood(
+            part, part.can, CanFlood(topic, part.can.name, me, self._number, 0, body, start, (everywhere,))
+        )
         return True
+
+    def _deliver(self, publication: Publication) -> None:
+        self.on_message(publication)
 
     def _part(self, topic: str) -> CanMember:
         part = self.topics.get(topic)
         if part is None:
             part = self.topics[topic] = CanMember()
         return part
-
-    # Flooding
-
-    @handles(CanFlood)
-    def on_flood(self, origin: Address, flood: CanFlood) -> Reply:
-        part, can = self._member(flood.topic, flood.can)
-        if part is not None and can is not None:
-            self._flood(part, can, flood)
-        elif part is not None and part.is_entering and self._held < HELD_MAX:
-            self.host.spawn(self._flood_when_in(part, flood))
-        return None
-
-    async def _flood_when_in(self, part: CanMember, flood: CanFlood) -> None:
-        """Neighbours may know of a place before the one who has it."""
-        ends_at = self.host.now() + HOLE_S
-        self._held += 1
-        while part.is_entering and part.can is None and self.host.now() < ends_at:
-            await self.host.sleep(HOLE_POLL_S)
-        self._held -= 1
-        _, can = self._member(flood.topic, flood.can)
-        if can is not None:
-            self._flood(part, can, flood)
-
-    def _flood(self, part: CanMember, can: Can, flood: CanFlood) -> None:
-        sent = part.floods.get((flood.origin, flood.number))
-        is_new = sent is None
-        if sent is None:
-            sent = part.floods[flood.origin, flood.number] = set()
-            if len(part.floods) > FLOODS_MAX:
-                del part.floods[next(iter(part.floods))]
-        if can.holes() and self._held < HELD_MAX:
-            self.host.spawn(self._pass_on_later(can, flood, sent))
-        else:
-            self._pass_on(can, flood, sent)
-        if is_new and part.subscribed:
-            self.on_message(Publication(flood.topic, flood.body, flood.origin, flood.number, flood.hops))
-
-    async def _pass_on_later(self, can: Can, flood: CanFlood, sent: set[Way]) -> None:
-        """A neighbour has given a part of its zone away, and who has it now is not known here yet, but soon."""
-        ends_at = self.host.now() + HOLE_S
-        self._held += 1
-        while can.holes() and self.host.now() < ends_at:
-            await self.host.sleep(HOLE_POLL_S)
-        self._held -= 1
-        self._pass_on(can, flood, sent)
-
-    def _pass_on(self, can: Can, flood: CanFlood, sent: set[Way]) -> None:
-        for to, ways in self._ways_on(can, flood, sent).items():
-            on = CanFlood(
-                *(flood.topic, flood.can, flood.origin, flood.number),
-                *(flood.hops + 1, flood.body, flood.start, tuple(ways)),
-            )
-            self.host.send(to, on)
-
-    def _ways_on(self, can: Can, flood: CanFlood, sent: set[Way]) -> dict[Address, list[Way]]:
-        """Where a publication goes from here: to whom, and by which ways. Own zones pass it to each other at once."""
-        found: dict[Address, list[Way]] = {}
-        ways = [(mine, *way[1:]) for way in flood.ways for mine in can.zones if overlap(mine, way[0])]
-        for way in flood.ways:
-            self._pass_to_heirs(can, way, sent, found)
-        while ways:
-            zone, came, direction = ways.pop()
-            for dimension, sign in self.space.directions():
-                if dimension > came or (dimension == came and sign != direction) or (zone, dimension, sign) in sent:
-                    continue
-                sent.add((zone, dimension, sign))
-                if self.space.has_come_half_way(zone, flood.start[dimension], dimension, sign):
-                    continue
-                for address, other in can.neighbours(zone, dimension, sign):
-                    if address == self.host.address:
-                        ways.append((other, dimension, sign))
-                    else:
-                        found.setdefault(address, []).append((other, dimension, sign))
-        return found
-
-    def _pass_to_heirs(self, can: Can, way: Way, sent: set[Way], found: dict[Address, list[Way]]) -> None:
-        """What comes to a zone of which a part was given away meanwhile comes to whoever holds that part, too."""
-        zone, came, direction = way
-        for address, holder in can.holders.items():
-            for theirs, _ in holder.claims:
-                passed = (theirs, came, direction)
-                if theirs != zone and theirs.startswith(zone) and passed not in sent:
-                    sent.add(passed)
-                    found.setdefault(address, []).append(passed)
 
     def _member(self, topic: str, name: int) -> tuple[CanMember | None, Can | None]:
         """This broker's part in a topic's network, if it is in that very one."""
@@ -289,6 +162,7 @@ class CanMulticast(Service):
                     break
             await self._pause()
         part.is_entering = False
+        part.has_changed()
         if not part.is_wanted:
             await self._leave(topic, part)
         elif part.can is not None:
@@ -299,20 +173,19 @@ class CanMulticast(Service):
         can = Can(self.space, self.host.address, introduced.can)
         if not introduced.members:
             can.claim([""])
-            part.can = can
+            self._enter_as(part, can)
             return ()
         chance = self.host.chance
         member = chance.choice(introduced.members)
         self._number += 1
         course = Course(self.space.any_point(chance))
         wish = CanJoin(topic, introduced.can, self.host.address, self._number, course)
-        try:
-            answer = await self.host.call(member, wish, CALL_TIMEOUT_S)
-        except CallError:
+        answer = await ask(self.host, member, wish, (CanGranted, CanNoZone), timeout_s=CALL_TIMEOUT_S)
+        if answer is None:
             return (member,)
         if isinstance(answer, CanGranted):
-            can.take(answer.claim)
-            part.can = can
+            can.accept(answer.claim)
+            self._enter_as(part, can)
             now = self.host.now()
             for address, claims in answer.members:
                 if address != self.host.address:
@@ -320,6 +193,11 @@ class CanMulticast(Service):
             self._tell(topic, can)
             self._mend(topic, part, can)
         return (member,) if isinstance(answer, CanNoZone) and not answer.is_member else ()
+
+    def _enter_as(self, part: CanMember, can: Can) -> None:
+        part.can = can
+        can.on_change = part.has_changed
+        part.has_changed()
 
     @handles(CanJoin)
     def on_join(self, origin: Address, join: CanJoin) -> Reply:
@@ -354,8 +232,6 @@ class CanMulticast(Service):
         granted = part.grants[join.newcomer, join.number] = CanGranted(
             given, ((self.host.address, can.claims), *members)
         )
-        if len(part.grants) > GRANTS_MAX:
-            del part.grants[next(iter(part.grants))]
         return granted
 
     def _step(self, can: Can, course: Course, asker: Address) -> tuple[Address, Course] | None:
@@ -390,15 +266,12 @@ class CanMulticast(Service):
             if heir is None or not can.zones:
                 return
             take = CanTakeOver(topic, can.name, can.claims, self._members(can))
-            try:
-                if isinstance(await self.host.call(heir, take, CALL_TIMEOUT_S), CanTakenOver):
-                    return
-            except CallError:
-                pass
+            if await ask(self.host, heir, take, CanTakenOver, timeout_s=CALL_TIMEOUT_S) is not None:
+                return
             can.holders.pop(heir, None)
 
     @handles(CanTakeOver)
-    def on_take(self, origin: Address, take: CanTakeOver) -> Reply:
+    def on_take_over(self, origin: Address, take: CanTakeOver) -> Reply:
         part, can = self._member(take.topic, take.can)
         if can is None or part is None or part.is_leaving:
             return CanNoZone(False)
@@ -419,30 +292,30 @@ class CanMulticast(Service):
 
     def _tell(self, topic: str, can: Can, former: Iterable[Address] = ()) -> None:
         """Tells all neighbours, and those who were, what is held here."""
-        keep = CanUpdate(topic, can.name, can.claims, self._members(can))
+        update = CanUpdate(topic, can.name, can.claims, self._members(can))
         for address in {**can.holders, **dict.fromkeys(former)}:
-            self.host.send(address, keep)
+            self.host.send(address, update)
 
     @handles(CanUpdate)
-    def on_keep(self, origin: Address, keep: CanUpdate) -> Reply:
-        part, can = self._member(keep.topic, keep.can)
+    def on_update(self, origin: Address, update: CanUpdate) -> Reply:
+        part, can = self._member(update.topic, update.can)
         if part is None or can is None:
-            if keep.claims and (part is None or not part.is_entering):
-                self.host.send(origin, CanUpdate(keep.topic, keep.can, (), ()))
+            if update.claims and (part is None or not part.is_entering):
+                self.host.send(origin, CanUpdate(update.topic, update.can, (), ()))
             return None
         before, former = can.claims, list(can.holders)
-        can.hear(origin, keep.claims, self.host.now(), tuple([address for address, _ in keep.members]))
+        can.hear(origin, update.claims, self.host.now(), tuple([address for address, _ in update.members]))
         if can.claims != before:
-            self._yielded(keep.topic, part, can, former)
+            self._yielded(update.topic, part, can, former)
             return None
-        mine = CanUpdate(keep.topic, can.name, can.claims, self._members(can))
-        named = next((claims for address, claims in keep.members if address == self.host.address), None)
-        if named != can.claims and (named is not None or can.is_near(keep.claims)):
+        mine = CanUpdate(update.topic, can.name, can.claims, self._members(can))
+        named = next((claims for address, claims in update.members if address == self.host.address), None)
+        if named != can.claims and (named is not None or can.is_near(update.claims)):
             self.host.send(origin, mine)
-        for address, claims in keep.members:
+        for address, claims in update.members:
             if address != self.host.address and address not in can.holders and can.is_near(claims):
                 self.host.send(address, mine)
-        self._mend(keep.topic, part, can)
+        self._mend(update.topic, part, can)
         return None
 
     def _mend(self, topic: str, part: CanMember, can: Can) -> None:
@@ -486,39 +359,39 @@ class CanMulticast(Service):
         if not can.is_near(probe.claims):  # it may be near to one of the neighbours
             self.host.send(probe.member, CanUpdate(probe.topic, can.name, can.claims, self._members(can)))
             return None
-        return self.on_keep(probe.member, CanUpdate(probe.topic, probe.can, probe.claims, ()))
+        return self.on_update(probe.member, CanUpdate(probe.topic, probe.can, probe.claims, ()))
 
     # What is done again and again
 
-    async def _keep_regularly(self, keep_s: float) -> None:
+    async def _update_regularly(self, update_s: float) -> None:
         """One task a broker, for all its topics."""
         rounds = 0
         while True:
-            await self.host.sleep(self.host.chance.uniform(0.75, 1.0) * keep_s)
+            await self.host.sleep(self.host.chance.uniform(0.75, 1.0) * update_s)
             rounds += 1
             for topic, part in list(self.topics.items()):
                 can = part.can
                 if can is None or part.is_leaving:
                     continue
                 now = self.host.now()
-                heard_at = can.forget_silent(now - SILENT_KEEPS_MAX * keep_s)
+                heard_at = can.forget_silent(now - SILENT_UPDATES_MAX * update_s)
                 self._tell(topic, can)
-                since = now if heard_at is None else heard_at + SILENT_KEEPS_MAX * keep_s
-                self._look_for_vacancies(topic, part, can, since + keep_s)
-                if rounds % KEEPS_A_REFRESH == 0:
+                since = now if heard_at is None else heard_at + SILENT_UPDATES_MAX * update_s
+                self._look_for_vacancies(topic, part, can, since + update_s)
+                if rounds % UPDATES_A_REFRESH == 0:
                     self.host.spawn(self._register(topic, part, can))
 
     def _look_for_vacancies(self, topic: str, part: CanMember, can: Can, grace_until: float) -> None:
         """All neighbours of a zone that is vacant notice it within a period, and then wait for each other."""
         for zone in can.vacancies():
-            if zone not in part.taking:
-                part.taking.add(zone)
+            if zone not in part.taking_over:
+                part.taking_over.add(zone)
                 self.host.spawn(self._take_over(topic, part, can, zone, grace_until))
 
     async def _take_over(self, topic: str, part: CanMember, can: Can, zone: Zone, grace_until: float) -> None:
         """Takes a zone that nobody holds, unless somebody with less does so before."""
-        await self.host.sleep(grace_until - self.host.now() + TAKE_S * can.volume)
-        part.taking.discard(zone)
+        await self.host.sleep(grace_until - self.host.now() + TAKE_OVER_S * can.volume)
+        part.taking_over.discard(zone)
         vacancies = can.vacancies()
         if part.can is can and not part.is_leaving and zone in vacancies:
             can.claim([zone])

@@ -13,10 +13,12 @@ A part of the torus next to a member's zones that nobody is known to hold is a h
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from braidmq.bounded import BoundedDict
 from braidmq.host import Address, Chance
+from braidmq.pubsub.method import ignore
 
 Zone = str
 Point = tuple[int, ...]
@@ -149,7 +151,7 @@ def _beats(claim: Claim, older: Claim) -> bool:
 class Can:
     """One member's part. `name` tells this network from another one for the same purpose."""
 
-    __slots__ = ("_clock", "_holes", "_near", "holders", "lost", "me", "name", "space", "zones")
+    __slots__ = ("_clock", "_holes", "_near", "holders", "lost", "me", "name", "on_change", "space", "zones")
 
     def __init__(self, space: Space, me: Address, name: int) -> None:
         self.space = space
@@ -159,8 +161,10 @@ class Can:
         """The own zones, with the versions of their claims."""
         self.holders: dict[Address, ZoneHolder] = {}
         """The neighbours. Their number depends on the zones' shapes alone: about 2 d of them if those are alike."""
-        self.lost: dict[Zone, tuple[Address, ...]] = {}
+        self.lost: BoundedDict[Zone, tuple[Address, ...]] = BoundedDict(LOST_MAX)
         """Zones of those who fell silent, and the neighbours that they had."""
+        self.on_change: Callable[[], None] = ignore
+        """Called when the own zones or those of neighbours are about to be others."""
         self._clock = 0
         self._near: dict[tuple[Zone, int, int], list[tuple[Address, Zone]]] = {}
         self._holes: list[Zone] | None = None
@@ -202,7 +206,7 @@ class Can:
         self._moved()
         return given, self._clock
 
-    def take(self, claim: Claim) -> None:
+    def accept(self, claim: Claim) -> None:
         """Holds what was given away."""
         self.zones[claim[0]] = claim[1]
         self._clock = max(self._clock, claim[1])
@@ -217,6 +221,7 @@ class Can:
     def _forget_view(self) -> None:
         self._near = {}
         self._holes = None
+        self.on_change()
 
     def _merge(self) -> None:
         """Two halves of a zone are that zone."""
@@ -277,8 +282,6 @@ class Can:
             self._forget_view()
             for zone, _ in holder.claims:
                 self.lost[zone] = holder.neighbours
-                if len(self.lost) > LOST_MAX:
-                    del self.lost[next(iter(self.lost))]
         return max([holder.heard_at for holder in silent.values()], default=None)
 
     def vacancies(self) -> dict[Zone, tuple[Address, ...]]:
