@@ -1,9 +1,9 @@
 """When a subscription has taken effect: whatever is published anywhere from then on comes to the new subscriber.
 
-It stands in the overlay when its left neighbour has linked it. Two more things must be known to others by then. A
+Its key is in the overlay when its left neighbour has linked it. Two more things must be known elsewhere by then. A
 publication may come from the right, by left links, and a left link is told after the right one was made: so the right
-neighbour, if it subscribes to the same topic, must know who is on its left now. And the publishers must know that there
-is demand, each of them: they are told by a range delivery that is proven.
+neighbour, if it subscribes to the same topic, must have the new one as its left link. And each publisher must know that
+there is demand: they are told by a range delivery that is proven.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from braidmq.overlay.overlay import Overlay
 from braidmq.overlay.ranges.delivery import Outcome, RangeDelivery
 
 EFFECT_S = 5.0
-"""How long a new subscriber makes sure of either; what is not known to others by then, they find out by themselves."""
+"""How long a new subscriber makes sure of either; brokers that do not know by then find out by themselves."""
 
 ASK_AGAIN_S = 0.002
 """The pause before the right neighbour is asked again: its left link is on its way."""
@@ -35,7 +35,7 @@ class LeftLinkKnown(Message, tag="TellBehind", frozen=True, array_like=True, gc=
 
 
 class Effect(Service):
-    """One broker's part: of its own subscriptions, and as the neighbour of others."""
+    """One broker's part: for its own subscriptions, and as the neighbour of other subscribers."""
 
     def __init__(self, overlay: Overlay, ranges: RangeDelivery) -> None:
         self._overlay = overlay

@@ -1,6 +1,6 @@
 """The publish/subscribe methods by name: what each is, how one broker's part of it is built, and what brokers then say.
 
-This is the one list. The configuration takes its choices from it, a live broker and the simulator build their parts by
+This is the one list. The configuration has its choices from it, a live broker and the simulator build their parts by
 it, and the command line describes what it has. A new method is one more entry here.
 
 The command line starts quickly, and reads no more than names and descriptions: so the code of overlays and methods is
@@ -79,7 +79,7 @@ class MethodEntry(msgspec.Struct, frozen=True, kw_only=True):
     knows_demand: bool = True
     """It says when a topic is wanted, and sends nothing when it is not."""
     is_proven: bool = True
-    """It can prove who has a publication (`ProvenMethod`)."""
+    """It can prove that every subscriber has a publication (`ProvenMethod`)."""
     is_scoped: bool = True
     """It can keep a publication inside a cluster (`ScopedMethod`)."""
     is_baseline: bool = False
@@ -209,7 +209,7 @@ METHODS: Final[Mapping[MethodName, MethodEntry]] = {
         method=_relay_free,
         message_modules=(*_OF_SUZAKU, *_OF_RELAY_FREE),
         cuts=(Cut.RIGHT,),
-        is_relay_free=False,  # what lies before a topic's first subscriber is for whoever stands there
+        is_relay_free=False,  # what lies before a topic's first subscriber is for the node that is there
     ),
     "relayfree": MethodEntry(
         what="SG-TBPS: over a Skip Graph",
@@ -272,5 +272,5 @@ METHODS: Final[Mapping[MethodName, MethodEntry]] = {
 
 
 def described() -> str:
-    """All methods in one line, for those who have named one that there is not."""
+    """All methods in one line, for an error message."""
     return ", ".join(f"{name} ({entry.what})" for name, entry in METHODS.items())

@@ -1,16 +1,17 @@
 """Bayeux: a tree for each topic, made of the root's own ways to its members.
 
 A JOIN walks to the root, and the brokers on its way only pass it on. The root answers with a TREE, which walks back to
-the member by the member's own ID (its membership vector), and every broker on that way notes the member and the next
-hop towards it. Publications follow these notes down: one message for each next hop, however many members it serves.
+the member by the member's own ID (its membership vector), and every broker on that way keeps a route: the member
+and the next hop towards it. Publications follow the routes down: one message for each next hop, however many members it
+serves.
 
-    member ──JOIN──▶ … ──JOIN──▶ root ──TREE──▶ relay ──TREE──▶ relay ──▶ member     notes the member, notes the member
+    member ──JOIN──▶ … ──JOIN──▶ root ──TREE──▶ relay ──TREE──▶ relay ──▶ member     a route at each relay
 
 The last relay answers the member, which proves that the way is there. Leaving is a JOIN with `wanted` False: its TREE
-takes the notes away. Two ways from the root may part and meet again, since a list of a higher level is part of the one
+takes the routes away. Two ways from the root may part and meet again, since a list of a higher level is part of the one
 below; the second copy of a publication ends where they meet.
 
-Members join again every `refresh_s`, which renews all notes. A root that resigns passes its members on to the next.
+Members join again every `refresh_s`, which renews all routes. A root that resigns passes its members on to the next.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from braidmq.overlay.skip_graph.vectors import Vector
 from braidmq.pubsub.baselines.rendezvous_tree import AtCapacity, Branch, Joined, RendezvousTree
 
 LEAVE_TRIES = 3
-"""How often a member that leaves says so, until it is answered; after that its notes expire."""
+"""How often a member that leaves says so, until it is answered; after that its routes expire."""
 
 MEMBERS_MAX = 100_000
-"""Members of a topic that a broker notes."""
+"""Members of a topic that a broker keeps routes to."""
 
 
 class BayeuxJoin(Message, frozen=True, array_like=True, gc=False):
@@ -63,20 +64,20 @@ class MemberRoute(NamedTuple):
 
 
 class BayeuxBranch(Branch):
-    """A broker's notes of a topic."""
+    """A broker's routes to the members of a topic."""
 
-    __slots__ = ("notes",)
+    __slots__ = ("routes",)
 
     def __init__(self, topic: str) -> None:
         super().__init__(topic)
-        self.notes: dict[Address, MemberRoute] = {}
+        self.routes: dict[Address, MemberRoute] = {}
 
 
 class Bayeux(RendezvousTree[BayeuxBranch]):
     """A broker's part in all the trees."""
 
     async def unsubscribe(self, topic: str) -> None:
-        """Returns when the notes are gone, or when nobody answers."""
+        """Returns when the routes are gone, or when nobody answers."""
         branch = self.topics.get(topic)
         if branch is None or not branch.subscribed:
             return
@@ -109,29 +110,29 @@ class Bayeux(RendezvousTree[BayeuxBranch]):
         step = self.router.step(tree.walk)
         if step is None or step.to is None:
             return LostId()
-        if not self._note(tree, step.to):
+        if not self._update_route(tree, step.to):
             return AtCapacity()
         if step.to == tree.member:
             return Joined()
         return Forward(step.to, BayeuxTree(tree.topic, tree.member, tree.number, tree.wanted, step.walk))
 
-    def _note(self, tree: BayeuxTree, to: Address) -> bool:
-        """Notes a member or forgets it; False if there is no room."""
+    def _update_route(self, tree: BayeuxTree, to: Address) -> bool:
+        """Keeps a route to a member or forgets it; False if there is no room."""
         branch = self.topics.get(tree.topic)
-        known = branch.notes.get(tree.member) if branch is not None else None
+        known = branch.routes.get(tree.member) if branch is not None else None
         if known is not None and known.number > tree.number:
             return True  # it has said something else since
         if not tree.wanted:
             if branch is not None and known is not None:
-                del branch.notes[tree.member]
+                del branch.routes[tree.member]
                 self._prune(tree.topic, branch)
             return True
         if not self._has_room(tree.topic):
             return False
         branch = self._branch(tree.topic)
-        if known is None and len(branch.notes) >= MEMBERS_MAX:
+        if known is None and len(branch.routes) >= MEMBERS_MAX:
             return False
-        branch.notes[tree.member] = MemberRoute(tree.walk.id, to, tree.number, self.host.now() + self._lease_s)
+        branch.routes[tree.member] = MemberRoute(tree.walk.id, to, tree.number, self.host.now() + self._lease_s)
         return True
 
     def _new_branch(self, topic: str) -> BayeuxBranch:
@@ -155,18 +156,18 @@ class Bayeux(RendezvousTree[BayeuxBranch]):
 
     def _next_hops(self, branch: BayeuxBranch) -> Iterable[Address]:
         now = self.host.now()
-        return dict.fromkeys([note.to for note in branch.notes.values() if note.until > now])
+        return dict.fromkeys([route.to for route in branch.routes.values() if route.until > now])
 
     def _expire(self, branch: BayeuxBranch) -> None:
         now = self.host.now()
-        for member in [member for member, note in branch.notes.items() if note.until <= now]:
-            del branch.notes[member]
+        for member in [member for member, route in branch.routes.items() if route.until <= now]:
+            del branch.routes[member]
 
     def _is_empty(self, branch: BayeuxBranch) -> bool:
-        return not branch.notes
+        return not branch.routes
 
     def _hand_over(self, topic: str, branch: BayeuxBranch, root: Peer) -> None:
         walk = self.router.walk_to(branch.id, root)
-        for member, note in branch.notes.items():
-            self.host.send(root.address, BayeuxJoin(topic, member, note.vector, note.number, True, walk))
-        branch.notes.clear()
+        for member, route in branch.routes.items():
+            self.host.send(root.address, BayeuxJoin(topic, member, route.vector, route.number, True, walk))
+        branch.routes.clear()

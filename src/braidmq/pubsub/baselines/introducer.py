@@ -1,9 +1,9 @@
-"""Introducers: for each topic a broker that knows a few members of the topic's own network, so that others find it.
+"""Introducers: for each topic a broker that knows a few members of the topic's own network, so that newcomers find it.
 
-The owner of the topic's ID in the DHT on the Skip Graph is its introducer. Members register with it now and then; who
-does not is forgotten. Where it knows nobody, whoever asks founds a network, under a name by chance. When networks of
-two names are registered, which a change of introducers or a partition can bring about, the smaller name stays: members
-of the other one learn it when they register, and join there.
+The owner of the topic's ID in the DHT on the Skip Graph is its introducer. Members register with it now and then; those
+that do not are forgotten. Where it knows of none, the broker that asks founds a network, under a name by chance. When
+networks of two names are registered, which a change of introducers or a partition can bring about, the smaller name
+stays: members of the other one learn it when they register, and join there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ INTRODUCED_MAX = 8
 class AskMembers(Message, tag="Introduce", frozen=True, array_like=True, gc=False):
     """Asks the introducer for members. `can` is the network that the asker is in; it leaves if `leaves`.
 
-    `gone` are those who did not answer the asker.
+    `gone` are members that did not answer the asker.
     """
 
     topic: str
@@ -51,7 +51,7 @@ class TopicMembers:
 
 
 class TopicIntroducer(Service):
-    """A broker's part: as introducer of some topics, and as one who asks the others'."""
+    """A broker's part: as the introducer of some topics, and asking those of other topics."""
 
     def __init__(self, router: IdRouter, lease_s: float) -> None:
         self.router = router
@@ -89,7 +89,7 @@ class TopicIntroducer(Service):
         return KnownMembers(known.can, tuple([member for member in known.members if member != ask.member]))
 
     def _expire(self, ask: AskMembers) -> None:
-        """Forgets who has not registered lately, or is gone; and the topic, if nobody is left."""
+        """Forgets members that have not registered lately, or are gone; and the topic, if none is left."""
         known = self.topics.get(ask.topic)
         if known is None:
             return

@@ -9,7 +9,7 @@ topic counts as wanted from the beginning, so `on_demand(topic, True)` is called
 
 All state is soft. Every `refresh_s` a broker makes sure of each of its topics: subscribers join again, publishers ask
 whether the root still is one, and a root looks its own ID up. A root that finds another owner resigns: it hands over
-what it has, passes on what still comes to it, and tells the publishers (`NotRoot`), who then look again. What is not
+what it has, passes on what still comes to it, and tells the publishers (`NotRoot`), which then look again. What is not
 renewed for `LEASE_REFRESHES` periods is forgotten.
 """
 
@@ -37,7 +37,7 @@ RETRY_S = 2.0
 """The longest pause before something that failed is tried again."""
 
 TOPICS_MAX = 100_000
-"""Topics that a broker serves for others; who comes with one more is turned away."""
+"""Topics that a broker serves; a broker that asks for one more is turned away."""
 
 SUBMIT_HOPS_MAX = 4
 """How often a publication is passed on from root to root before it has to be in the tree."""
@@ -58,7 +58,7 @@ class Announced(Message, frozen=True, array_like=True, gc=False):
 
 
 class NotRoot(Message, tag="Astray", frozen=True, array_like=True, gc=False):
-    """The receiver has taken the sender for the root, which it is not."""
+    """The sender is not the root, as the receiver thought."""
 
     topic: str
 
@@ -84,7 +84,7 @@ class TreeDelivery(Message, tag="Down", frozen=True, array_like=True, gc=False):
 
 
 class Joined(Message, frozen=True, array_like=True, gc=False):
-    """The way from the root to whoever asked is there."""
+    """The way from the root to the broker that asked is there."""
 
 
 class AtCapacity(Message, tag="NoRoom", frozen=True, array_like=True, gc=False):
@@ -102,9 +102,9 @@ class Branch:
         self.is_root = False
         self.is_renewing = False
         self.published_until = 0.0
-        """A root stays, even of an empty tree, while somebody publishes."""
+        """A root stays, even of an empty tree, while anyone publishes."""
         self.root: Address | None = None
-        """Who is the root instead, if this broker was."""
+        """The root now, if this broker was it before."""
 
 
 B = TypeVar("B", bound=Branch)
@@ -152,7 +152,7 @@ class RendezvousTree(Service, Generic[B]):
         raise NotImplementedError
 
     def _is_empty(self, branch: B) -> bool:
-        """Whether nobody is below."""
+        """Whether no broker is below."""
         raise NotImplementedError
 
     def _became_root(self, topic: str, branch: B) -> None:
@@ -185,11 +185,11 @@ class RendezvousTree(Service, Generic[B]):
         while self.topics.get(topic) is branch and self._wants_join(branch):
             answer = await outcome(self.host, self._begin_join(topic, branch))
             if isinstance(answer, Joined):
-                self._settled(branch)
+                self._join_answered(branch)
                 return
             await self._pause()
 
-    def _settled(self, branch: B) -> None:
+    def _join_answered(self, branch: B) -> None:
         """For the methods that note when a JOIN was answered."""
 
     # Publishers
@@ -339,7 +339,7 @@ class RendezvousTree(Service, Generic[B]):
         return topic in self.topics or len(self.topics) < TOPICS_MAX
 
     def _prune(self, topic: str, branch: B) -> None:
-        """Forgets a topic that nobody needs this broker for."""
+        """Forgets a topic that this broker is not needed for."""
         is_published = branch.is_root and branch.published_until > self.host.now()
         if branch.subscribed or is_published or not self._is_empty(branch):
             return

@@ -1,16 +1,18 @@
-"""Publish/subscribe that crosses into each cluster once: PIQT's delegates, over any ordered overlay (seed 000 §3.1).
+"""Publish/subscribe that crosses into each cluster once: PIQT's delegates, over any ordered overlay.
 
-A subscriber stands at (topic, role, cluster, broker), so the subscribers of a cluster are neighbours. A publisher knows
+The method is that of PIQT (Ishihara et al. 2021, §3.1).
+
+A subscriber's key is (topic, role, cluster, broker), so the subscribers of a cluster are neighbours. A publisher knows
 which clusters have subscribers (`delegates`), and hands a publication to one broker in each: the delegate, which brings
-it to the others there by range delivery, and to each cluster below its own by another delegate. So of all links between
-two clusters, whichever they are, a publication takes one, and only on the way in.
+it to the other subscribers there by range delivery, and to each cluster below its own by another delegate. So of all
+links between two clusters, whichever they are, a publication takes one, and only on the way in.
 
-A publisher stands for its topic, too, before the subscribers: so who subscribes where nobody of its cluster did can say
-so to all publishers, and to those of its own tree of clusters, who may be delegates. `subscribe` returns when it is
-proven that all know it (`effect`). There is no rendezvous point that could signal: that there is no demand any more, a
-publisher learns by its check of each CHECK_S.
+A publisher has a key for its topic, too, before the subscribers: so the first subscriber of a cluster can make itself
+known to all publishers, and to the subscribers of its own tree of clusters, which may be delegates. `subscribe` returns
+when it is proven that all know it (`effect`). There is no rendezvous point that could signal: that there is no demand
+any more, a publisher learns by its check of each CHECK_S.
 
-Areas do not overlap, so nobody is in two of them. A delegate says whether it has taken a message: one that subscribes
+Areas do not overlap, so no broker is in two of them. A delegate says whether it accepts a message: one that subscribes
 no longer says no, one that has crashed says nothing, and the sender looks again and hands it to another. What so comes
 twice is dropped by (origin, number).
 
@@ -57,14 +59,14 @@ QUESTION, SUBSCRIBED = b"q", b"s"
 """The first byte of a question, and of what a new subscriber says; a publication begins as every packed array does."""
 
 EFFECTIVE, UNSURE = b"e", b"?"
-"""What a node says to a new right neighbour: a subscriber of which all know, with its cluster; or anybody else."""
+"""What a node says to a new right neighbour: a subscriber of which all know, with its cluster; or any other."""
 
 AGAIN_S = 0.05
 """The pause before a change of a key that did not succeed is tried again."""
 
 
 class HandOver(Message, frozen=True, array_like=True, gc=False):
-    """Bring this to all in [low, high), you who stand there: an area, or if it must be sure what is up to the next one.
+    """Bring this to all in [low, high), where you are: an area, or if it must be sure what is up to the next one.
 
     If `sure_s` is not 0, prove it in that time, and say so (`Proven`).
     """
@@ -113,20 +115,20 @@ class Locality(Service):
         self.on_demand: OnDemand = ignore
         self.on_question: OnQuestion = no_answer
         self.given_up = 0
-        """Publications that some cluster may have missed, as nobody there took them or there was no room to wait."""
+        """Publications that some cluster may have missed, as none there accepted them or there was no room to wait."""
         self.ranges = RangeDelivery(overlay, self._on_delivery, one_each=True)
         self.directories = ClusterDirectories(overlay, cluster)
         self.directories.on_learnt = self._update_demand
         self._proofs = Proofs(overlay, self.ranges, self.directories, self._hand)
         self._effect = Effect(overlay, self.ranges)
         self._effective: dict[Key, None] = {}
-        """The own subscribers of which all know."""
+        """The keys of own subscriptions that all know."""
         self._number = self.host.chance.getrandbits(40)  # so that a host made anew does not repeat earlier ones
         self._subscribed: dict[Key, str] = {}
-        """The topics that clients here want, by the keys that stand for them or will soon."""
+        """The topics that clients here want, by their keys, which are in the overlay or will soon be."""
         self._adverts: dict[str, _Advert] = {}
         self._published: dict[Key, str] = {}
-        """The topics that are advertised, by the keys that stand for them or will soon."""
+        """The topics that are advertised, by their keys, which are in the overlay or will soon be."""
         self._changing: dict[Key, Event] = {}
         """The keys that are being inserted or removed, and the end of that."""
         self._seen = Seen()
@@ -180,7 +182,7 @@ class Locality(Service):
         await self._update_key(key, lambda: key in self._published)
 
     def is_wanted(self, topic: str) -> bool:
-        """Whether somebody subscribes to an advertised topic, as far as is known here."""
+        """Whether anyone subscribes to an advertised topic, as far as is known here."""
         advert = self._adverts.get(topic)
         return advert is not None and advert.wanted
 
@@ -189,7 +191,7 @@ class Locality(Service):
         return self._publish(topic, body, None)
 
     def publish_within(self, topic: str, body: bytes, cluster: str) -> bool:
-        """To the subscribers in a cluster and below it, the own one or another (DESIGN decision 9)."""
+        """To the subscribers in a cluster and below it: this broker's or another."""
         return self._publish(topic, body, cluster)
 
     def publish_surely(
@@ -215,7 +217,7 @@ class Locality(Service):
         self.ranges.deliver(*segment(topic, Role.SUBSCRIBER), QUESTION + body, timeout_s, on_outcome)
 
     def adopt(self, subscribed: Iterable[str]) -> None:
-        """Takes over the topics of a laid-out network, in which the keys of this broker stand already."""
+        """Takes over the topics of a laid-out network, in which the keys of this broker are in the overlay already."""
         self._subscribed.update({self._key(topic): topic for topic in subscribed})
         self._effective.update(dict.fromkeys(self._subscribed))
 
@@ -238,13 +240,13 @@ class Locality(Service):
         within = None if directory.scope is None else directory.range
         return RoutedPublication(self.host.address, self._number, 0, within, body)
 
-    # Standing in the overlay
+    # Keys in the overlay
 
     def _key(self, topic: str) -> Key:
         return key_of(topic, Role.SUBSCRIBER, self.cluster, self.name)
 
     async def _update_key(self, key: Key, is_wanted: Callable[[], bool]) -> bytes:
-        """Makes an own key stand or not, as it should be when this is through; what its left neighbour had to say."""
+        """Inserts or removes an own key, as it should be when this is through; what its left neighbour had to say."""
         note = b""
         while (under_way := self._changing.get(key)) is not None:
             await under_way.wait()
@@ -264,9 +266,9 @@ class Locality(Service):
         return note
 
     async def _take_effect(self, topic: str, key: Key, note: bytes) -> None:
-        """Returns when all whom it takes know of a subscriber that has just been inserted.
+        """Returns when every broker that must know of a subscriber knows that it has just been inserted.
 
-        If it stands behind one of its own cluster, of which all know, nobody has to: who reaches that one reaches it.
+        Behind a subscriber of its own cluster that all know, nobody has to: what reaches that one reaches it.
         """
         await self._effect.wait_for_right(key, segment(topic, Role.SUBSCRIBER))
         own = self.overlay.view.own.get(key)
@@ -290,7 +292,7 @@ class Locality(Service):
     # Knowing the clusters
 
     def _learn_again(self, topic: str) -> None:
-        """The own subscription has changed: a publisher need not wait for its next check."""
+        """This broker's subscription has changed: a publisher need not wait for its next check."""
         if topic in self._adverts:
             self.host.spawn(self.directories.learn(self._adverts[topic].directory))
 
@@ -315,16 +317,16 @@ class Locality(Service):
             self.given_up += 1
 
     def _spread(self, directory: ClusterDirectory, whole: KeyRange, carried: RoutedPublication) -> None:
-        """To the own cluster by range delivery, if this broker is in it; to each other area by its delegate."""
+        """To this broker's cluster by range delivery, if it subscribes; to each other area by its delegate."""
         key = self._key(directory.topic)
-        stands = key in self.overlay.view.own and whole[0] <= key < whole[1]
+        subscribes = key in self.overlay.view.own and whole[0] <= key < whole[1]
         parts = directory.split(*whole)
-        if not parts and stands:
+        if not parts and subscribes:
             self._deliver(whole, carried)
         elif not parts and directory.learnt_at is None:
             self.given_up += 1
         for delegate, part in parts:
-            if stands and delegate.area == ClusterArea(self.cluster, True):
+            if subscribes and delegate.area == ClusterArea(self.cluster, True):
                 self._deliver(part, carried)
             else:
                 self._hand(directory, delegate.area, part, carried)
@@ -349,13 +351,13 @@ class Locality(Service):
         self.host.spawn(self._hand_over(directory, area, message))
 
     async def _hand_over(self, directory: ClusterDirectory, area: ClusterArea, message: HandOver) -> None:
-        """Finds somebody in the area who takes a message; nobody need if nobody is there any more."""
+        """Finds a broker in the area that accepts a message; none need if none is there any more."""
         try:
             for attempt in range(HAND_TRIES):
                 if attempt > 1:
                     await self.host.sleep(HAND_WAIT_S * 2 ** (attempt - 2))
                 if attempt:
-                    await self.directories.look_again(directory, area)
+                    await self.directories.find_again(directory, area)
                 delegate = directory.of(area)
                 if delegate is None:
                     return
@@ -366,7 +368,7 @@ class Locality(Service):
                     if is_accepted is not None:
                         break
                 if message.sure_s and attempt:
-                    return  # whoever proves it will come back to the gap
+                    return  # the proof will come back to the gap
             self.given_up += 1
         finally:
             self._handing -= 1
@@ -404,7 +406,7 @@ class Locality(Service):
         return HandOverAccepted()
 
     def _report(self, to: Address, name: _HandedOver, gaps: tuple[KeyRange, ...]) -> None:
-        """Tells who handed a publication over what is proven; what is not may be handed over again."""
+        """Tells the sender of a publication what is proven; what is not may be handed over again."""
         origin, number, low, high, *_ = name
         if gaps:
             self._handed_over.pop(name, None)

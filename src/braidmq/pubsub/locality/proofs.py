@@ -25,7 +25,7 @@ from braidmq.overlay.ranges.messages import PROVEN
 from braidmq.pubsub.locality.delegates import ClusterArea, ClusterDirectories, ClusterDirectory
 
 PART_OF_TIME = 0.8
-"""The share of a proof's time that those get whom it is left to, so that what they could prove comes in time."""
+"""The share of a proof's time that delegates get, so that what they could prove comes in time."""
 
 
 class RoutedPublication(Message, tag="Carried", frozen=True, array_like=True, gc=False):
@@ -35,7 +35,7 @@ class RoutedPublication(Message, tag="Carried", frozen=True, array_like=True, gc
     number: int
     hops: int
     within: KeyRange | None
-    """Nobody outside may see it; None is everybody."""
+    """No broker outside may see it; None is no limit."""
     body: bytes
 
 
@@ -51,7 +51,7 @@ OnEnd = Callable[[tuple[KeyRange, ...]], None]
 """Called with the gaps that are left, none if all is proven."""
 
 Hand = Callable[[ClusterDirectory, ClusterArea, KeyRange, RoutedPublication, float], None]
-"""Leaves a part of a directory's range to the delegate of an area, who has so many seconds to prove it."""
+"""Leaves a part of a directory's range to the delegate of an area, which has so many seconds to prove it."""
 
 
 class _Proof(msgspec.Struct):

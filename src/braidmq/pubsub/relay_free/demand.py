@@ -5,9 +5,9 @@ neighbour, or sees that there is none. When that changes it signals all publishe
 is new believes a left neighbour that knows, or asks the rendezvous point.
 
 Two things can go wrong with signals that are lost, and both mend themselves. A broker that goes on publishing though
-nobody listens meets the rendezvous point with its next message, and is told so. One that is silent though somebody
-listens compares itself with its neighbour now and then, and reports a difference to the rendezvous point, which signals
-again. A publisher that was told to resume a moment ago makes sure of a suspension: it may have been sent before.
+nobody listens meets the rendezvous point with its next message, and is told so. One that is silent though there is a
+listener compares itself with its neighbour now and then, and reports a difference to the rendezvous point, which
+signals again. A publisher that was told to resume a moment ago makes sure of a suspension: it may be older.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class DemandTracker(Service):
         self._host.serve(self)
 
     def is_wanted(self, topic: str) -> bool:
-        """Whether somebody subscribes to an advertised topic, as far as is known here."""
+        """Whether anyone subscribes to an advertised topic, as far as is known here."""
         advert = self._keys.adverts.get(topic)
         return advert is not None and advert.wanted
 

@@ -47,7 +47,7 @@ class OwnKeys:
                 self.inserted[self.key(topic, role)] = (topic, role)
 
     def role_of(self, topic: str) -> Role | None:
-        """What this broker should be in the overlay for a topic; who subscribes needs no second key to publish."""
+        """What this broker should be in the overlay for a topic; a subscriber needs no second key to publish."""
         if topic in self.subscribed:
             return Role.SUBSCRIBER
         return Role.PUBLISHER if topic in self.adverts else None

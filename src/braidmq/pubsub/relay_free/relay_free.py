@@ -92,7 +92,7 @@ class RelayFree:
         await self._update_keys(topic)
 
     def is_wanted(self, topic: str) -> bool:
-        """Whether somebody subscribes to an advertised topic, as far as is known here."""
+        """Whether anyone subscribes to an advertised topic, as far as is known here."""
         return self._demand.is_wanted(topic)
 
     def publish(self, topic: str, body: bytes) -> bool:

@@ -1,17 +1,17 @@
 """Publications that stay inside a part of a topic's segment: the subscribers of a cluster and those below it.
 
-Range delivery to such a part may lead over subscribers that stand before it, in other clusters. So it begins at the
-first subscriber inside, which is looked up; those on the way see the question and nothing else. From there it goes to
-others inside only (`Plan.within`).
+Range delivery to such a part may lead over subscribers that are before it, in other clusters. So it begins at the first
+subscriber inside, the entrance, which is looked up; brokers on the way see the question and nothing else. From there it
+goes to subscribers inside only (`Plan.within`).
 
     p p p │ a/x  a/y │ b/u  b/v  b/w │ …         a publisher, to b:
-    └───── lookup ─────▲                         who is the first from here on? b/u
+    └───── lookup ─────▲                         which is the first from here on? b/u
     └───────────────────▶ b/u ──▶ b/v …          the publication
 
-A lookup begins after the publication that it is for, so whoever subscribed before is found, whether it is the first now
-or not. What is published while one is under way waits for the next one; so the order is kept, and a stream takes one
-lookup at a time, not one for each message. A proof is one of the entrance's part, as nobody stands before the entrance;
-if the entrance is silent, another one is looked up.
+A lookup begins after the publication that it is for, so every broker that subscribed before is reached, whether it is
+the first or not. What is published while a lookup is under way waits for the next one; so the order is kept, and a
+stream takes one lookup at a time, not one for each message. A proof is one of the entrance's part, as no subscriber is
+before the entrance; if the entrance is silent, another one is looked up.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from braidmq.overlay.ranges.splitting import Cut
 WAITING_MAX = 8192
 """Publications that wait for a lookup, of all parts together."""
 
-LOOK_TRIES = 3
-LOOK_WAIT_S = 0.5
+FIND_TRIES = 3
+FIND_PAUSE_S = 0.5
 """The pause after a lookup that nobody answered."""
 
 ATTEMPT_S = 5.0
@@ -45,7 +45,7 @@ EMPTY_MAX = 4096
 
 
 class _ScopedPublication(msgspec.Struct):
-    """A publication, and of whom it has to be proven that they have it; without `on_outcome` of nobody."""
+    """A publication, and the part in which it has to be proven, if there is an `on_outcome`, that all have it."""
 
     body: bytes
     part: KeyRange
@@ -83,81 +83,81 @@ class ScopedDelivery:
 
     # Looking for the entrance
 
-    def _put(self, part: KeyRange, parcel: _ScopedPublication) -> None:
+    def _put(self, part: KeyRange, publication: _ScopedPublication) -> None:
         waiting = self._waiting.get(part)
         if self._count >= WAITING_MAX:
-            self._give_up(parcel)
+            self._give_up(publication)
         elif waiting is not None:
             self._count += 1
-            waiting.append(parcel)
+            waiting.append(publication)
         else:
             self._count += 1
-            self._waiting[part] = [parcel]
-            self._host.spawn(self._look_and_send(part))
+            self._waiting[part] = [publication]
+            self._host.spawn(self._find_and_send(part))
 
-    async def _look_and_send(self, part: KeyRange) -> None:
-        while parcels := self._waiting[part]:
+    async def _find_and_send(self, part: KeyRange) -> None:
+        while publications := self._waiting[part]:
             self._waiting[part] = []
-            entrances = await self._look(part)
-            self._count -= len(parcels)
-            for parcel in parcels:
+            entrances = await self._find_entrance(part)
+            self._count -= len(publications)
+            for publication in publications:
                 if entrances is None:
-                    self._give_up(parcel)
+                    self._give_up(publication)
                 elif not entrances:
-                    _conclude(parcel, ())
+                    _conclude(publication, ())
                 else:
-                    self._enter(part, parcel, entrances[0])
+                    self._enter(part, publication, entrances[0])
         del self._waiting[part]
 
-    async def _look(self, part: KeyRange) -> list[Peer] | None:
+    async def _find_entrance(self, part: KeyRange) -> list[Peer] | None:
         """The first node in a part, if there is one; None if nobody answered."""
         low, high = part
-        for attempt in range(LOOK_TRIES):
+        for attempt in range(FIND_TRIES):
             if attempt:
-                await self._host.sleep(LOOK_WAIT_S)
+                await self._host.sleep(FIND_PAUSE_S)
             found = await self._overlay.lookup(low)
             if found is not None:
                 entrances = [peer for peer in (found.owner, found.right) if low <= peer.key < high]
-                self._note(part, is_empty=not entrances)
+                self._remember(part, is_empty=not entrances)
                 return entrances
         return None
 
-    def _note(self, part: KeyRange, *, is_empty: bool) -> None:
+    def _remember(self, part: KeyRange, *, is_empty: bool) -> None:
         if is_empty:
             self._empty.renew(part, self._host.now())
         else:
             self._empty.pop(part, None)
 
-    def _give_up(self, parcel: _ScopedPublication) -> None:
+    def _give_up(self, publication: _ScopedPublication) -> None:
         self.given_up += 1
-        _conclude(parcel, (parcel.part,))
+        _conclude(publication, (publication.part,))
 
     # Sending
 
-    def _enter(self, part: KeyRange, parcel: _ScopedPublication, entrance: Peer) -> None:
-        if parcel.on_outcome is None:
-            self._ranges.send_within(*part, parcel.body, self._cut, entrance)
+    def _enter(self, part: KeyRange, publication: _ScopedPublication, entrance: Peer) -> None:
+        if publication.on_outcome is None:
+            self._ranges.send_within(*part, publication.body, self._cut, entrance)
             return
-        low, high = max(parcel.part[0], entrance.key), parcel.part[1]
-        left_s = min(ATTEMPT_S, parcel.ends_at - self._host.now())
+        low, high = max(publication.part[0], entrance.key), publication.part[1]
+        left_s = min(ATTEMPT_S, publication.ends_at - self._host.now())
         if low >= high or left_s <= 0:
-            _conclude(parcel, () if low >= high else (parcel.part,))
+            _conclude(publication, () if low >= high else (publication.part,))
             return
         plan = msgspec.structs.replace(PROVEN, within=part)
 
         def on_outcome(outcome: Outcome) -> None:
-            if outcome.gaps and self._host.now() < parcel.ends_at:
-                parcel.part = (outcome.gaps[0][0], outcome.gaps[-1][1])
-                self._put(part, parcel)
+            if outcome.gaps and self._host.now() < publication.ends_at:
+                publication.part = (outcome.gaps[0][0], outcome.gaps[-1][1])
+                self._put(part, publication)
             else:
-                _conclude(parcel, outcome.gaps)
+                _conclude(publication, outcome.gaps)
 
         try:
-            self._ranges.deliver(low, high, parcel.body, left_s, on_outcome, plan, entrance)
+            self._ranges.deliver(low, high, publication.body, left_s, on_outcome, plan, entrance)
         except RuntimeError:  # too many are under way
-            self._give_up(parcel)
+            self._give_up(publication)
 
 
-def _conclude(parcel: _ScopedPublication, gaps: tuple[KeyRange, ...]) -> None:
-    if parcel.on_outcome is not None:
-        parcel.on_outcome(Outcome(gaps, (), 0.0, {}))
+def _conclude(publication: _ScopedPublication, gaps: tuple[KeyRange, ...]) -> None:
+    if publication.on_outcome is not None:
+        publication.on_outcome(Outcome(gaps, (), 0.0, {}))

@@ -72,7 +72,7 @@ class Flooding(Service):
             self._on_message(Publication(flood.topic, flood.body, flood.origin, flood.number, flood.hops))
 
     async def _pass_on_later(self, member: CanMember, can: Can, flood: CanFlood, sent: set[Way]) -> None:
-        """A neighbour has given a part of its zone away, and who has it now is not known here yet, but soon."""
+        """A neighbour has given a part of its zone away, and its new holder is not known here yet, but soon."""
         ends_at = self._host.now() + HOLE_S
         self._held += 1
         while can.holes() and self._host.now() < ends_at:

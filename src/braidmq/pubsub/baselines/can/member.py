@@ -56,7 +56,7 @@ class CanMember:
         return self._change.wait(timeout_s)
 
     def has_changed(self) -> None:
-        """Those who wait for a change go on."""
+        """What waits for a change goes on."""
         if self._change is not None:
             self._change.set()
             self._change = None

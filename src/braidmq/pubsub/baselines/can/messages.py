@@ -1,4 +1,4 @@
-"""What the members of a mini CAN say to each other (`can_multicast`)."""
+"""What the members of a mini CAN say to each other (`multicast`)."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class CanGranted(Message, frozen=True, array_like=True, gc=False):
 
 
 class CanNoZone(Message, tag="CanNowhere", frozen=True, array_like=True, gc=False):
-    """There was no place; `is_member` is False if the one who says so has no part in the network."""
+    """There was no zone; `is_member` is False if the sender has no part in the network."""
 
     is_member: bool
 
 
 class CanUpdate(Message, tag="CanKeep", frozen=True, array_like=True, gc=False):
-    """What the sender holds, nothing if it is gone, and who its neighbours are."""
+    """What the sender holds, nothing if it is gone, and what its neighbours are."""
 
     topic: str
     can: int
@@ -55,7 +55,7 @@ class CanUpdate(Message, tag="CanKeep", frozen=True, array_like=True, gc=False):
 
 
 class CanProbe(Message, frozen=True, array_like=True, gc=False):
-    """Who holds this point? It goes to the one who does, as far as others know, who tells the member."""
+    """A question for the holder of a point, as far as members know it, which answers the member."""
 
     topic: str
     can: int

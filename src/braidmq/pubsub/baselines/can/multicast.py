@@ -1,14 +1,14 @@
 """CAN-MC: a small content-addressable network for each topic, of its subscribers and publishers, that is flooded.
 
 The network of all brokers only names an introducer for each topic (`introducer`): by the DHT on the Skip Graph here,
-where the paper has a CAN of all. A newcomer asks a member for a place: the wish travels to the holder of a random point
-(and on to a larger neighbour, so that zones stay alike), who halves its zone.
+where the paper has a CAN of all. A newcomer asks a member for a zone: the wish travels to the holder of a random point
+(and on to a larger neighbour, so that zones stay alike), which halves its zone. `flooding` has how publications spread.
 
 Members tell their neighbours now and then what they hold and whom they know (`CanUpdate`). A member that does not know
-who holds what borders on its zones has the place looked for (`CanProbe`). Who is silent is dropped, and a zone that
-nobody holds is taken over by whoever borders on it and waits least: the wait is as long as the own volume is large. Who
-leaves hands its zones to a neighbour. Now and then a member also has a stranger look for its own place, so that two
-halves of a network that was parted find each other.
+the holder of what borders on its zones has that looked for (`CanProbe`). A silent member is dropped, and a zone that
+nobody holds is taken over by the neighbour that waits least: the wait is as long as its own volume is large. A member
+that leaves hands its zones to a neighbour. Now and then a member also has one elsewhere look for its own zone, so that
+two halves of a network that was parted find each other.
 
 There are no roles in a mini CAN, so a publisher cannot know whether anybody listens (§3.2.1): `publish` always sends,
 and an advertised topic counts as wanted from the beginning.
@@ -59,7 +59,7 @@ MEND_PAUSE_S = 0.2
 
 
 class CanMulticast(Service):
-    """A broker's part. `refresh_s` None: nothing is renewed and nobody expires, for networks that are laid out."""
+    """A broker's part. `refresh_s` None: nothing is renewed and no member expires, for networks that are laid out."""
 
     def __init__(
         self,
@@ -112,12 +112,12 @@ class CanMulticast(Service):
             await self._leave(topic, part)
 
     def publish(self, topic: str, body: bytes) -> bool:
-        """Floods the topic's network, and is True: nobody knows who of its members subscribes."""
+        """Floods the topic's network, and is True: there is no telling which of its members subscribe."""
         part = self.topics.get(topic)
         if part is None or not part.advertised:
             raise ValueError(f"nothing can be published on {topic!r} before it is advertised")
         if part.can is None or not part.can.zones:
-            return True  # its place was lost, and is entered again: this publication goes nowhere
+            return True  # its zones were lost, and it enters again: this publication goes nowhere
         self._number += 1
         zone = next(iter(part.can.zones))
         everywhere = (zone, self.space.dimensions, 0)  # as if it had come along one dimension more than there are
@@ -169,7 +169,7 @@ class CanMulticast(Service):
             await self.introducer.ask(topic, part.can.name)
 
     async def _try_to_enter(self, topic: str, part: CanMember, introduced: KnownMembers) -> tuple[Address, ...]:
-        """Founds the network or asks a member for a place; returns those who turned out to be gone."""
+        """Founds the network or asks a member for a zone; returns members that turned out to be gone."""
         can = Can(self.space, self.host.address, introduced.can)
         if not introduced.members:
             can.claim([""])
@@ -291,7 +291,7 @@ class CanMulticast(Service):
         return tuple([(address, holder.claims) for address, holder in can.holders.items()])
 
     def _tell(self, topic: str, can: Can, former: Iterable[Address] = ()) -> None:
-        """Tells all neighbours, and those who were, what is held here."""
+        """Tells all neighbours, and former ones, what is held here."""
         update = CanUpdate(topic, can.name, can.claims, self._members(can))
         for address in {**can.holders, **dict.fromkeys(former)}:
             self.host.send(address, update)
@@ -319,13 +319,13 @@ class CanMulticast(Service):
         return None
 
     def _mend(self, topic: str, part: CanMember, can: Can) -> None:
-        """Looks for those who hold what borders on own zones, if that is not known."""
+        """Looks for the holders of what borders on own zones, if they are not known."""
         if can.holes() and not part.is_mending:
             part.is_mending = True
             self.host.spawn(self._look_for_neighbours(topic, part, can))
 
     async def _look_for_neighbours(self, topic: str, part: CanMember, can: Can) -> None:
-        """By way of the neighbours first; then of members elsewhere, who may come to the place from another side."""
+        """By way of the neighbours first; then of members elsewhere, which may come there from another side."""
         chance = self.host.chance
         for tries in range(MEND_TRIES):
             await self.host.sleep(chance.uniform(0.5, 1.0) * MEND_PAUSE_S)
@@ -340,7 +340,7 @@ class CanMulticast(Service):
         part.is_mending = False
 
     def _yielded(self, topic: str, part: CanMember, can: Can, former: list[Address]) -> None:
-        """Somebody else had a better right to some of what was held here."""
+        """Another member had a better right to some of what was held here."""
         self._tell(topic, can, former)
         if can.zones:
             self._mend(topic, part, can)
@@ -389,7 +389,7 @@ class CanMulticast(Service):
                 self.host.spawn(self._take_over(topic, part, can, zone, grace_until))
 
     async def _take_over(self, topic: str, part: CanMember, can: Can, zone: Zone, grace_until: float) -> None:
-        """Takes a zone that nobody holds, unless somebody with less does so before."""
+        """Takes a zone that nobody holds, unless a member with less does so before."""
         await self.host.sleep(grace_until - self.host.now() + TAKE_OVER_S * can.volume)
         part.taking_over.discard(zone)
         vacancies = can.vacancies()
@@ -400,7 +400,7 @@ class CanMulticast(Service):
             self._look_for_vacancies(topic, part, can, self.host.now() + MEND_PAUSE_S)
 
     async def _register(self, topic: str, part: CanMember, can: Can) -> None:
-        """Lets the introducer know that this member is there, and has a stranger look for its place."""
+        """Lets the introducer know that this member is there, and has a member elsewhere look for its zone."""
         introduced = await self.introducer.ask(topic, can.name)
         if introduced is None or part.can is not can or part.is_leaving or not can.zones:
             return
