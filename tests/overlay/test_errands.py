@@ -14,7 +14,7 @@ from braidmq.net.frames import LENGTH_BYTES, Codec, Tell
 from braidmq.overlay.key_ranges import KeyRange
 from braidmq.overlay.peers import Peer
 from braidmq.overlay.ranges.delivery import Outcome, RangeDelivery
-from braidmq.overlay.ranges.messages import PROVEN, Covered, Deliver, Errand, Plan, Probe, Retrying
+from braidmq.overlay.ranges.messages import PROVEN, Covered, Deliver, Errand, Plan, ProbeRange, Retrying
 from braidmq.overlay.ranges.splitting import Cut
 from braidmq.overlay.skip_graph.graph import SkipGraph
 from braidmq.overlay.skip_graph.vectors import DIGITS_MAX, is_member, list_of, shared_digits
@@ -180,7 +180,7 @@ def test_a_list_that_cannot_be_is_refused(ring: int) -> None:
 def test_an_errand_to_no_range_is_none() -> None:
     post = Post("skip_graph", {0: [b"0"], 1: [b"1"]})
     post.sim.hosts[0].send(1, Deliver(0, 1, 0, (), 1, b"", Plan(), (), (), Errand(0)))
-    post.sim.hosts[0].send(1, Probe(0, 1, 0, (), 1, (), (), True))
+    post.sim.hosts[0].send(1, ProbeRange(0, 1, 0, (), 1, (), (), True))
     post.sim.run(1.0)
     assert post.receipts == {1: 1}
     assert not post.got

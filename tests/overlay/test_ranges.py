@@ -17,7 +17,7 @@ from braidmq.overlay.aggregates import Aggregate
 from braidmq.overlay.conditions import Condition
 from braidmq.overlay.key_ranges import KeyRange, without
 from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.ranges.delivery import Delivery, Outcome, RangeDelivery
+from braidmq.overlay.ranges.delivery import Outcome, RangeArrival, RangeDelivery
 from braidmq.overlay.ranges.messages import PROVEN, Answering, Covered, Deliver, Plan, Retrying
 from braidmq.overlay.ranges.splitting import Cut
 from braidmq.overlay.skip_graph.graph import SkipGraph
@@ -60,14 +60,14 @@ class Post:
             dict(lay_out_suzaku(self.sim, wanted)) if overlay == "suzaku" else dict(lay_out(self.sim, wanted, seed))
         )
         self.members = sorted(key for keys in wanted.values() for key in keys)
-        self.got: list[Delivery] = []
+        self.got: list[RangeArrival] = []
         self.forwards: Counter[Address] = Counter()
         self.receipts: Counter[Address] = Counter()
         self.answers: Counter[Address] = Counter()
         self.sim.on_message = self._count
         self.posts = {address: RangeDelivery(overlay, self.take) for address, overlay in self.overlays.items()}
 
-    def take(self, delivery: Delivery) -> bytes:
+    def take(self, delivery: RangeArrival) -> bytes:
         self.got.append(delivery)
         return delivery.keys[0].lower()
 
@@ -326,7 +326,7 @@ class Market:
     def value(self, key: Key) -> Aggregate:
         return {"slots:max": self.slots[key], "tags:union": (f"s{self.slots[key]}",)}
 
-    def take(self, delivery: Delivery) -> None:
+    def take(self, delivery: RangeArrival) -> None:
         self.got += delivery.keys
 
     def ask(self, condition: Condition) -> tuple[Outcome, list[Key]]:

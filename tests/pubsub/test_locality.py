@@ -19,7 +19,7 @@ from braidmq.overlay.overlay import Overlay
 from braidmq.overlay.ranges.delivery import Outcome
 from braidmq.overlay.ranges.messages import Deliver
 from braidmq.overlay.ranges.splitting import Cut
-from braidmq.overlay.suzaku.messages import Find
+from braidmq.overlay.suzaku.messages import FindAlongFingers
 from braidmq.overlay.suzaku.suzaku import Suzaku
 from braidmq.pubsub.locality import locality
 from braidmq.pubsub.locality.delegates import (
@@ -299,7 +299,7 @@ def test_the_check_costs_one_question_a_cluster_and_no_lookup() -> None:
     country.kinds.clear()
     country.run(CHECK_S)
     assert country.kinds["AskOwner"] <= 13
-    assert country.kinds[Find.__name__] == 0
+    assert country.kinds[FindAlongFingers.__name__] == 0
 
 
 # Demand

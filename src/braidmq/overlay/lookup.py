@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 from braidmq.host import Address, CallError, Forward, Host, Message, Reply, Service, handles
 from braidmq.keys import Key
-from braidmq.overlay.overlay import Found, Introduce
+from braidmq.overlay.overlay import FoundOwner, Introduce
 from braidmq.overlay.peers import Peer
 from braidmq.overlay.ring import CALL_TIMEOUT_S, owns
-from braidmq.overlay.skip_graph.messages import Find, Nowhere
+from braidmq.overlay.skip_graph.messages import FindOwner, Nowhere
 from braidmq.overlay.view import View
 
 FIND_TIMEOUT_S = 3.0
@@ -38,10 +38,10 @@ class TellWay(Message, frozen=True, array_like=True, gc=False):
     """A node that is nearer, or the owner itself; neither if the key's owner is not known for certain."""
 
     step: Peer | None
-    found: Found | None
+    found: FoundOwner | None
 
 
-class Finding(Service):
+class Lookup(Service):
     """A broker's part in the search for owners of keys."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Finding(Service):
         """Called with the key of a node that was named here and did not answer somebody."""
         host.serve(self)
 
-    async def find(self, key: Key, before: bool = False, introducer: Address | None = None) -> Found | None:
+    async def find(self, key: Key, before: bool = False, introducer: Address | None = None) -> FoundOwner | None:
         """The owner of a key, or the node `before` it though one stands at the key itself; None if nobody answered.
 
         A broker that has no key in the overlay asks one that has.
@@ -66,27 +66,27 @@ class Finding(Service):
         found = await self._quickly(key, before, introducer)
         return found or await self._carefully(key, before, introducer)
 
-    async def _quickly(self, key: Key, before: bool, introducer: Address | None) -> Found | None:
+    async def _quickly(self, key: Key, before: bool, introducer: Address | None) -> FoundOwner | None:
         if introducer is None:
-            reply = self.on_find(self._host.address, Find(key, None, 0, before))
+            reply = self.on_find(self._host.address, FindOwner(key, None, 0, before))
         else:
-            reply = Forward(introducer, Find(key, None, 1, before))
+            reply = Forward(introducer, FindOwner(key, None, 1, before))
         if isinstance(reply, Forward) and reply.message is not None:
             try:
                 answer = await self._host.call(reply.to, reply.message, FIND_TIMEOUT_S)
             except CallError:
                 return None
-            return answer if isinstance(answer, Found) else None
-        return reply if isinstance(reply, Found) else None
+            return answer if isinstance(answer, FoundOwner) else None
+        return reply if isinstance(reply, FoundOwner) else None
 
-    @handles(Find)
-    def on_find(self, origin: Address, find: Find) -> Reply:
+    @handles(FindOwner)
+    def on_find(self, origin: Address, find: FindOwner) -> Reply:
         view = self._view()
         if find.hops > FIND_HOPS_MAX or (find.to is not None and find.to not in view.own):
             return Nowhere()
         way = self._way(view, find.key, find.before, find.hops, ())
         if way.step is not None:
-            return Forward(way.step.address, Find(find.key, way.step.key, find.hops + 1, find.before))
+            return Forward(way.step.address, FindOwner(find.key, way.step.key, find.hops + 1, find.before))
         return way.found or Nowhere()
 
     def _way(self, view: View, key: Key, before: bool, hops: int, avoid: tuple[Key, ...]) -> TellWay:
@@ -97,17 +97,17 @@ class Finding(Service):
         if step is not None:
             return TellWay(step.peer, None)
         if owns(own, key) or (before and own.right.key == key):
-            return TellWay(None, Found(own.me, own.right, hops))
+            return TellWay(None, FoundOwner(own.me, own.right, hops))
         return TellWay(None, None)
 
-    async def _carefully(self, key: Key, before: bool, introducer: Address | None) -> Found | None:
+    async def _carefully(self, key: Key, before: bool, introducer: Address | None) -> FoundOwner | None:
         way: list[tuple[Key | None, Address]] = [(None, self._host.address if introducer is None else introducer)]
         silent: tuple[Key, ...] = ()
         for _ in range(FIND_HOPS_MAX):
             to, address = way[-1]
             told = await self._ask(address, AskWay(key, to, before, silent))
             if told is not None and told.found is not None:
-                return Found(told.found.owner, told.found.right, len(way) - 1)
+                return FoundOwner(told.found.owner, told.found.right, len(way) - 1)
             if told is not None and told.step is not None:
                 way.append((told.step.key, told.step.address))
                 continue

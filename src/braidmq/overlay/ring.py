@@ -5,8 +5,8 @@ neighbour, to move its right link from the successor it is expected to have to a
 that want the same place one is refused and tries again. The left link of the node behind follows by `SetLeft`, in the
 order of link sequence numbers (repair, n): what arrives late is older and is ignored.
 
-    OUT ──join──▶ INSERTING ──Granted──▶ IN ──leave──▶ DELETING ──Granted──▶ OUT
-                      ▲──Refused: look again              ▲──Refused: IN, wait, again
+    OUT ──join──▶ INSERTING ──LinkGranted──▶ IN ──leave──▶ DELETING ──LinkGranted──▶ OUT
+                      ▲──LinkRefused: look again              ▲──LinkRefused: IN, wait, again
 
 Repair: every node makes sure of its left link now and then, and at once when a message to it got lost. It asks the
 nearest node on the left that it knows of for nearer ones, until the one that answers is the nearest itself, and claims
@@ -53,7 +53,7 @@ GRANTS_MAX = 16
 REPAIR_STEPS_MAX = 64
 
 
-class Status(Enum):
+class RingStatus(Enum):
     OUT = "out"
     INSERTING = "inserting"
     IN = "in"
@@ -79,7 +79,7 @@ class SetRight(Message, frozen=True, array_like=True, gc=False):
     number: int
 
 
-class Granted(Message, frozen=True, array_like=True, gc=False):
+class LinkGranted(Message, frozen=True, array_like=True, tag="Granted", gc=False):
     """`note` is what the layer above has to say to a new right neighbour."""
 
     seq: Sequence
@@ -87,7 +87,7 @@ class Granted(Message, frozen=True, array_like=True, gc=False):
     note: bytes = b""
 
 
-class Refused(Message, frozen=True, array_like=True, gc=False):
+class LinkRefused(Message, frozen=True, array_like=True, tag="Refused", gc=False):
     hint: Gap | None
 
 
@@ -165,7 +165,7 @@ class RingNode:
         self.host = host
         self.ring = ring
         self.me = me
-        self.status = Status.OUT
+        self.status = RingStatus.OUT
         self.left = self.right = me
         self.lseq = self.rseq = ZERO
         self.neighbours: tuple[Peer, ...] = ()
@@ -174,7 +174,7 @@ class RingNode:
         """Called when a link has changed: for the layers above."""
         self.heard = b""
         """The note of the left neighbour when this node was inserted."""
-        self._grants: dict[tuple[Key, int, int], Granted] = {}
+        self._grants: dict[tuple[Key, int, int], LinkGranted] = {}
         self._number = host.chance.getrandbits(31)  # so that a node made anew does not repeat an earlier one's wishes
         self.occupant: Peer | None = None
         """While it joins: who is in the ring under the same key, and answers."""
@@ -186,7 +186,7 @@ class RingNode:
     def found(self, locate: Locate | None = None) -> None:
         """The first node: a ring of its own."""
         self._locate = locate
-        self.status = Status.IN
+        self.status = RingStatus.IN
         self._watch()
 
     async def join(self, locate: Locate) -> None:
@@ -216,28 +216,28 @@ class RingNode:
 
     @property
     def is_in(self) -> bool:
-        return self.status is Status.IN
+        return self.status is RingStatus.IN
 
     @property
     def is_linked(self) -> bool:
         """It has neighbours, though it may be about to leave them."""
-        return self.status is Status.IN or self.status is Status.DELETING
+        return self.status is RingStatus.IN or self.status is RingStatus.DELETING
 
     async def _insert(self, gap: Gap) -> Gap | None:
         """Tries one place; if it was taken, returns the one next to it, if that is known."""
-        self.status = Status.INSERTING
+        self.status = RingStatus.INSERTING
         self.left, self.right = gap.left, gap.right
         self.lseq = self.rseq = ZERO
         answer = await self._swap(gap.left, self.me, gap.right, ZERO, joining=True)
-        if isinstance(answer, Granted):
+        if isinstance(answer, LinkGranted):
             self.rseq = answer.seq
             self.heard = answer.note
-            self.status = Status.IN
+            self.status = RingStatus.IN
             self._learn(answer.neighbours)
             self.on_change()
             return None
-        self.status = Status.OUT
-        if isinstance(answer, Refused) and answer.hint is not None:
+        self.status = RingStatus.OUT
+        if isinstance(answer, LinkRefused) and answer.hint is not None:
             hint = answer.hint
             if strictly_between(hint.left.key, self.me.key, hint.right.key):
                 return hint
@@ -246,19 +246,19 @@ class RingNode:
     async def leave(self) -> None:
         """Takes this node out; returns when it is out."""
         while self.left.key != self.me.key or self.right.key != self.me.key:
-            self.status = Status.DELETING
+            self.status = RingStatus.DELETING
             seq = (self.rseq[0], self.rseq[1] + 1)
             answer = await self._swap(self.left, self.right, self.me, seq, joining=False)
-            if isinstance(answer, Granted):
+            if isinstance(answer, LinkGranted):
                 break
-            self.status = Status.IN
+            self.status = RingStatus.IN
             await self._pause()
             await self.check_left()
-        self.status = Status.OUT
+        self.status = RingStatus.OUT
 
     async def _swap(
         self, at: Peer, new: Peer, expected: Peer, seq: Sequence, joining: bool
-    ) -> Granted | Refused | None:
+    ) -> LinkGranted | LinkRefused | None:
         """Asks until there is an answer, or the node is suspected; the same request each time."""
         self._number += 1
         request = SetRight(self.ring, at.key, new, expected, seq, joining, self._number)
@@ -267,7 +267,7 @@ class RingNode:
                 answer = await self.host.call(at.address, request, CALL_TIMEOUT_S)
             except CallError:
                 continue
-            return answer if isinstance(answer, Granted | Refused) else None
+            return answer if isinstance(answer, LinkGranted | LinkRefused) else None
         self.known.suspect(at, self.host.now())
         return None
 
@@ -276,20 +276,20 @@ class RingNode:
 
     # What others ask
 
-    def on_set_right(self, origin: Address, wish: SetRight) -> Granted | Refused:
+    def on_set_right(self, origin: Address, wish: SetRight) -> LinkGranted | LinkRefused:
         """The compare-and-swap of the right link."""
         who = wish.new if wish.joining else wish.expected
         asker = (who.key, who.incarnation, wish.number)
         granted = self._grants.get(asker)
         if granted is not None:
             return granted
-        if self.status is not Status.IN:
-            return Refused(None)
+        if self.status is not RingStatus.IN:
+            return LinkRefused(None)
         if self.right != wish.expected:
             return self._refusal(wish)
         old, old_seq = self.right, self.rseq
         following = (old_seq[0], old_seq[1] + 1)
-        answer = Granted(following, self._neighbours_of_right())
+        answer = LinkGranted(following, self._neighbours_of_right())
         if wish.new == old:
             pass  # a repair that only renews the number
         elif wish.joining:
@@ -305,14 +305,14 @@ class RingNode:
         self.on_change()
         return answer
 
-    def _refusal(self, wish: SetRight) -> Refused:
+    def _refusal(self, wish: SetRight) -> LinkRefused:
         if not wish.joining:
-            return Refused(None)
+            return LinkRefused(None)
         if strictly_between(self.me.key, wish.new.key, self.right.key):
-            return Refused(Gap(self.me, self.right))
-        return Refused(None)
+            return LinkRefused(Gap(self.me, self.right))
+        return LinkRefused(None)
 
-    def _remember(self, asker: tuple[Key, int, int], answer: Granted) -> None:
+    def _remember(self, asker: tuple[Key, int, int], answer: LinkGranted) -> None:
         self._grants[asker] = answer
         if len(self._grants) > GRANTS_MAX:
             self._grants.pop(next(iter(self._grants)))
@@ -325,7 +325,7 @@ class RingNode:
             self.host.send(to.address, told)
 
     def on_set_left(self, told: SetLeft) -> None:
-        if self.status is Status.OUT or told.seq <= self.lseq:
+        if self.status is RingStatus.OUT or told.seq <= self.lseq:
             return
         self.left, self.lseq = told.left, told.seq
         self.known.trust(told.left)  # it may have crashed before, and is back
@@ -351,7 +351,7 @@ class RingNode:
             return
         self.neighbours = tuple(mine)
         self.on_change()
-        if self.status is Status.IN and self.right.key != self.me.key:
+        if self.status is RingStatus.IN and self.right.key != self.me.key:
             told = Neighbours(self.ring, self.right.key, self.me, self._neighbours_of_right())
             self.host.send(self.right.address, told)
 
@@ -362,7 +362,7 @@ class RingNode:
 
     async def _check_regularly(self) -> None:
         checks = 0
-        while self.status is not Status.OUT:
+        while self.status is not RingStatus.OUT:
             await self.host.sleep(self.host.chance.uniform(0.5, 1.0) * CHECK_INTERVAL_S)
             checks += 1
             if self.is_in and checks % LOOK_AROUND_CHECKS == 0:
@@ -403,7 +403,7 @@ class RingNode:
                 self._alone()
                 return
             told = await self._ask_left(best)
-            if self.status is not Status.IN:
+            if self.status is not RingStatus.IN:
                 return
             if self.lseq != began:
                 continue  # somebody has told us better meanwhile
@@ -434,7 +434,7 @@ class RingNode:
             return True
         seq = (max(self.lseq, its_seq)[0] + 1, 0)
         answer = await self._swap(left, self.me, its_right, seq, joining=True)
-        if not isinstance(answer, Granted) or self.status is not Status.IN:
+        if not isinstance(answer, LinkGranted) or self.status is not RingStatus.IN:
             return False
         if self.lseq < seq:
             self.left, self.lseq = left, seq
@@ -454,7 +454,7 @@ class RingNode:
         self.known.meet((asked.me,))
         self.known.trust(asked.me)
         return TellLeft(
-            self.status is Status.IN, self.me.incarnation, self.right, self.rseq, nearer[: 2 * NEIGHBOURS_MAX]
+            self.status is RingStatus.IN, self.me.incarnation, self.right, self.rseq, nearer[: 2 * NEIGHBOURS_MAX]
         )
 
     def _best_left(self) -> Peer | None:
@@ -512,16 +512,16 @@ class Ring(Service):
     def is_inserting(self, key: Key) -> bool:
         """Whether a node of this host waits for its place in the ring of all: others may know it before it knows."""
         node = self.nodes.get((0, key))
-        return node is not None and node.status is Status.INSERTING
+        return node is not None and node.status is RingStatus.INSERTING
 
     @handles(SetRight)
     def on_set_right(self, origin: Address, wish: SetRight) -> Reply:
         node = self.nodes.get((wish.ring, wish.to))
         if node is None:
-            return Refused(None)
+            return LinkRefused(None)
         answer = node.on_set_right(origin, wish)
-        if self.note is not None and wish.joining and isinstance(answer, Granted):
-            return Granted(answer.seq, answer.neighbours, self.note(wish.to))
+        if self.note is not None and wish.joining and isinstance(answer, LinkGranted):
+            return LinkGranted(answer.seq, answer.neighbours, self.note(wish.to))
         return answer
 
     @handles(SetLeft)
@@ -541,7 +541,7 @@ class Ring(Service):
     @handles(FindGap)
     def on_find_gap(self, origin: Address, find: FindGap) -> Reply:
         node = self.nodes.get((find.ring, find.to))
-        if node is None or node.status is not Status.IN:
+        if node is None or node.status is not RingStatus.IN:
             return None
         if owns(node, find.key):
             return Gap(node.me, node.right)
@@ -550,7 +550,7 @@ class Ring(Service):
     @handles(AskLeft)
     def on_ask_left(self, origin: Address, asked: AskLeft) -> Reply:
         node = self.nodes.get((asked.ring, asked.to))
-        if node and node.status is Status.INSERTING:
+        if node and node.status is RingStatus.INSERTING:
             return None  # its left neighbour may have linked it: who hears that it is not in would link past it
         if node:
             return node.on_ask_left(origin, asked)

@@ -6,7 +6,7 @@ subscribers so becomes a net in which everybody knows everybody, and one with ma
 
 The paper learns by asking around, in part at random. Here a node asks for what its table lacks:
 
-- *Exchange.* A node shows its table to another and gets back the entries of the other's table that would make it
+- *ExchangeTables.* A node shows its table to another and gets back the entries of the other's table that would make it
   better, by the order on tables, which both can compute since a key names its topic. The other one learns the same way
   from what it is shown. Asked are in turn the neighbours on the ring, one entry of each level, the nearest on the right
   first, and more of the highest, one subscriber of the own topic and, while the table is not full, some other broker;
@@ -40,16 +40,16 @@ from typing import Final
 from braidmq.host import Address, CallError, Host, Message, Reply, Service, handles
 from braidmq.keys import Key
 from braidmq.overlay.flexible.heard import INCARNATION_BITS, LONG_AGO, Heard
-from braidmq.overlay.flexible.messages import CANDIDATES_MAX, Candidates, Exchange, Gone, Greet, Greeting
+from braidmq.overlay.flexible.messages import CANDIDATES_MAX, Candidates, ExchangeTables, Greet, Greeting, NodeGone
 from braidmq.overlay.flexible.node import EXPLORE_MAX_S, EXPLORE_S, FlexibleNode
 from braidmq.overlay.flexible.table import Contact, FlexibleTable
 from braidmq.overlay.flexible.view import FlexibleView
-from braidmq.overlay.lookup import Finding
-from braidmq.overlay.overlay import Found, Introduce
+from braidmq.overlay.lookup import Lookup
+from braidmq.overlay.overlay import FoundOwner, Introduce
 from braidmq.overlay.peers import Acquaintances, Peer
-from braidmq.overlay.ring import CALL_TIMEOUT_S, CALL_TRIES, Gap, Ring, RingNode, Status, nothing
+from braidmq.overlay.ring import CALL_TIMEOUT_S, CALL_TRIES, Gap, Ring, RingNode, RingStatus, nothing
 from braidmq.overlay.skip_graph.vectors import Vector, common_digits
-from braidmq.overlay.view import Entry, View
+from braidmq.overlay.view import RoutingEntry, View
 
 SIZE = 60
 """Entries of a table: about what a node of a Skip Graph of 50,000 nodes has at most (Banno and Shudo 2019, §4)."""
@@ -109,7 +109,7 @@ LATE: Final = object()
 FIND_TRIES = 3
 
 
-class Abandoned(Exception):
+class JoinAbandoned(Exception):
     """A join that has lost its purpose."""
 
 
@@ -131,7 +131,7 @@ class FlexibleGraph(Service):
         self.on_change: Callable[[], None] = nothing
         self.known = Acquaintances()
         """Who of the entries of all tables is suspected."""
-        self._finding = Finding(host, self._get_view, introduce, self._on_silent)
+        self._finding = Lookup(host, self._get_view, introduce, self._on_silent)
         self._last_incarnation = incarnation << INCARNATION_BITS
         self._view: FlexibleView | None = None
         self._viewed_at = LONG_AGO
@@ -161,11 +161,11 @@ class FlexibleGraph(Service):
         self._has_new_links = False
         return view
 
-    def _entries(self) -> list[Entry]:
+    def _entries(self) -> list[RoutingEntry]:
         """Each contact once: it is on the same level for all nodes of the broker, which have one vector."""
         found = {contact.peer.key: contact for node in self.nodes.values() for contact in node.table.contacts}
         known, vector = self.known, self.vector
-        return [Entry(one.peer, common_digits(vector, one.vector), known) for one in found.values()]
+        return [RoutingEntry(one.peer, common_digits(vector, one.vector), known) for one in found.values()]
 
     def _linked(self) -> list[RingNode]:
         return [node.base for node in self.nodes.values() if node.base.is_linked]
@@ -194,7 +194,7 @@ class FlexibleGraph(Service):
         node = self.place(key)
         try:
             await node.base.join(partial(self._locate, node))
-        except Abandoned:
+        except JoinAbandoned:
             self._remove(node)
             return b""
         self.host.spawn(self.learn(node))
@@ -211,7 +211,7 @@ class FlexibleGraph(Service):
         if self.nodes.get(key) is not node:
             return
         for broker in node.knowing:
-            self.host.spawn(self._call(broker, Gone(node.base.me)))
+            self.host.spawn(self._call(broker, NodeGone(node.base.me)))
         await node.base.leave()
         self._remove(node)
 
@@ -233,7 +233,7 @@ class FlexibleGraph(Service):
                 node.table.others_max = share
 
     def _remove(self, node: FlexibleNode) -> None:
-        node.base.status = Status.OUT
+        node.base.status = RingStatus.OUT
         self.ring.forget(node.base)
         if self.nodes.get(node.key) is node:
             del self.nodes[node.key]
@@ -243,12 +243,12 @@ class FlexibleGraph(Service):
     async def _locate(self, node: FlexibleNode, key: Key) -> Gap | None:
         """Where a key belongs in the ring. Who is in asks others first: they may know of another ring."""
         if node.leaving and not node.base.is_in:
-            raise Abandoned
+            raise JoinAbandoned
         introducer = self.introduce() if node.base.is_in else None
         found = await self._finding.find(key, before=True, introducer=introducer)
         return Gap(found.owner, found.right) if found else None
 
-    async def lookup(self, key: Key) -> Found | None:
+    async def lookup(self, key: Key) -> FoundOwner | None:
         """The node from whose key up to its right neighbour's the key lies; None if nobody answered."""
         for _ in range(FIND_TRIES):
             found = await self._finding.find(key)
@@ -318,7 +318,9 @@ class FlexibleGraph(Service):
         if address is None or address == self.host.address:
             return False
         table = node.table
-        answer = await self._call(address, Exchange(key, node.contact, table.size, table.others_max, table.contacts))
+        answer = await self._call(
+            address, ExchangeTables(key, node.contact, table.size, table.others_max, table.contacts)
+        )
         if self.nodes.get(node.key) is not node or node.leaving:
             return False
         if not isinstance(answer, Candidates) or answer.me.peer.address != address:
@@ -342,8 +344,8 @@ class FlexibleGraph(Service):
         near = (*keys[max(0, place - SIBLINGS_ASKED) : place], *keys[place + 1 : place + 1 + SIBLINGS_ASKED])
         return [self.nodes[key] for key in near]
 
-    @handles(Exchange)
-    def on_exchange(self, origin: Address, asked: Exchange) -> Reply:
+    @handles(ExchangeTables)
+    def on_exchange(self, origin: Address, asked: ExchangeTables) -> Reply:
         node = self._asked_node(asked.to)
         if node is None or asked.me.peer.address != origin:
             return self._gone(asked.to)
@@ -388,7 +390,7 @@ class FlexibleGraph(Service):
         if not isinstance(answer, Greeting) or not _is_same(answer.me.peer, peer):
             self._heard_nothing(peer.address, peer, answer)
         elif node.leaving:  # it has learnt of this node too late to be told
-            self.host.send(peer.address, Gone(node.base.me))
+            self.host.send(peer.address, NodeGone(node.base.me))
         else:
             node.known_to(peer.address)
             self._meet(node, answer.me)
@@ -429,9 +431,9 @@ class FlexibleGraph(Service):
         node = self.nodes.get(key)
         return node if node is not None and node.base.is_linked and not node.leaving else None
 
-    def _gone(self, key: Key | None) -> Gone:
+    def _gone(self, key: Key | None) -> NodeGone:
         """No node of this key is here, in no incarnation that has been."""
-        return Gone(Peer(key or b"", self.host.address, self._last_incarnation))
+        return NodeGone(Peer(key or b"", self.host.address, self._last_incarnation))
 
     async def _call(self, to: Address, request: Message) -> object:
         """Asks until there is an answer; None if there is none, LATE if that may be the fault of this broker."""
@@ -506,8 +508,8 @@ class FlexibleGraph(Service):
         }
         return list(found.values())
 
-    @handles(Gone)
-    def on_gone(self, origin: Address, gone: Gone) -> Reply:
+    @handles(NodeGone)
+    def on_gone(self, origin: Address, gone: NodeGone) -> Reply:
         """A node says that it leaves (UNSUB)."""
         for node in self.nodes.values():
             contact = node.table.get(gone.peer.key)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from braidmq.keys import Key
 from braidmq.overlay.ring import RingNode
-from braidmq.overlay.view import Entry, View
+from braidmq.overlay.view import RoutingEntry, View
 
 
 class FlexibleView(View):
@@ -18,7 +18,7 @@ class FlexibleView(View):
 
     __slots__ = ()
 
-    def _all_entries(self) -> Iterable[Entry]:
+    def _all_entries(self) -> Iterable[RoutingEntry]:
         return [*links_of(self.own.values()), *super()._all_entries()]
 
     def follow(self, own: Iterable[RingNode]) -> None:
@@ -44,5 +44,5 @@ class FlexibleView(View):
             del self._keys[place], self._entries[place]
 
 
-def links_of(nodes: Iterable[RingNode]) -> list[Entry]:
-    return [Entry(peer, 0, node.known) for node in nodes for peer in (node.left, node.right)]
+def links_of(nodes: Iterable[RingNode]) -> list[RoutingEntry]:
+    return [RoutingEntry(peer, 0, node.known) for node in nodes for peer in (node.left, node.right)]

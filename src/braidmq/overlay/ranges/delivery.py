@@ -14,7 +14,8 @@ Where brokers may have several keys in a range, a Skip Graph lets the brokers be
 (`errands`): then each broker gets one message for all its keys, and answers for what all of them own.
 
 What lies before the first node that is known in a range is proven by a node outside of it, who has no use for the
-message: it gets a `Probe` without it. If somebody does stand there, the sender is asked for the message (`Wanted`).
+message: it gets a `ProbeRange` without it. If a node does stand there, the sender is asked for the message
+(`BodyWanted`).
 
 A delivery to a part of a segment may pass nodes that stand before that part. Where those must not see it
 (`Plan.within`), it begins at an entrance, a node inside, and goes from there only to others inside.
@@ -40,14 +41,14 @@ from braidmq.overlay.ranges.messages import (
     PROVEN,
     Accepted,
     Answering,
+    BodyWanted,
     Covered,
     Deliver,
     Errand,
     Plan,
-    Probe,
+    ProbeRange,
     Retrying,
     Vacant,
-    Wanted,
 )
 from braidmq.overlay.ranges.splitting import Cut, Split, owned_part, split
 from braidmq.overlay.ring import CALL_TIMEOUT_S, owns
@@ -88,7 +89,7 @@ _FAST = (Retrying.FAST, Retrying.BOTH)
 _SLOW = (Retrying.SLOW, Retrying.BOTH)
 
 
-class Delivery(msgspec.Struct, frozen=True, gc=False):
+class RangeArrival(msgspec.Struct, frozen=True, gc=False):
     """What the application gets: the own keys that the message is for, and how far it came."""
 
     root: Address
@@ -116,7 +117,7 @@ class Outcome(msgspec.Struct, frozen=True):
         return not self.gaps and not self.ruled_out
 
 
-OnDelivery = Callable[[Delivery], bytes | None]
+OnDelivery = Callable[[RangeArrival], bytes | None]
 """Called once for each own key's message; what it returns goes to a sender who wants answers."""
 
 OnNobody = Callable[[Address, bytes, tuple[KeyRange, ...]], None]
@@ -128,7 +129,7 @@ OnHop = Callable[[Address, Deliver], None]
 """The host that it comes from, and the message."""
 
 
-class _Open(msgspec.Struct):
+class _OpenDelivery(msgspec.Struct):
     """A delivery of this host's own that is not proven yet."""
 
     message: Deliver
@@ -163,7 +164,7 @@ class RangeDelivery(Service):
         self.host: Host = overlay.host
         self._on_delivery = on_delivery
         self._number = self.host.chance.getrandbits(40)  # so that a host made anew does not repeat earlier ones
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, _OpenDelivery] = {}
         self._branches: dict[tuple[Address, int, int], _Branch] = {}
         self._seen: OrderedDict[tuple[Address, int, int, tuple[Key, ...]], tuple[KeyRange, ...]] = OrderedDict()
         self._errands: OrderedDict[tuple[Address, int, int], None] = OrderedDict()
@@ -222,7 +223,7 @@ class RangeDelivery(Service):
         errand = self._errand(plan)
         message = Deliver(self.host.address, self._number, 0, ((low, high),), 0, body, plan, (), (), errand)
         now = self.host.now()
-        self._open[self._number] = _Open(
+        self._open[self._number] = _OpenDelivery(
             message, ((low, high),), on_outcome, now + REISSUE_S, now + timeout_s, entrance
         )
         self._begin(message, entrance)
@@ -241,7 +242,7 @@ class RangeDelivery(Service):
         else:  # a broker that has no key in the overlay hands it to one that has
             self.host.send(introducer, _onward(message, message.ranges, (), message.errand))
         if message.errand is not None and message.plan.answering is not None:
-            head = Probe(message.root, message.number, message.attempt, message.ranges, message.hops, (), (), True)
+            head = ProbeRange(message.root, message.number, message.attempt, message.ranges, message.hops, (), (), True)
             if introducer is None:
                 self._see_to_head(head)
             else:
@@ -265,7 +266,7 @@ class RangeDelivery(Service):
                         self._begin(mine.message, mine.entrance)
         self._is_sweeping = False
 
-    def _conclude(self, number: int, mine: _Open) -> None:
+    def _conclude(self, number: int, mine: _OpenDelivery) -> None:
         del self._open[number]
         mine.on_outcome(Outcome(mine.gaps, mine.ruled_out, mine.age_s, mine.answers))
 
@@ -296,7 +297,7 @@ class RangeDelivery(Service):
             message = msgspec.structs.replace(message, avoid=avoid)
         self._spread(message, origin, ())
 
-    def _gone(self, message: Deliver | Probe) -> tuple[Key, ...]:
+    def _gone(self, message: Deliver | ProbeRange) -> tuple[Key, ...]:
         """The nodes that a message is for, and that do not stand here."""
         return tuple([key for key in message.to if key not in self.overlay.view.own])
 
@@ -312,8 +313,8 @@ class RangeDelivery(Service):
         self._held -= 1
         action()
 
-    @handles(Probe)
-    def on_probe(self, origin: Address, probe: Probe) -> Reply:
+    @handles(ProbeRange)
+    def on_probe(self, origin: Address, probe: ProbeRange) -> Reply:
         """Answers for what is empty, sends on what others know better, and asks for the message where somebody is."""
         if probe.hops > HOPS_MAX or not self.overlay.view.own:
             return None
@@ -324,7 +325,7 @@ class RangeDelivery(Service):
             self._pass_probe_on(probe)
         return None
 
-    def _pass_probe_on(self, probe: Probe) -> None:
+    def _pass_probe_on(self, probe: ProbeRange) -> None:
         view, now = self.overlay.view, self.host.now()
         avoid = tuple(dict.fromkeys((*probe.avoid, *self._gone(probe))))[-AVOID_MAX:]
         if probe.only_head and probe.ranges:
@@ -343,14 +344,14 @@ class RangeDelivery(Service):
                     wanted.append((peer, piece))
                 else:
                     onward = (probe.root, probe.number, probe.attempt, (piece,), probe.hops + 1, (peer.key,), avoid)
-                    self.host.send(peer.address, Probe(*onward))
+                    self.host.send(peer.address, ProbeRange(*onward))
         if covered:
             self._answer(_covered(probe, covered, ()), probe.root)
         if wanted:
-            self.host.send(probe.root, Wanted(probe.number, probe.attempt, tuple(wanted), probe.hops))
+            self.host.send(probe.root, BodyWanted(probe.number, probe.attempt, tuple(wanted), probe.hops))
 
-    @handles(Wanted)
-    def on_wanted(self, _origin: Address, told: Wanted) -> Reply:
+    @handles(BodyWanted)
+    def on_wanted(self, _origin: Address, told: BodyWanted) -> Reply:
         """Sends the message to those who were not known. What is lost on the way is a gap, and repeated like any."""
         mine = self._open.get(told.number)
         if mine is not None and mine.message.attempt == told.attempt:
@@ -428,7 +429,7 @@ class RangeDelivery(Service):
         for address, ranges in parcels.items():
             self._pass_on(address, _onward(message, tuple(ranges), tuple(peers[address])), parent, avoid)
         for peer, piece in heads:
-            probe = Probe(
+            probe = ProbeRange(
                 message.root, message.number, message.attempt, (piece,), message.hops + 1, (peer.key,), message.avoid
             )
             self.host.send(peer.address, probe)
@@ -545,7 +546,7 @@ class RangeDelivery(Service):
             self._errands.pop(next(iter(self._errands)))
         return True
 
-    def _see_to_head(self, probe: Probe) -> None:
+    def _see_to_head(self, probe: ProbeRange) -> None:
         """Answers for what lies before the first node of a range, if that is this host's; else asks whose it is."""
         view = self.overlay.view
         low, high = probe.ranges[0]
@@ -562,7 +563,7 @@ class RangeDelivery(Service):
     def _take(self, message: Deliver, keys: list[Key]) -> tuple[tuple[Key, bytes], ...]:
         """Hands a message to the application, once for each key; the answers, those of earlier attempts too."""
         if message.plan.answering is None:
-            self._on_delivery(Delivery(message.root, message.number, tuple(keys), message.hops, message.body))
+            self._on_delivery(RangeArrival(message.root, message.number, tuple(keys), message.hops, message.body))
             return ()
         done = self._done.setdefault((message.root, message.number), {})
         if len(self._done) > SEEN_MAX:
@@ -571,7 +572,9 @@ class RangeDelivery(Service):
         for key in keys:
             if key in done or (condition and not self._holds(condition, key)):
                 continue
-            done[key] = self._on_delivery(Delivery(message.root, message.number, (key,), message.hops, message.body))
+            done[key] = self._on_delivery(
+                RangeArrival(message.root, message.number, (key,), message.hops, message.body)
+            )
         return tuple([(key, answer) for key in keys if (answer := done.get(key)) is not None])
 
     def _holds(self, condition: Condition, key: Key) -> bool:
@@ -646,7 +649,7 @@ def _onward(
     )
 
 
-def _covered(message: Deliver | Probe, ranges: list[KeyRange], answers: tuple[tuple[Key, bytes], ...]) -> Covered:
+def _covered(message: Deliver | ProbeRange, ranges: list[KeyRange], answers: tuple[tuple[Key, bytes], ...]) -> Covered:
     return Covered(message.root, message.number, message.attempt, tuple(ranges), (), 0.0, answers)
 
 

@@ -73,7 +73,7 @@ class Deliver(Message, frozen=True, array_like=True, gc=False):
     errand: Errand | None = None
 
 
-class Probe(Message, frozen=True, array_like=True, gc=False):
+class ProbeRange(Message, frozen=True, array_like=True, tag="Probe", gc=False):
     """As `Deliver`, without what is delivered, for ranges in which nobody is known.
 
     Of `only_head` the owner of a range's first key answers for what it owns of it, and nobody else.
@@ -89,7 +89,7 @@ class Probe(Message, frozen=True, array_like=True, gc=False):
     only_head: bool = False
 
 
-class Wanted(Message, frozen=True, array_like=True, gc=False):
+class BodyWanted(Message, frozen=True, array_like=True, tag="Wanted", gc=False):
     """There are nodes in ranges of a probe, and what each of them has to see to."""
 
     number: int

@@ -25,7 +25,7 @@ from braidmq.keys import Key
 from braidmq.overlay.key_ranges import JUST_AFTER, KeyRange
 from braidmq.overlay.peers import Peer
 from braidmq.overlay.ring import RingNode, owns
-from braidmq.overlay.view import Entry, View
+from braidmq.overlay.view import RoutingEntry, View
 
 
 class Cut(IntEnum):
@@ -180,11 +180,11 @@ def _hand_out(
         parts.pieces.append((entry.peer, (cuts[place], cuts[place + 1])))
 
 
-def _cuts_rightwards(inside: list[Entry], low: Key, high: Key) -> list[Key]:
+def _cuts_rightwards(inside: list[RoutingEntry], low: Key, high: Key) -> list[Key]:
     """Each gets what lies from it to the next one; seen from a place before them."""
     return [low, *(entry.peer.key for entry in inside[1:]), high]
 
 
-def _cuts_leftwards(inside: list[Entry], low: Key, high: Key) -> list[Key]:
+def _cuts_leftwards(inside: list[RoutingEntry], low: Key, high: Key) -> list[Key]:
     """Each gets what lies up to it from the one before; seen from a place behind them."""
     return [low, *(entry.peer.key + JUST_AFTER for entry in inside[:-1]), high]

@@ -23,12 +23,12 @@ from functools import partial
 
 from braidmq.host import Address, CallError, Forward, Host, Message, Reply, Service, handles
 from braidmq.keys import Key, in_arc
-from braidmq.overlay.overlay import Found, Introduce
+from braidmq.overlay.overlay import FoundOwner, Introduce
 from braidmq.overlay.peers import Peer
-from braidmq.overlay.ring import NEIGHBOURS_MAX, FindGap, Gap, Ring, RingNode, Status, nothing, owns
-from braidmq.overlay.skip_graph.messages import Find, Nobody, Nowhere, Seek
+from braidmq.overlay.ring import NEIGHBOURS_MAX, FindGap, Gap, Ring, RingNode, RingStatus, nothing, owns
+from braidmq.overlay.skip_graph.messages import FindOwner, Nobody, Nowhere, Seek
 from braidmq.overlay.skip_graph.vectors import DIGITS_MAX, Vector, is_member, level_of, list_of
-from braidmq.overlay.view import Entry, View
+from braidmq.overlay.view import RoutingEntry, View
 
 FIND_TIMEOUT_S = 3.0
 FIND_TRIES = 3
@@ -44,7 +44,7 @@ INCARNATION_BITS = 24
 """How many memberships of lists one incarnation of a broker can count apart."""
 
 
-class Abandoned(Exception):
+class JoinAbandoned(Exception):
     """A join that has lost its purpose."""
 
 
@@ -98,9 +98,9 @@ class SkipGraph(Service):
             self._view = View(self.host.address, linked, self._entries, self.vector)
         return self._view
 
-    def _entries(self) -> list[Entry]:
+    def _entries(self) -> list[RoutingEntry]:
         return [
-            Entry(peer, level, at.known)
+            RoutingEntry(peer, level, at.known)
             for node in self.nodes.values()
             for level, at in enumerate(node.levels)
             if node.is_linked(level)
@@ -126,7 +126,7 @@ class SkipGraph(Service):
         self._keep_mending()
         try:
             await base.join(partial(self._locate_base, node, base))
-        except Abandoned:
+        except JoinAbandoned:
             self._forget_top(node)
             self.nodes.pop(key, None)
             return b""
@@ -162,7 +162,7 @@ class SkipGraph(Service):
 
     def _forget_top(self, node: VirtualNode) -> None:
         top = node.levels.pop()
-        top.status = Status.OUT
+        top.status = RingStatus.OUT
         self.ring.forget(top)
         self._changed()
 
@@ -172,7 +172,7 @@ class SkipGraph(Service):
 
     # Lookup
 
-    async def lookup(self, key: Key) -> Found | None:
+    async def lookup(self, key: Key) -> FoundOwner | None:
         """The owner of a key: the node from whose key up to its successor's it lies. None if nobody answered.
 
         A broker that has no key in the graph asks one that has.
@@ -183,32 +183,32 @@ class SkipGraph(Service):
                 return answer
         return None
 
-    async def _find(self, key: Key, before: bool, introducer: Address | None) -> Found | None:
+    async def _find(self, key: Key, before: bool, introducer: Address | None) -> FoundOwner | None:
         if introducer is None and not self.view.own:
             introducer = self.introduce()
         if introducer is None:
-            answer = await outcome(self.host, self.on_find(self.host.address, Find(key, None, 0, before)))
+            answer = await outcome(self.host, self.on_find(self.host.address, FindOwner(key, None, 0, before)))
         else:
-            answer = await outcome(self.host, Forward(introducer, Find(key, None, 1, before)))
-        return answer if isinstance(answer, Found) else None
+            answer = await outcome(self.host, Forward(introducer, FindOwner(key, None, 1, before)))
+        return answer if isinstance(answer, FoundOwner) else None
 
-    @handles(Find)
-    def on_find(self, origin: Address, find: Find) -> Reply:
+    @handles(FindOwner)
+    def on_find(self, origin: Address, find: FindOwner) -> Reply:
         view = self.view
         own = view.own_up_to(find.key, find.before)
         if own is None or find.hops > FIND_HOPS_MAX or (find.to is not None and find.to not in view.own):
             return Nowhere()
         step = view.step_towards(find.key, self.host.now(), find.before)
         if step is not None:
-            return Forward(step.peer.address, Find(find.key, step.peer.key, find.hops + 1, find.before))
+            return Forward(step.peer.address, FindOwner(find.key, step.peer.key, find.hops + 1, find.before))
         if owns(own, find.key) or (find.before and own.right.key == find.key):
-            return Found(own.me, own.right, find.hops)
+            return FoundOwner(own.me, own.right, find.hops)
         return Nowhere()
 
     async def _locate_base(self, node: VirtualNode, base: RingNode, key: Key) -> Gap | None:
         """Where a key belongs on level 0. Who is in asks others first: they may know of another ring."""
         if node.leaving and not base.is_in:
-            raise Abandoned
+            raise JoinAbandoned
         introducer = self.introduce() if base.is_in else None
         found = await self._find(key, before=True, introducer=introducer)
         return Gap(found.owner, found.right) if found else None
@@ -237,7 +237,7 @@ class SkipGraph(Service):
         ring_node = self.place(node, self.new_peer(node.key))
         try:
             await ring_node.join(partial(self._locate, node, ring_node, [gap]))
-        except Abandoned:
+        except JoinAbandoned:
             self._forget_top(node)
             return False
         return True
@@ -246,12 +246,12 @@ class SkipGraph(Service):
         """Where a node belongs in a list above level 0; a place in `seen` is tried first."""
         is_joining = not ring_node.is_in
         if is_joining and node.leaving:
-            raise Abandoned
+            raise JoinAbandoned
         if seen:
             return seen.pop()
         answer = await self._seek(node, level_of(ring_node.ring), foreign=False)
         if isinstance(answer, Nobody) and is_joining:
-            raise Abandoned
+            raise JoinAbandoned
         return answer if isinstance(answer, Gap) else None
 
     def _seek(self, node: VirtualNode, level: int, foreign: bool) -> Awaitable[Message | None]:

@@ -7,7 +7,7 @@ from braidmq.keys import Key
 from braidmq.overlay.peers import Peer
 
 
-class Find(Message, frozen=True, array_like=True, gc=False):
+class FindOwner(Message, frozen=True, array_like=True, tag="Find", gc=False):
     """Goes to the owner of `key`, who answers; `to` is the node that the sender took for the nearest, if any.
 
     `before`: a node that stands at the key itself does not count. So it can ask for its own place, and is not led to

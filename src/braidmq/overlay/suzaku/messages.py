@@ -10,7 +10,7 @@ from braidmq.overlay.aggregates import Aggregate
 from braidmq.overlay.peers import Peer
 
 
-class Total(Message, frozen=True, array_like=True, gc=False):
+class RangeTotal(Message, frozen=True, array_like=True, tag="Total", gc=False):
     """What the nodes from somewhere up to, not including, `until` add up to; the oldest part of it is so old."""
 
     aggregate: Aggregate
@@ -23,7 +23,7 @@ class Finger(msgspec.Struct, frozen=True, gc=False):
 
     peer: Peer
     backups: tuple[Peer, ...] = ()
-    total: Total | None = None
+    total: RangeTotal | None = None
     learnt_at: float = 0.0
 
     def age_s(self, now: float) -> float:
@@ -42,7 +42,7 @@ class Update(Message, frozen=True, array_like=True, gc=False):
     backups: tuple[Peer, ...]
     level: int
     forward: bool
-    total: Total | None
+    total: RangeTotal | None
     labels: tuple[str, ...] | None
 
 
@@ -51,11 +51,11 @@ class Updated(Message, frozen=True, array_like=True, gc=False):
 
     me: Peer
     backups: tuple[Peer, ...]
-    total: Total | None
+    total: RangeTotal | None
     beyond: Peer | None
 
 
-class Sum(Message, frozen=True, array_like=True, gc=False):
+class AskSum(Message, frozen=True, array_like=True, tag="Sum", gc=False):
     """What do you and the nodes up to a key add up to?"""
 
     to: Key
@@ -63,7 +63,7 @@ class Sum(Message, frozen=True, array_like=True, gc=False):
     labels: tuple[str, ...] | None
 
 
-class Summed(Message, frozen=True, array_like=True, gc=False):
+class TellSum(Message, frozen=True, array_like=True, tag="Summed", gc=False):
     """As far as whole fingers reach; from `rest` on somebody else must be asked."""
 
     aggregate: Aggregate
@@ -71,7 +71,7 @@ class Summed(Message, frozen=True, array_like=True, gc=False):
     rest: Peer | None
 
 
-class Find(Message, frozen=True, array_like=True, gc=False):
+class FindAlongFingers(Message, frozen=True, array_like=True, tag="Find", gc=False):
     """Goes to the node that owns the key."""
 
     to: Key
@@ -79,11 +79,11 @@ class Find(Message, frozen=True, array_like=True, gc=False):
     hops: int = 0
 
 
-class Lost(Message, frozen=True, array_like=True, gc=False):
+class FindLost(Message, frozen=True, array_like=True, tag="Lost", gc=False):
     """A lookup met a node that is gone: it is better to ask carefully."""
 
 
-class Ask(Message, frozen=True, array_like=True, gc=False):
+class AskNearer(Message, frozen=True, array_like=True, tag="Ask", gc=False):
     """Where would you go for this key? The careful lookup asks hop by hop, and so learns who does not answer.
 
     `to` is None when only the host is known: any of its nodes will do.
@@ -94,7 +94,7 @@ class Ask(Message, frozen=True, array_like=True, gc=False):
     avoid: tuple[Key, ...] = ()
 
 
-class Told(Message, frozen=True, array_like=True, gc=False):
+class TellNearer(Message, frozen=True, array_like=True, tag="Told", gc=False):
     """Peers that are nearer to the key, nearest first; none if the one that answers owns it."""
 
     is_in: bool

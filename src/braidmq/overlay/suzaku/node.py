@@ -9,9 +9,9 @@ from braidmq.host import CallError
 from braidmq.keys import Key, strictly_between
 from braidmq.overlay.aggregates import Aggregate, cut_to, merged
 from braidmq.overlay.peers import Acquaintances, Peer
-from braidmq.overlay.ring import CALL_TIMEOUT_S, RingNode, Status
-from braidmq.overlay.suzaku.messages import Finger, Leaving, Sum, Summed, Total, Update, Updated
-from braidmq.overlay.view import Entry
+from braidmq.overlay.ring import CALL_TIMEOUT_S, RingNode, RingStatus
+from braidmq.overlay.suzaku.messages import AskSum, Finger, Leaving, RangeTotal, TellSum, Update, Updated
+from braidmq.overlay.view import RoutingEntry
 
 if TYPE_CHECKING:
     from braidmq.overlay.suzaku.suzaku import Suzaku
@@ -83,13 +83,13 @@ class SuzakuNode:
                 yield finger.peer
                 yield from finger.backups
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[RoutingEntry]:
         """The same, as what they are for routing: a finger has the aggregate of those from it up to the next.
 
         In a quiet network most backups are fingers or neighbours themselves: these are left out.
         """
         link, silent = self.link, self.silent
-        found = [Entry(peer, 0, link.known) for peer in (link.left, *link.neighbours)]
+        found = [RoutingEntry(peer, 0, link.known) for peer in (link.left, *link.neighbours)]
         if self._left is not None and self._left.peer == link.left:
             found[0] = _entry(self._left, 0, link.known)
         right = self.finger(0, True)
@@ -100,7 +100,7 @@ class SuzakuNode:
         backups = {peer.key: peer for finger in (*self.forward, *self.backward) for peer in finger.backups}
         for entry in found:
             backups.pop(entry.peer.key, None)
-        return [*found, *[Entry(peer, 0, silent) for peer in backups.values()]]
+        return [*found, *[RoutingEntry(peer, 0, silent) for peer in backups.values()]]
 
     def ways(self) -> Iterator[Peer]:
         """Where a lookup may go on from here; of two with one key the later is the more certain.
@@ -129,7 +129,7 @@ class SuzakuNode:
     async def keep_learning(self) -> None:
         """One level of the forward table each period, round and round."""
         beyond: Peer | None = None
-        while self.link.status is not Status.OUT:
+        while self.link.status is not RingStatus.OUT:
             await self.host.sleep(self.host.chance.uniform(0.9, 1.1) * self._overlay.period_s)
             if not self.link.is_in:
                 continue
@@ -186,7 +186,7 @@ class SuzakuNode:
     def _labels(self, peer: Peer) -> tuple[str, ...] | None:
         return self._overlay.labels(self.me.key, peer.key)
 
-    async def _sum_from(self, start: Peer) -> Total | None:
+    async def _sum_from(self, start: Peer) -> RangeTotal | None:
         """What the nodes from the last finger up to this node add up to: its own table would reach past us."""
         labels = self._labels(start)
         if labels == ():
@@ -197,19 +197,19 @@ class SuzakuNode:
         rest: Peer | None = start
         for _ in range(LEVELS_MAX):
             if rest is None:
-                return Total(merged(parts), self.me.key, age_s + self.host.now() - began_at)
+                return RangeTotal(merged(parts), self.me.key, age_s + self.host.now() - began_at)
             try:
-                answer = await self.host.call(rest.address, Sum(rest.key, self.me.key, labels), CALL_TIMEOUT_S)
+                answer = await self.host.call(rest.address, AskSum(rest.key, self.me.key, labels), CALL_TIMEOUT_S)
             except CallError:
                 return None
-            if not isinstance(answer, Summed):
+            if not isinstance(answer, TellSum):
                 return None
             parts.append(answer.aggregate)
             age_s = max(age_s, answer.age_s)
             rest = answer.rest
         return None
 
-    def on_sum(self, asked: Sum) -> Summed:
+    def on_sum(self, asked: AskSum) -> TellSum:
         """Adds up whole fingers, each of which must reach exactly to the next, and not past the end."""
         parts = [self.value()]
         age_s = 0.0
@@ -227,7 +227,7 @@ class SuzakuNode:
             parts.append(total.aggregate)
             age_s = max(age_s, finger.age_s(now))
             level += 1
-        return Summed(cut_to(asked.labels, merged(parts)), age_s, rest)
+        return TellSum(cut_to(asked.labels, merged(parts)), age_s, rest)
 
     def _reaches(self, key: Key, end: Key) -> bool:
         """Whether a key lies up to an end, seen from here."""
@@ -276,7 +276,7 @@ class SuzakuNode:
         if len(self.pointers) > POINTERS_MAX:
             self.pointers.pop(next(iter(self.pointers)))
 
-    def total_below(self, level: int, labels: tuple[str, ...] | None = None) -> Total | None:
+    def total_below(self, level: int, labels: tuple[str, ...] | None = None) -> RangeTotal | None:
         """What this node and the fingers below a level add up to: 2^(level − 1) nodes, this one alone at 0.
 
         None if a part is not known, or if two parts do not meet: who goes by the sum must not be told a smaller one.
@@ -294,7 +294,7 @@ class SuzakuNode:
             parts.append(finger.total.aggregate)
             until = finger.total.until
             age_s = max(age_s, finger.age_s(now))
-        return Total(cut_to(labels, merged(parts)), until, age_s)
+        return RangeTotal(cut_to(labels, merged(parts)), until, age_s)
 
     # Leaving
 
@@ -313,8 +313,8 @@ class SuzakuNode:
         self._overlay.changed()
 
 
-def _entry(finger: Finger, level: int, known: Acquaintances) -> Entry:
+def _entry(finger: Finger, level: int, known: Acquaintances) -> RoutingEntry:
     total = finger.total
     if total is None:
-        return Entry(finger.peer, level, known)
-    return Entry(finger.peer, level, known, total.until, total.aggregate, finger.learnt_at - total.age_s)
+        return RoutingEntry(finger.peer, level, known)
+    return RoutingEntry(finger.peer, level, known, total.until, total.aggregate, finger.learnt_at - total.age_s)

@@ -22,12 +22,12 @@ from itertools import chain
 from braidmq.host import Address, CallError, Forward, Host, Reply, Service, handles
 from braidmq.keys import Key, in_arc, strictly_between
 from braidmq.overlay.aggregates import Aggregate
-from braidmq.overlay.overlay import Found, Introduce
+from braidmq.overlay.overlay import FoundOwner, Introduce
 from braidmq.overlay.peers import Peer
 from braidmq.overlay.ring import CALL_TIMEOUT_S, Gap, Ring, nothing, owns
-from braidmq.overlay.suzaku.messages import Ask, Find, Leaving, Lost, Sum, Told, Update
+from braidmq.overlay.suzaku.messages import AskNearer, AskSum, FindAlongFingers, FindLost, Leaving, TellNearer, Update
 from braidmq.overlay.suzaku.node import SuzakuNode
-from braidmq.overlay.view import Entry, View
+from braidmq.overlay.view import RoutingEntry, View
 
 PERIOD_S = 60.0
 """How long until the next level of the forward table is asked."""
@@ -99,7 +99,7 @@ class Suzaku(Service):
             self._view = View(self.host.address, linked, self._entries)
         return self._view
 
-    def _entries(self) -> Iterator[Entry]:
+    def _entries(self) -> Iterator[RoutingEntry]:
         return chain.from_iterable([node.entries() for node in self.nodes.values() if node.link.is_linked])
 
     def changed(self) -> None:
@@ -161,7 +161,7 @@ class Suzaku(Service):
 
     # Looking up
 
-    async def lookup(self, key: Key) -> Found | None:
+    async def lookup(self, key: Key) -> FoundOwner | None:
         """The node that owns the key, from here: quickly, and if that gets no answer carefully."""
         for start in self.nodes.values():
             if start.link.is_in:
@@ -170,14 +170,14 @@ class Suzaku(Service):
             introducer = self.introduce()
             return None if introducer is None else await self._careful_lookup(key, None, introducer)
         try:
-            answer = await self.host.call(self.host.address, Find(start.me.key, key), LOOKUP_TIMEOUT_S)
+            answer = await self.host.call(self.host.address, FindAlongFingers(start.me.key, key), LOOKUP_TIMEOUT_S)
         except CallError:
             answer = None
-        if isinstance(answer, Found):
+        if isinstance(answer, FoundOwner):
             return answer
         return await self._careful_lookup(key, start.me.key, start.me.address)
 
-    async def _careful_lookup(self, key: Key, at: Key | None, address: Address) -> Found | None:
+    async def _careful_lookup(self, key: Key, at: Key | None, address: Address) -> FoundOwner | None:
         """Asks hop by hop; who does not answer is passed over."""
         way: list[tuple[Key | None, Address]] = [(at, address)]
         silent: dict[Key, None] = {}
@@ -186,16 +186,16 @@ class Suzaku(Service):
                 return None
             to, where = way[-1]
             try:
-                told = await self.host.call(where, Ask(to, key, tuple(silent)), CALL_TIMEOUT_S)
+                told = await self.host.call(where, AskNearer(to, key, tuple(silent)), CALL_TIMEOUT_S)
             except CallError:
                 told = None
-            if not isinstance(told, Told) or not told.is_in:
+            if not isinstance(told, TellNearer) or not told.is_in:
                 way.pop()
                 if to is not None:
                     silent[to] = None
                 continue
             if not told.nearer:
-                return Found(told.me, told.right, hops)
+                return FoundOwner(told.me, told.right, hops)
             nearer = next((one for one in told.nearer if one.key not in silent), None)
             if nearer is None:
                 return None  # the ring is broken here; it will be mended
@@ -216,23 +216,23 @@ class Suzaku(Service):
         living = [peer for peer in living if not node.silent.is_suspected(peer.key, now)]
         return sorted(living, key=lambda peer: (peer.key <= key, peer.key), reverse=True)
 
-    @handles(Find)
-    def on_find(self, origin: Address, find: Find) -> Reply:
+    @handles(FindAlongFingers)
+    def on_find(self, origin: Address, find: FindAlongFingers) -> Reply:
         """Passes it on to the nearest node before the key that this host knows, or answers if that is its own."""
         key = find.key
         hops = find.hops
         keys = self._way_keys or self.make_ways()
         if not keys or hops > LOOKUP_HOPS_MAX:
-            return Lost()
+            return FindLost()
         place = bisect_right(keys, key) - 1
         best, address = keys[place], self._way_addresses[place]
         if address is None:
             link = self.nodes[best].link
-            return Found(link.me, link.right, hops) if link.is_in and owns(link, key) else Lost()
+            return FoundOwner(link.me, link.right, hops) if link.is_in and owns(link, key) else FindLost()
         to = find.to
         if to <= key < best or (to >= best and (to <= key or key < best)):  # in_arc(to, key, best), at no call's cost
-            return Lost()  # it was for a node that is gone, and from here it would go back
-        return Forward(address, Find(best, key, hops + 1))
+            return FindLost()  # it was for a node that is gone, and from here it would go back
+        return Forward(address, FindAlongFingers(best, key, hops + 1))
 
     def make_ways(self) -> tuple[Key, ...]:
         """Puts together all that lookups need, once after each change: two rows that are quick to read.
@@ -254,27 +254,27 @@ class Suzaku(Service):
         self._way_addresses = tuple([ways[key] for key in keys])
         return self._way_keys
 
-    @handles(Ask)
-    def on_ask(self, origin: Address, asked: Ask) -> Reply:
+    @handles(AskNearer)
+    def on_ask(self, origin: Address, asked: AskNearer) -> Reply:
         if asked.to is None:
             node = next((one for one in self.nodes.values() if one.link.is_in), None)
         else:
             node = self.nodes.get(asked.to)
         if node is None or not node.link.is_in:
             nobody = Peer(asked.key, self.host.address)
-            return Told(False, nobody, nobody, ())
+            return TellNearer(False, nobody, nobody, ())
         if in_arc(node.me.key, asked.key, node.link.right.key):
-            return Told(True, node.me, node.link.right, ())
+            return TellNearer(True, node.me, node.link.right, ())
         nearer = [peer for peer in self.nearest(node, asked.key) if peer.key not in asked.avoid]
-        return Told(True, node.me, node.link.right, (*nearer[:NEARER_MAX], node.link.right))
+        return TellNearer(True, node.me, node.link.right, (*nearer[:NEARER_MAX], node.link.right))
 
     @handles(Update)
     def on_update(self, origin: Address, asked: Update) -> Reply:
         node = self.nodes.get(asked.to)
         return node.on_update(asked) if node else None
 
-    @handles(Sum)
-    def on_sum(self, origin: Address, asked: Sum) -> Reply:
+    @handles(AskSum)
+    def on_sum(self, origin: Address, asked: AskSum) -> Reply:
         node = self.nodes.get(asked.to)
         return node.on_sum(asked) if node and node.link.is_in else None
 

@@ -30,7 +30,7 @@ from braidmq.bounded import BoundedDict
 from braidmq.host import Host, Message, Reply, Service, ask, handles
 from braidmq.keys import LEVEL, Key, Role, parts_of, segment
 from braidmq.overlay.key_ranges import JUST_AFTER, KeyRange
-from braidmq.overlay.overlay import Found, Overlay
+from braidmq.overlay.overlay import FoundOwner, Overlay
 from braidmq.overlay.peers import Acquaintances, Peer
 from braidmq.overlay.ring import CALL_TIMEOUT_S, owns
 from braidmq.pubsub.method import ignore
@@ -320,20 +320,20 @@ class ClusterDirectories(Service):
         low, high = area.range_of(directory.topic)
         return Delegate(area, low, first) if low <= first.key < high else None
 
-    async def _owner(self, key: Key, hint: Peer | None) -> Found | None:
+    async def _owner(self, key: Key, hint: Peer | None) -> FoundOwner | None:
         """The owner of a key: here, where it was the last time, or where a lookup leads."""
         own = self._overlay.view.own_up_to(key)
         if own is not None and own.is_in and owns(own, key):
-            return Found(own.me, own.right, 0)
+            return FoundOwner(own.me, own.right, 0)
         if hint is not None and hint.address != self._host.address:
-            answer = await ask(self._host, hint.address, AskOwner(hint.key, key), Found, timeout_s=CALL_TIMEOUT_S)
+            answer = await ask(self._host, hint.address, AskOwner(hint.key, key), FoundOwner, timeout_s=CALL_TIMEOUT_S)
             if answer is not None:
                 return answer
         return await self._overlay.lookup(key)
 
     @handles(AskOwner)
-    def on_beside(self, _origin: object, asked: AskOwner) -> Reply:
+    def on_ask_owner(self, _origin: object, asked: AskOwner) -> Reply:
         node = self._overlay.view.own.get(asked.to)
         if node is None or not node.is_in or not owns(node, asked.key):
             return NotOwner()
-        return Found(node.me, node.right, 0)
+        return FoundOwner(node.me, node.right, 0)

@@ -31,7 +31,7 @@ from braidmq.keys import Key, Role, key_of, segment
 from braidmq.overlay.key_ranges import KeyRange, without
 from braidmq.overlay.overlay import Overlay
 from braidmq.overlay.peers import Acquaintances, Peer
-from braidmq.overlay.ranges.delivery import Delivery, OnOutcome, Outcome, RangeDelivery
+from braidmq.overlay.ranges.delivery import OnOutcome, Outcome, RangeArrival, RangeDelivery
 from braidmq.overlay.ranges.splitting import Cut
 from braidmq.overlay.ring import CALL_TIMEOUT_S
 from braidmq.pubsub.effect import Effect
@@ -416,7 +416,7 @@ class Locality(Service):
 
     # Arriving
 
-    def _on_delivery(self, delivery: Delivery) -> bytes | None:
+    def _on_delivery(self, delivery: RangeArrival) -> bytes | None:
         if delivery.body[:1] == QUESTION:
             topics = [self._subscribed[key] for key in delivery.keys if key in self._subscribed]
             return self.on_question(topics[0], delivery.body[1:]) if topics else None

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable
 from braidmq.host import Event, Host
 from braidmq.keys import Key, Role, segment
 from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.ranges.delivery import Delivery, OnOutcome, RangeDelivery
+from braidmq.overlay.ranges.delivery import OnOutcome, RangeArrival, RangeDelivery
 from braidmq.overlay.ranges.splitting import Cut
 from braidmq.pubsub.effect import Effect
 from braidmq.pubsub.method import OnDemand, OnMessage, OnQuestion, Publication, ignore, no_answer
@@ -228,7 +228,7 @@ class RelayFree:
 
     # Arriving
 
-    def _on_delivery(self, delivery: Delivery) -> bytes | None:
+    def _on_delivery(self, delivery: RangeArrival) -> bytes | None:
         kind = delivery.body[:1]
         answer: bytes | None = None
         for key in delivery.keys:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from braidmq.keys import Key
-from braidmq.overlay.ranges.delivery import Delivery, RangeDelivery
+from braidmq.overlay.ranges.delivery import RangeArrival, RangeDelivery
 from braidmq.overlay.ranges.splitting import Cut
 from braidmq.overlay.ring import RingNode
 from braidmq.overlay.skip_graph.graph import SkipGraph
@@ -38,7 +38,7 @@ def ranges_reach_each_once(sim: Simulator, graphs: Sequence[SkipGraph], low: Key
     """A message from anybody to [low, high), cut either way, reaches each key in it exactly once, and no other."""
     reached: dict[int, list[Key]] = {}
 
-    def note(delivery: Delivery) -> None:
+    def note(delivery: RangeArrival) -> None:
         reached[int(delivery.body)] += delivery.keys
 
     expected = sorted(key for graph in graphs for key in graph.nodes if low <= key < high)

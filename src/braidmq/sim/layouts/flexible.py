@@ -11,7 +11,7 @@ from braidmq.keys import Key
 from braidmq.overlay.flexible.graph import SIZE, FlexibleGraph
 from braidmq.overlay.flexible.node import FlexibleNode
 from braidmq.overlay.flexible.table import Contact
-from braidmq.overlay.ring import Status
+from braidmq.overlay.ring import RingStatus
 from braidmq.overlay.skip_graph.graph import link
 from braidmq.overlay.skip_graph.vectors import DIGITS_MAX, list_of
 from braidmq.sim.engine import Simulator
@@ -44,7 +44,7 @@ def lay_out(
                 graphs[address].place(key)
         nodes = sorted((node for graph in graphs.values() for node in graph.nodes.values()), key=lambda node: node.key)
         for node in nodes:
-            node.base.status = Status.IN
+            node.base.status = RingStatus.IN
         link([node.base for node in nodes])
         crowd = Crowd([node.contact for node in nodes])
         for node in nodes:

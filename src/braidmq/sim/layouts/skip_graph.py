@@ -8,7 +8,7 @@ from random import Random
 
 from braidmq.host import Address
 from braidmq.keys import Key
-from braidmq.overlay.ring import RingNode, Status
+from braidmq.overlay.ring import RingNode, RingStatus
 from braidmq.overlay.skip_graph.graph import SkipGraph, VirtualNode, link
 from braidmq.overlay.skip_graph.vectors import DIGITS_MAX, Vector
 from braidmq.sim.engine import Simulator
@@ -51,7 +51,7 @@ def _lay_out_list(members: list[tuple[SkipGraph, VirtualNode]], level: int) -> N
     for graph, node in members:
         me = node.levels[0].me if node.levels else graph.new_peer(node.key)
         ring_node = graph.place(node, me)
-        ring_node.status = Status.IN
+        ring_node.status = RingStatus.IN
         linked.append(ring_node)
     link(linked)
     if level == DIGITS_MAX:
