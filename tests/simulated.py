@@ -1,6 +1,6 @@
 """Simulated networks of brokers: the one harness of all tests that need brokers in virtual time, without MQTT.
 
-An `OverlayNetwork` has brokers with some keys each in an overlay of any kind; they start, join, leave, crash and return.
+An `OverlayNetwork` has brokers with some keys each in an overlay of any kind; they start, leave, crash and return.
 A `MethodNetwork` gives each of them a publish/subscribe method too, and keeps who got what. What a test needs beyond
 that is a parameter: how an overlay or a method is built, which keys there are, and what may not be wrong.
 
@@ -16,11 +16,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from braidmq.host import Address, Host, Message
 from braidmq.keys import Key
-from braidmq.overlay.flexible.graph import SIZE, FlexibleGraph
-from braidmq.overlay.overlay import Introduce, Overlay
-from braidmq.overlay.skip_graph.graph import SkipGraph
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX, Vector
-from braidmq.overlay.suzaku.suzaku import PERIOD_S, Suzaku
+from braidmq.overlay import Introduce, Overlay
+from braidmq.overlay.flexible import SIZE, FlexibleGraph
+from braidmq.overlay.skip_graph import SkipGraph
+from braidmq.overlay.suzaku import PERIOD_S, Suzaku
+from braidmq.overlay.vectors import DIGITS_MAX, Vector
 from braidmq.pubsub.method import Method, Publication
 from braidmq.sim.engine import Constant, Network, SimHost, Simulator
 

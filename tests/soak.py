@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from multiprocessing import Pool
 
-from braidmq.overlay.suzaku.suzaku import PERIOD_S
+from braidmq.overlay.suzaku import PERIOD_S
 from tests.overlay.city import settle
 from tests.overlay.test_flexible_graph import rough_flexible
 from tests.overlay.test_ring import QUIET_S, Rough, Town

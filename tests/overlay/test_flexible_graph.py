@@ -11,21 +11,15 @@ import pytest
 
 from braidmq.host import Address, Message
 from braidmq.keys import Key, Role, key_of, segment
-from braidmq.overlay.flexible.graph import (
-    CHECK_S,
-    LEARNERS_MAX,
-    OTHERS_MIN,
-    ROUND_S,
-    SLOW_ROUND_MAX_S,
-    FlexibleGraph,
-)
-from braidmq.overlay.flexible.messages import SIZE_MAX, ExchangeTables, Greet, NodeGone
+from braidmq.overlay import Peer
+from braidmq.overlay.flexible import SIZE_MAX, Contact, FlexibleGraph, is_better, subscribers_of
+from braidmq.overlay.flexible.learning import CHECK_S, LEARNERS_MAX, ROUND_S, SLOW_ROUND_MAX_S
+from braidmq.overlay.flexible.messages import ExchangeTables, Greet, NodeGone
 from braidmq.overlay.flexible.node import EXPLORE_MAX_S
-from braidmq.overlay.flexible.table import Contact, is_better, subscribers_of
-from braidmq.overlay.peers import SUSPICION_S, Peer
-from braidmq.overlay.ranges.delivery import RangeArrival, RangeDelivery
-from braidmq.overlay.ranges.splitting import Cut
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX
+from braidmq.overlay.flexible.tables import OTHERS_MIN
+from braidmq.overlay.peers import SUSPICION_S
+from braidmq.overlay.ranges import Cut, RangeArrival, RangeDelivery
+from braidmq.overlay.vectors import DIGITS_MAX
 from braidmq.sim.checkers.flexible import entries_are_there, graph_is_whole, missing_part
 from braidmq.sim.checkers.ring import lookups_end_at_owners
 from braidmq.sim.engine import Constant, Network, SimHost, Simulator
@@ -116,7 +110,7 @@ def test_what_is_laid_out_is_the_best_there_is() -> None:
     for graph in graphs.values():
         for node in graph.nodes.values():
             before = node.table.contacts
-            assert not node.take(everybody)
+            assert not node.learn(everybody)
             assert not is_better(node.table, node.table.contacts, before)
 
 
@@ -210,14 +204,14 @@ def test_who_lies_about_its_address_is_not_learnt() -> None:
     province.start(0, [key])
     province.sim.run(1)
     graph, me = province.graphs[0], Contact(Peer(b"\xff\0", 9, 1), 1)
-    assert isinstance(graph.on_greet(8, Greet(key, me)), NodeGone)
-    assert isinstance(graph.on_exchange(8, ExchangeTables(key, me, 10, 10, ())), NodeGone)
+    assert isinstance(graph.learning.on_greet(8, Greet(key, me)), NodeGone)
+    assert isinstance(graph.learning.on_exchange(8, ExchangeTables(key, me, 10, 10, ())), NodeGone)
     assert len(graph.nodes[key].table) == 0
-    graph.on_exchange(9, ExchangeTables(key, me, 10, 10, ()))
+    graph.learning.on_exchange(9, ExchangeTables(key, me, 10, 10, ()))
     assert graph.nodes[key].table.contacts == (me,)
-    graph.on_gone(8, NodeGone(me.peer))
+    graph.learning.on_gone(8, NodeGone(me.peer))
     assert len(graph.nodes[key].table) == 1
-    graph.on_gone(9, NodeGone(me.peer))
+    graph.learning.on_gone(9, NodeGone(me.peer))
     assert len(graph.nodes[key].table) == 0
 
 

@@ -11,9 +11,8 @@ import pytest
 
 from braidmq.host import Address
 from braidmq.keys import Key
-from braidmq.overlay.ranges.delivery import Outcome, RangeArrival, RangeDelivery
-from braidmq.overlay.ranges.splitting import Cut
-from braidmq.overlay.suzaku.suzaku import Suzaku
+from braidmq.overlay.ranges import Cut, Outcome, RangeArrival, RangeDelivery
+from braidmq.overlay.suzaku import Suzaku
 from braidmq.sim.engine import Simulator
 from braidmq.sim.network import Network
 

@@ -8,7 +8,7 @@ import pytest
 
 from braidmq.host import Address, CallError
 from braidmq.keys import Key
-from braidmq.overlay.peers import Peer
+from braidmq.overlay import Peer
 from braidmq.overlay.ring import CHECK_INTERVAL_S, FindGap, Gap, Ring, RingNode, RingStatus
 from braidmq.sim.checkers.ring import ring_is_closed_and_sorted
 from braidmq.sim.engine import Network, SimHost, Simulator

@@ -8,13 +8,11 @@ import msgspec
 import pytest
 
 from braidmq.host import Address, Message
+from braidmq.overlay import FoundOwner, Peer
 from braidmq.overlay.aggregates import Aggregate, merged
-from braidmq.overlay.overlay import FoundOwner
-from braidmq.overlay.peers import Peer
 from braidmq.overlay.ring import CHECK_INTERVAL_S
+from braidmq.overlay.suzaku import PERIOD_S, Suzaku, SuzakuNode
 from braidmq.overlay.suzaku.messages import Leaving, Update, Updated
-from braidmq.overlay.suzaku.node import SuzakuNode
-from braidmq.overlay.suzaku.suzaku import PERIOD_S, Suzaku
 from braidmq.sim.checkers.ring import fingers_are_right, ring_is_closed_and_sorted
 from braidmq.sim.engine import Constant, Network, Simulator
 from braidmq.sim.layouts.suzaku import lay_out_suzaku

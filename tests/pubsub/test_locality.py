@@ -14,13 +14,11 @@ import pytest
 
 from braidmq.host import Address, Message
 from braidmq.keys import Key, Role, key_of, segment
+from braidmq.overlay import Overlay
 from braidmq.overlay.key_ranges import without
-from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.ranges.delivery import Outcome
-from braidmq.overlay.ranges.messages import Deliver
-from braidmq.overlay.ranges.splitting import Cut
+from braidmq.overlay.ranges import Cut, Deliver, Outcome
+from braidmq.overlay.suzaku import Suzaku
 from braidmq.overlay.suzaku.messages import FindAlongFingers
-from braidmq.overlay.suzaku.suzaku import Suzaku
 from braidmq.pubsub.locality import locality
 from braidmq.pubsub.locality.delegates import (
     CHECK_S,

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from braidmq.host import Message
-from braidmq.overlay.flexible.graph import SIZE
+from braidmq.overlay.flexible import SIZE
 from braidmq.pubsub import registry
 from braidmq.pubsub.method import Method, ProvenMethod, ScopedMethod
 from braidmq.pubsub.registry import METHODS, MethodName, MethodSettings, OverlaySettings

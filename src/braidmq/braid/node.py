@@ -20,8 +20,8 @@ from braidmq.config.settings import BraidConfig
 from braidmq.host import Host, Message
 from braidmq.net.addresses import format_address, parse_address
 from braidmq.net.host import NetHost
-from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX, Vector
+from braidmq.overlay import Overlay
+from braidmq.overlay.vectors import DIGITS_MAX, Vector
 from braidmq.pubsub.method import Method
 from braidmq.pubsub.registry import METHODS, MethodName, MethodSettings, OverlaySettings, message_kinds
 

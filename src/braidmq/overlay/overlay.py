@@ -1,4 +1,4 @@
-"""What every ordered overlay offers: places on a ring in the order of keys, and a way to whoever owns a key.
+"""What every ordered overlay offers: positions on a ring in the order of keys, and a way to the owner of a key.
 
 `Suzaku`, `SkipGraph` and `FlexibleGraph` are overlays. Range delivery (`ranges`) and the publish/subscribe methods are
 written against this and run over each of them.
@@ -49,7 +49,7 @@ class Overlay(Protocol):
         ...
 
     async def lookup(self, key: Key) -> FoundOwner | None:
-        """The node from whose key up to its right neighbour's the key lies; None if nobody answered."""
+        """The node from whose key up to its right neighbour's the key lies; None if no broker answered."""
         ...
 
     @property

@@ -16,11 +16,11 @@ from braidmq.keys import Key, in_arc
 from braidmq.overlay.aggregates import Aggregate
 from braidmq.overlay.peers import Acquaintances, Peer
 from braidmq.overlay.ring import RingNode
-from braidmq.overlay.skip_graph.vectors import Vector
+from braidmq.overlay.vectors import Vector
 
 
 class RoutingEntry(msgspec.Struct, frozen=True, gc=False):
-    """A node of another broker, the highest level on which it is known, and who would know if it is silent.
+    """A node of another broker, the highest level on which it is known, and what knows whether it is silent.
 
     `aggregate` is what the nodes from it up to, not including, `until` added up to, if that is known: at the time
     `as_of` or later.
@@ -40,8 +40,8 @@ class RoutingEntry(msgspec.Struct, frozen=True, gc=False):
 class View:
     """Made from the tables as they are; made anew when one has changed.
 
-    The own nodes are there at once, the others when somebody asks for them: who only takes a message for itself does
-    not.
+    The own nodes are there at once, the entries when they are asked for: a broker that only takes a message for itself
+    does not ask.
     """
 
     __slots__ = ("_address", "_entries", "_find_entries", "_keys", "own", "own_keys", "vector")
@@ -93,8 +93,8 @@ class View:
 
     def at(self, key: Key) -> RoutingEntry | None:
         entries = self.entries
-        place = bisect_left(self._keys, key)
-        return entries[place] if place < len(self._keys) and self._keys[place] == key else None
+        index = bisect_left(self._keys, key)
+        return entries[index] if index < len(self._keys) and self._keys[index] == key else None
 
     def own_inside(self, low: Key, high: Key) -> list[Key]:
         return self.own_keys[bisect_left(self.own_keys, low) : bisect_left(self.own_keys, high)]
@@ -110,16 +110,16 @@ class View:
         """The own node nearest to the right of a key, or at it; the circle is closed."""
         if not self.own_keys:
             return None
-        place = bisect_left(self.own_keys, key)
-        return self.own[self.own_keys[place % len(self.own_keys)]]
+        index = bisect_left(self.own_keys, key)
+        return self.own[self.own_keys[index % len(self.own_keys)]]
 
     def up_to(self, key: Key, now: float, before: bool = False, avoid: tuple[Key, ...] = ()) -> RoutingEntry | None:
         """The entry nearest to the left of a key, or at it if not `before`; the circle is closed."""
         entries = self.entries
         bisect = bisect_left if before else bisect_right
-        place = bisect(self._keys, key) - 1
+        index = bisect(self._keys, key) - 1
         for back in range(len(entries)):
-            entry = entries[place - back]
+            entry = entries[index - back]
             if not entry.is_suspected(now) and entry.peer.key not in avoid:
                 return entry
         return None
@@ -137,8 +137,8 @@ class View:
     def aggregate_over(self, low: Key, high: Key) -> RoutingEntry | None:
         """An entry with the aggregate of a range that holds all of [low, high); None if there is none."""
         entries = self.entries
-        for place in range(bisect_right(self._keys, low) - 1, -1, -1):
-            entry = entries[place]
+        for index in range(bisect_right(self._keys, low) - 1, -1, -1):
+            entry = entries[index]
             if entry.until is None or entry.aggregate is None:
                 continue
             if entry.until <= entry.peer.key or entry.until >= high:

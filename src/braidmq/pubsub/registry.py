@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from braidmq.host import Host, Message
-from braidmq.overlay.ranges.splitting import Cut
+from braidmq.overlay.ranges import Cut
 from braidmq.pubsub.method import Method, ignore
 
 if TYPE_CHECKING:
-    from braidmq.overlay.overlay import Introduce, Overlay
-    from braidmq.overlay.skip_graph.dht import IdRouter
-    from braidmq.overlay.skip_graph.vectors import Vector
+    from braidmq.overlay import Introduce, Overlay
+    from braidmq.overlay.skip_graph import IdRouter
+    from braidmq.overlay.vectors import Vector
 
 MethodName = Literal["adaptive", "relayfree", "suzaku", "locality", "scribe", "bayeux", "canmc"]
 """The methods that a configuration can name."""
@@ -112,19 +112,19 @@ def _below(base: type[Message]) -> Iterator[type[Message]]:
 
 
 def _suzaku(settings: OverlaySettings) -> Overlay:
-    from braidmq.overlay.suzaku.suzaku import Suzaku
+    from braidmq.overlay.suzaku import Suzaku
 
     return Suzaku(settings.host, settings.introduce, settings.incarnation)
 
 
 def _skip_graph(settings: OverlaySettings) -> Overlay:
-    from braidmq.overlay.skip_graph.graph import SkipGraph
+    from braidmq.overlay.skip_graph import SkipGraph
 
     return SkipGraph(settings.host, settings.vector(), settings.introduce, settings.incarnation)
 
 
 def _flexible_graph(settings: OverlaySettings) -> Overlay:
-    from braidmq.overlay.flexible.graph import FlexibleGraph
+    from braidmq.overlay.flexible import FlexibleGraph
 
     return FlexibleGraph(
         settings.host, settings.vector(), settings.introduce, settings.incarnation, settings.table_size
@@ -166,8 +166,7 @@ def _can_multicast(overlay: Overlay, settings: MethodSettings, _cut: Cut) -> Met
 
 def _router(overlay: Overlay) -> IdRouter:
     """The DHT that leads to the root of a topic."""
-    from braidmq.overlay.skip_graph.dht import IdRouter
-    from braidmq.overlay.skip_graph.graph import SkipGraph
+    from braidmq.overlay.skip_graph import IdRouter, SkipGraph
 
     assert isinstance(overlay, SkipGraph)
     return IdRouter(overlay)
@@ -183,13 +182,13 @@ def _refresh_s(settings: MethodSettings) -> float | None:
 
 _OF_ALL = (
     "braidmq.overlay.peers",
-    "braidmq.overlay.ring",
+    "braidmq.overlay.ring.messages",
     "braidmq.overlay.overlay",
     "braidmq.overlay.ranges.messages",
 )
 _OF_SUZAKU = ("braidmq.overlay.suzaku.messages",)
 _OF_SKIP_GRAPHS = ("braidmq.overlay.lookup", "braidmq.overlay.skip_graph.messages")
-_OF_FLEXIBLE_GRAPHS = (*_OF_SKIP_GRAPHS, "braidmq.overlay.flexible.messages")
+_OF_FLEXIBLE_GRAPHS = ("braidmq.overlay.lookup", "braidmq.overlay.flexible.messages")
 _OF_RELAY_FREE = ("braidmq.pubsub.relay_free.signals", "braidmq.pubsub.effect")
 _OF_LOCALITY = (
     "braidmq.pubsub.locality.locality",

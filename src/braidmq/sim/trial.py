@@ -18,9 +18,9 @@ import msgspec
 
 from braidmq.host import Address
 from braidmq.keys import Key
-from braidmq.overlay.flexible.messages import SIZE_MAX
-from braidmq.overlay.ranges.splitting import Cut
-from braidmq.overlay.suzaku.suzaku import Suzaku
+from braidmq.overlay.flexible import SIZE_MAX
+from braidmq.overlay.ranges import Cut
+from braidmq.overlay.suzaku import Suzaku
 from braidmq.pubsub.registry import METHODS, TABLE_SIZE_DEFAULT, described
 from braidmq.sim import fault_schedule as rough
 from braidmq.sim import lookups

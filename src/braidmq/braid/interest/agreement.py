@@ -19,7 +19,7 @@ import msgspec
 from braidmq.braid.gossip import HOME
 from braidmq.braid.interest.shapes import SHAPE_KEPT_S, SHAPES_MAX, Shape
 from braidmq.keys import Role, segment
-from braidmq.overlay.ranges.delivery import OnOutcome, Outcome, RangeArrival, RangeDelivery
+from braidmq.overlay.ranges import OnOutcome, Outcome, RangeArrival, RangeDelivery
 
 if TYPE_CHECKING:
     from braidmq.braid.braid import Braid

@@ -9,8 +9,7 @@ import msgspec
 
 from braidmq.host import Address
 from braidmq.keys import Key, Role, key_of, segment
-from braidmq.overlay.overlay import FoundOwner, Overlay
-from braidmq.overlay.peers import Peer
+from braidmq.overlay import FoundOwner, Overlay, Peer
 
 TOPIC = "$braid/dir"
 LOW, HIGH = segment(TOPIC, Role.SUBSCRIBER)

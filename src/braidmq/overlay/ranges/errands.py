@@ -31,7 +31,7 @@ from collections.abc import Iterable
 
 from braidmq.overlay.peers import Peer
 from braidmq.overlay.ranges.messages import Errand
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX, Vector, is_member, level_of, list_of, shared_digits
+from braidmq.overlay.vectors import DIGITS_MAX, Vector, is_member, level_of, list_of, shared_digits
 from braidmq.overlay.view import RoutingEntry
 
 EVERYBODY = Errand(list_of(0, 0))

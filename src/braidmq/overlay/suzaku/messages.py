@@ -11,7 +11,7 @@ from braidmq.overlay.peers import Peer
 
 
 class RangeTotal(Message, frozen=True, array_like=True, tag="Total", gc=False):
-    """What the nodes from somewhere up to, not including, `until` add up to; the oldest part of it is so old."""
+    """What the nodes from a finger up to, not including, `until` add up to; the oldest part of it is so old."""
 
     aggregate: Aggregate
     until: Key
@@ -64,7 +64,7 @@ class AskSum(Message, frozen=True, array_like=True, tag="Sum", gc=False):
 
 
 class TellSum(Message, frozen=True, array_like=True, tag="Summed", gc=False):
-    """As far as whole fingers reach; from `rest` on somebody else must be asked."""
+    """As far as whole fingers reach; from `rest` on, that node must be asked."""
 
     aggregate: Aggregate
     age_s: float
@@ -84,7 +84,7 @@ class FindLost(Message, frozen=True, array_like=True, tag="Lost", gc=False):
 
 
 class AskNearer(Message, frozen=True, array_like=True, tag="Ask", gc=False):
-    """Where would you go for this key? The careful lookup asks hop by hop, and so learns who does not answer.
+    """Where would you go for this key? The careful lookup asks hop by hop, and so learns which nodes are silent.
 
     `to` is None when only the host is known: any of its nodes will do.
     """
@@ -104,7 +104,7 @@ class TellNearer(Message, frozen=True, array_like=True, tag="Told", gc=False):
 
 
 class Leaving(Message, frozen=True, array_like=True, gc=False):
-    """The sender is going: whoever points at it may point at `instead`."""
+    """The sender is going: nodes that point at it may point at `instead`."""
 
     to: Key
     gone: Peer

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from braidmq.bounded import BoundedDict
 from braidmq.host import Address, Forward, Message, Reply, Service, handles
-from braidmq.overlay.skip_graph.dht import IdRouter, LostId, Walk, id_of
-from braidmq.overlay.skip_graph.graph import outcome
+from braidmq.overlay.lookup import outcome
+from braidmq.overlay.skip_graph import IdRouter, LostId, Walk, id_of
 from braidmq.pubsub.baselines.rendezvous_tree import NUMBER_BITS, TOPICS_MAX
 
 INTRODUCED_MAX = 8

@@ -29,9 +29,8 @@ import msgspec
 from braidmq.bounded import BoundedDict
 from braidmq.host import Host, Message, Reply, Service, ask, handles
 from braidmq.keys import LEVEL, Key, Role, parts_of, segment
+from braidmq.overlay import Acquaintances, FoundOwner, Overlay, Peer
 from braidmq.overlay.key_ranges import JUST_AFTER, KeyRange
-from braidmq.overlay.overlay import FoundOwner, Overlay
-from braidmq.overlay.peers import Acquaintances, Peer
 from braidmq.overlay.ring import CALL_TIMEOUT_S, owns
 from braidmq.pubsub.method import ignore
 

@@ -28,11 +28,9 @@ import msgspec
 from braidmq.bounded import BoundedDict
 from braidmq.host import Address, Event, Host, Message, Reply, Service, Task, ask, handles
 from braidmq.keys import Key, Role, key_of, segment
+from braidmq.overlay import Acquaintances, Overlay, Peer
 from braidmq.overlay.key_ranges import KeyRange, without
-from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.peers import Acquaintances, Peer
-from braidmq.overlay.ranges.delivery import OnOutcome, Outcome, RangeArrival, RangeDelivery
-from braidmq.overlay.ranges.splitting import Cut
+from braidmq.overlay.ranges import Cut, OnOutcome, Outcome, RangeArrival, RangeDelivery
 from braidmq.overlay.ring import CALL_TIMEOUT_S
 from braidmq.pubsub.effect import Effect
 from braidmq.pubsub.locality.delegates import CHECK_S, ClusterArea, ClusterDirectories, ClusterDirectory

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from braidmq.host import Address, Host, Reply, Service, ask, handles
 from braidmq.keys import SEPARATOR, Key, Role, segment
+from braidmq.overlay import Overlay
 from braidmq.overlay.key_ranges import KeyRange
-from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.ranges.delivery import RangeDelivery
-from braidmq.overlay.ranges.splitting import Cut
+from braidmq.overlay.ranges import Cut, RangeDelivery
 from braidmq.pubsub.method import OnDemand
 from braidmq.pubsub.relay_free.own_keys import OwnKeys
 from braidmq.pubsub.relay_free.signals import (

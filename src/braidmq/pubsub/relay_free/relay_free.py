@@ -25,11 +25,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from braidmq.host import Event, Host
+from braidmq.host import Address, Event, Host
 from braidmq.keys import Key, Role, segment
-from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.ranges.delivery import OnOutcome, RangeArrival, RangeDelivery
-from braidmq.overlay.ranges.splitting import Cut
+from braidmq.overlay import Overlay
+from braidmq.overlay.key_ranges import KeyRange
+from braidmq.overlay.ranges import Cut, OnOutcome, RangeArrival, RangeDelivery
 from braidmq.pubsub.effect import Effect
 from braidmq.pubsub.method import OnDemand, OnMessage, OnQuestion, Publication, ignore, no_answer
 from braidmq.pubsub.relay_free.demand import DemandTracker
@@ -58,7 +58,7 @@ class RelayFree:
         self.on_question: OnQuestion = no_answer
         self._explore: Callable[[Key], None] = getattr(overlay, "explore", ignore)
         """An overlay whose tables follow their use is told who publishes, and looks for what it lacks."""
-        self.ranges = RangeDelivery(overlay, self._on_delivery, one_each=True)
+        self.ranges = RangeDelivery(overlay, self._on_delivery, one_each=True, on_nobody=self._on_nobody)
         self.scoped = ScopedDelivery(overlay, self.ranges, cut)
         self._effect = Effect(overlay, self.ranges)
         self._effective: dict[Key, None] = {}
@@ -69,7 +69,6 @@ class RelayFree:
         self._changing: dict[str, Event] = {}
         """The topics whose keys are being changed, and the end of that."""
         self._demand = DemandTracker(overlay, self.ranges, self._keys, cut, self._tell_demand, compare_s)
-        self.ranges.on_nobody = self._demand.on_nobody
         overlay.on_change = self._demand.on_links_changed
         overlay.ring.note = self._note_for_right
 
@@ -227,6 +226,9 @@ class RelayFree:
         return self._demand.note_for_right(topic) if role is Role.PUBLISHER else b""
 
     # Arriving
+
+    def _on_nobody(self, root: Address, body: bytes, ranges: tuple[KeyRange, ...]) -> None:
+        self._demand.on_nobody(root, body, ranges)
 
     def _on_delivery(self, delivery: RangeArrival) -> bytes | None:
         kind = delivery.body[:1]

@@ -6,9 +6,9 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
 from braidmq.keys import Key
-from braidmq.overlay.overlay import Overlay
+from braidmq.overlay import Overlay
 from braidmq.overlay.ring import RingNode, RingStatus
-from braidmq.overlay.suzaku.node import SuzakuNode
+from braidmq.overlay.suzaku import SuzakuNode
 from braidmq.sim.engine import Simulator
 
 LOOKUP_S = 30.0

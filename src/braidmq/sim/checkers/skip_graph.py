@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from braidmq.keys import Key
-from braidmq.overlay.ranges.delivery import RangeArrival, RangeDelivery
-from braidmq.overlay.ranges.splitting import Cut
+from braidmq.overlay.ranges import Cut, RangeArrival, RangeDelivery
 from braidmq.overlay.ring import RingNode
-from braidmq.overlay.skip_graph.graph import SkipGraph
-from braidmq.overlay.skip_graph.vectors import common_digits, list_of
+from braidmq.overlay.skip_graph import SkipGraph
+from braidmq.overlay.vectors import common_digits, list_of
 from braidmq.sim.checkers.ring import LOOKUP_S, ring_is_closed_and_sorted
 from braidmq.sim.engine import Simulator
 

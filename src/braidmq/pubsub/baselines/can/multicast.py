@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from math import inf
 
 from braidmq.host import Address, Forward, Reply, Service, ask, handles
-from braidmq.overlay.skip_graph.dht import IdRouter
+from braidmq.overlay.skip_graph import IdRouter
 from braidmq.pubsub.baselines.can.flooding import Flooding
 from braidmq.pubsub.baselines.can.member import CanMember
 from braidmq.pubsub.baselines.can.messages import (
