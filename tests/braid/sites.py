@@ -14,13 +14,12 @@ from braidmq.braid.introducers import Introducers
 from braidmq.braid.transfer.accounting import weigh
 from braidmq.broker.broker import Broker
 from braidmq.host import Address, Message
-from braidmq.overlay.flexible.graph import FlexibleGraph
-from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.ranges.splitting import Cut
-from braidmq.overlay.skip_graph.dht import IdRouter
-from braidmq.overlay.skip_graph.graph import SkipGraph
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX
-from braidmq.overlay.suzaku.suzaku import Suzaku
+from braidmq.overlay import Overlay
+from braidmq.overlay.flexible import FlexibleGraph
+from braidmq.overlay.ranges import Cut
+from braidmq.overlay.skip_graph import IdRouter, SkipGraph
+from braidmq.overlay.suzaku import Suzaku
+from braidmq.overlay.vectors import DIGITS_MAX
 from braidmq.pubsub.baselines.bayeux import Bayeux
 from braidmq.pubsub.baselines.can.multicast import CanMulticast
 from braidmq.pubsub.baselines.scribe import Scribe
@@ -56,7 +55,7 @@ class Site(World):
         self.cluster = sites.clusters.get(number, "")
         name = sites.names.get(number, f"site{number}")
         method = sites.method(overlay, name, self.cluster)
-        self.braid = Braid(self.broker, overlay, method, name, self.host.life, introducers, self.cluster)
+        self.braid = Braid(self.broker, overlay, method, name, self.host.incarnation, introducers, self.cluster)
         self.host.spawn(self.braid.enter())
 
     def _start(self) -> Broker:
@@ -134,11 +133,11 @@ class Sites:
 
     def overlay(self, site: Site, introducers: Introducers) -> Overlay:
         if self.kind in ("suzaku", "locality"):
-            return Suzaku(site.host, introducers, site.host.life)
+            return Suzaku(site.host, introducers, site.host.incarnation)
         vector = self.sim.chance.getrandbits(DIGITS_MAX)
         if self.kind == "adaptive":
-            return FlexibleGraph(site.host, vector, introducers, site.host.life)
-        return SkipGraph(site.host, vector, introducers, site.host.life)
+            return FlexibleGraph(site.host, vector, introducers, site.host.incarnation)
+        return SkipGraph(site.host, vector, introducers, site.host.incarnation)
 
     def client(self, number: int, client_id: str = "", **options: Any) -> Peer:
         return self[number].client(client_id or f"c{number}", **options)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from braidmq.host import Address
 from braidmq.keys import Role, key_of
-from braidmq.overlay.flexible.graph import FlexibleGraph
-from braidmq.overlay.ranges.splitting import Cut
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX
+from braidmq.overlay.flexible import FlexibleGraph
+from braidmq.overlay.ranges import Cut
+from braidmq.overlay.vectors import DIGITS_MAX
 from braidmq.pubsub.method import Publication
 from braidmq.pubsub.relay_free import RelayFree
 from braidmq.sim.engine import Simulator
@@ -24,7 +24,7 @@ class Region:
         self.got: list[Publication] = []
         for address in range(BROKERS):
             host = self.sim.host(address)
-            graph = FlexibleGraph(host, self.sim.chance.getrandbits(DIGITS_MAX), self.introduce, host.life)
+            graph = FlexibleGraph(host, self.sim.chance.getrandbits(DIGITS_MAX), self.introduce, host.incarnation)
             method = self.methods[address] = RelayFree(graph, f"b{address:02}", cut=Cut.SFB)
             method.on_message = self.got.append
             host.spawn(method.subscribe("news") if address else method.advertise("news"))

@@ -13,12 +13,11 @@ every one, is published in the tick in which it comes, and is never kept.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import Enum
-from typing import Annotated, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
-from msgspec import Meta
 
+from braidmq.admin.contract import BatchPart, BatchRow, Receipt
 from braidmq.broker.limits import Limits
 from braidmq.broker.local_topics import is_local
 from braidmq.broker.message import Message, message_of
@@ -27,12 +26,6 @@ from braidmq.mqtt.errors import PacketError
 from braidmq.mqtt.packets import Publish
 from braidmq.mqtt.properties import Properties
 from braidmq.mqtt.topics import check_topic
-
-ROWS_MAX: Final = 10_000
-"""Rows of one part."""
-
-PARTS_MAX: Final = 10_000
-"""Parts of one batch."""
 
 KEPT_BYTES_MAX: Final = 256 * 2**20
 """What all batches that are not published yet may take up."""
@@ -45,35 +38,6 @@ WRITERS_MAX: Final = 4096
 
 WRITER_AGE_S: Final = 30 * 86_400.0
 """A writer that was silent for so long is forgotten if its place is needed; a new one is refused otherwise."""
-
-NAME_MAX: Final = 256
-
-
-class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One publication."""
-
-    topic: str
-    payload: bytes
-    qos: Annotated[int, Meta(ge=0, le=2)] = 1
-    retain: bool = False
-    properties: tuple[tuple[str, str], ...] = ()
-
-
-class Part(msgspec.Struct, frozen=True):
-    """A piece of a writer's batch; they are counted from 0."""
-
-    writer: Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
-    batch: Annotated[int, Meta(ge=0)]
-    part: Annotated[int, Meta(ge=0, lt=PARTS_MAX)]
-    is_last: bool
-    rows: Annotated[tuple[Row, ...], Meta(max_length=ROWS_MAX)]
-
-
-class Receipt(Enum):
-    PUBLISHED = "published"
-    REPEATED = "repeated"
-    KEPT = "kept"
-    """A part of a batch, or all of it: then it will be published."""
 
 
 class RefusedPart(Exception):
@@ -124,7 +88,7 @@ class Transactions:
         self._writers: dict[str, Writer] = {}
         self._kept: dict[str, _Kept] = {}
         self._kept_bytes = 0
-        self._publishing: dict[str, list[Row]] = {}
+        self._publishing: dict[str, list[BatchRow]] = {}
         """By writer: the rows of a whole batch that are still to be published."""
         self._encode = msgspec.msgpack.Encoder().encode
 
@@ -140,7 +104,7 @@ class Transactions:
             if writer.published is not None:
                 self._publish_kept(name, writer)
 
-    def accept(self, part: Part) -> Receipt:
+    def accept(self, part: BatchPart) -> Receipt:
         """Takes a part of a batch. What it did is durable after the next commit, and not before."""
         if self._tick.degraded:
             raise RefusedPart("the broker's store cannot be written at the moment", is_lasting=False)
@@ -181,7 +145,7 @@ class Transactions:
             self._store.drop_writer(oldest)
         return Writer()
 
-    def _check(self, part: Part) -> None:
+    def _check(self, part: BatchPart) -> None:
         limits = self._broker.limits
         for number, row in enumerate(part.rows):
             try:
@@ -193,7 +157,7 @@ class Transactions:
 
     # What cannot be published at once
 
-    def _keep(self, part: Part) -> None:
+    def _keep(self, part: BatchPart) -> None:
         kept = self._kept.get(part.writer)
         expected = len(kept.parts) if kept is not None and kept.batch == part.batch else 0
         if part.part != expected:
@@ -217,7 +181,9 @@ class Transactions:
 
     def _publish_kept(self, name: str, writer: Writer) -> None:
         """Begins with, or goes on with, a batch that is whole."""
-        rows = [row for part in self._kept[name].parts for row in msgspec.msgpack.decode(part, type=tuple[Row, ...])]
+        rows = [
+            row for part in self._kept[name].parts for row in msgspec.msgpack.decode(part, type=tuple[BatchRow, ...])
+        ]
         self._publishing[name] = rows[writer.published or 0 :]
         self._tick.timers.at(self._tick.now(), lambda: self._publish_slice(name, writer))
 
@@ -237,7 +203,7 @@ class Transactions:
             self._drop_kept(name)
         self._save(name, writer)
 
-    def _publish(self, name: str, rows: Iterable[Row]) -> None:
+    def _publish(self, name: str, rows: Iterable[BatchRow]) -> None:
         now, expiry_max_s = self._tick.now(), self._broker.limits.message_expiry_max_s
         for row in rows:
             properties = Properties(user_properties=list(row.properties)) if row.properties else Properties()

@@ -14,16 +14,17 @@ from random import Random
 from typing import Any
 
 from braidmq.host import Address, CallRefused, CallTimeout, Forward, Message, Reply
+from braidmq.sim.clocks import ClockError
 from braidmq.sim.network import Constant, Network
-from braidmq.sim.task import Call, Cancelled, SimTask, Sleep, tasks_of
+from braidmq.sim.task import Call, Cancelled, EventWait, SimEvent, SimTask, Sleep, TaskHost, Wait, tasks_of
 from braidmq.sim.timeline import SLOTS_PER_S, Deadlines, Event, Timeline
 
-__all__ = ["Constant", "Network", "Refused", "SimHost", "SimTask", "SimulationError", "Simulator"]
+__all__ = ["Constant", "Network", "Refused", "SimHost", "SimTask", "SimulationError", "Simulator", "SkewedHost"]
 
 DELIVER, REPLY, WAKE, ACT = 0, 1, 2, 3
-"""What an event does: a message arrives, a reply arrives, a sleeper wakes, or a plain function is called.
+"""What an event does: a message arrives, a reply arrives, a wait is over, or a plain function is called.
 
-(time, DELIVER, to, sender, message, call, hops) · (time, REPLY, call, sender, reply) · (time, WAKE, sleep) ·
+(time, DELIVER, to, sender, message, call, hops) · (time, REPLY, call, sender, reply) · (time, WAKE, wait) ·
 (time, ACT, action)
 """
 
@@ -52,15 +53,15 @@ class Refused(Message):
 
 
 class SimHost:
-    """One host. It dies with all that it did: `life` counts how often."""
+    """One host. It dies with all that it did: `incarnation` counts how often."""
 
-    __slots__ = ("address", "alive", "chance", "first", "life", "services", "sim", "table", "tasks")
+    __slots__ = ("address", "alive", "chance", "first", "incarnation", "services", "sim", "table", "tasks")
 
     def __init__(self, sim: Simulator, address: Address) -> None:
         self.sim = sim
         self.address = address
         self.alive = True
-        self.life = 0
+        self.incarnation = 0
         self.chance = sim.chance
         self.services: tuple[object, ...] = ()
         self.first: object = None
@@ -92,6 +93,9 @@ class SimHost:
             raise ValueError(f"nobody can sleep for {seconds} s")
         return Sleep(seconds if seconds > 0 else 0.0)
 
+    def event(self) -> SimEvent:
+        return SimEvent(self.sim)
+
     def spawn(self, procedure: Coroutine[Any, Any, object]) -> SimTask:
         """Runs a procedure beside the others. It begins once what runs now is through, as it does on a network."""
         task = SimTask(self, procedure)
@@ -102,9 +106,9 @@ class SimHost:
         return task
 
     def crash(self) -> None:
-        """Ends this life without a word: procedures, calls and state are gone; services must be made anew."""
+        """Ends this incarnation without a word: procedures, calls and state are gone; services must be made anew."""
         self.alive = False
-        self.life += 1
+        self.incarnation += 1
         self.services, self.first = (), None
         self.table = self.sim.table_of(())
         for task in list(tasks_of(self)):
@@ -118,10 +122,30 @@ class SimHost:
         self.alive = True
 
 
-class Simulator:
-    """The world of a run. `network` decides when, whether and how often a message arrives."""
+class SkewedHost(SimHost):
+    """A host with a clock that is wrong."""
 
-    def __init__(self, seed: int, network: Network | None = None) -> None:
+    __slots__ = ("_clock_error",)
+
+    def __init__(self, sim: Simulator, address: Address, clock_error: ClockError) -> None:
+        super().__init__(sim, address)
+        self._clock_error = clock_error
+
+    def now(self) -> float:
+        now = self.sim.now
+        return now + self._clock_error(now)
+
+
+class Simulator:
+    """The world of a run. `network` decides when, whether and how often a message arrives; `clock_error_of` whose
+    clock is wrong, asked when a host is made."""
+
+    def __init__(
+        self,
+        seed: int,
+        network: Network | None = None,
+        clock_error_of: Callable[[Address], ClockError | None] | None = None,
+    ) -> None:
         self.seed = seed
         self.chance = Random(seed)  # noqa: S311 - reproducible on purpose
         self.now = 0.0
@@ -135,11 +159,13 @@ class Simulator:
         """Called with sender, receiver, message, hops and the delays of its copies when one is sent."""
         self.on_message: Callable[[Address, Address, Message, int], None] | None = None
         """Called with sender, receiver, message and hops when one arrives; a reply comes with 0 hops."""
+        self._clock_error_of = clock_error_of
         self._events = Timeline()
         self._push = self._events.push
-        self._deadlines: Deadlines[Call] = Deadlines()
+        self._deadlines: Deadlines[Call | EventWait] = Deadlines()
         self._tables: dict[tuple[type, ...], Table] = {}
         self._running = False
+        self._watch: tuple[float, Callable[[], object]] | None = None
         self._keeps_frozen: bool | None = None
         """Whether somebody else had kept objects from garbage collection when time first passed: to count is slow."""
 
@@ -147,7 +173,8 @@ class Simulator:
         """A new host at this address, where none is or the last one is dead."""
         if address in self.hosts and self.hosts[address].alive:
             raise ValueError(f"a host lives at the address {address!r}: crash it first")
-        host = self.hosts[address] = SimHost(self, address)
+        error = None if self._clock_error_of is None else self._clock_error_of(address)
+        host = self.hosts[address] = SimHost(self, address) if error is None else SkewedHost(self, address, error)
         if type(address) is int and 0 <= address <= len(self._numbered):
             self._numbered[address : address + 1] = [host]
         return host
@@ -158,6 +185,17 @@ class Simulator:
             raise ValueError(f"nothing can happen at {when} s: it is {self.now} s")
         self._push((when, ACT, action))
 
+    def watch(self, every_s: float, look: Callable[[], object]) -> None:
+        """Calls a function that only looks, every so often while time passes and between two events: for checkers.
+
+        A run that ends when nothing is left to happen ends at the next of these times.
+        """
+        if not 0 < every_s < inf:
+            raise ValueError(f"a run cannot be looked at every {every_s} s")
+        if self._watch is not None:
+            raise ValueError("this run is watched already")
+        self._watch = (every_s, look)
+
     def run(self, until: float = inf, messages_max: int | None = None) -> None:
         """Lets time pass until then, until nothing is left to happen, or until so many messages have arrived."""
         if self._running:
@@ -167,13 +205,17 @@ class Simulator:
             self._keeps_frozen = gc.get_freeze_count() > 0
         try:
             with _rare_garbage_collection(self._keeps_frozen):
-                self._pass_time(until, inf if messages_max is None else self.messages + messages_max)
+                messages_end = inf if messages_max is None else self.messages + messages_max
+                if self._watch is None:
+                    self._pass_time(until, messages_end)
+                else:
+                    self._pass_watched_time(until, messages_end, *self._watch)
         finally:
             self._running = False
 
     # What hosts ask for
 
-    def transmit(self, source: SimHost, to: Address, message: Message, call: Call | None, hops: int) -> None:
+    def transmit(self, source: TaskHost, to: Address, message: Message, call: Call | None, hops: int) -> None:
         """Puts a message on its way, as often as the network lets it arrive. The dead say nothing."""
         if not source.alive:
             return
@@ -195,7 +237,7 @@ class Simulator:
         coroutine = task.coroutine
         if coroutine is None:
             return
-        life = task.host.life
+        incarnation = task.host.incarnation
         try:
             wait = coroutine.send(value) if error is None else coroutine.throw(error)
             while task.cancelled:
@@ -208,28 +250,40 @@ class Simulator:
             name = str(task)
             task.leave()
             raise self._failed(name, failure) from failure
-        if task.host.life != life:
+        if task.host.incarnation != incarnation:
             task.abandon()
         elif type(wait) is Call:
             self._begin_call(task, wait)
         elif type(wait) is Sleep:
             self._begin_sleep(task, wait)
+        elif type(wait) is EventWait:
+            self._begin_wait(task, wait)
         else:
             name = str(task)
             task.abandon()
-            raise self._failed(name, TypeError(f"{wait!r} is nothing to wait for: only its host's call and sleep are"))
+            raise self._failed(
+                name, TypeError(f"{wait!r} is nothing to wait for: only its host's call, sleep and events are")
+            )
 
     def start(self, task: SimTask) -> None:
         """Begins with a procedure, once what runs now is through."""
         self._begin_sleep(task, Sleep(0.0))
 
-    def end_wait(self, wait: Call | Sleep) -> None:
+    def end_wait(self, wait: Wait) -> None:
         """The task waits no longer: whatever this was to bring comes in vain."""
         if wait.task is not None:
             wait.task.wait = None
             wait.task = None
             if type(wait) is Call:
                 self._deadlines.end(wait)
+            elif type(wait) is EventWait:
+                wait.event.waits.pop(wait, None)
+                if wait.timeout_s < inf:
+                    self._deadlines.end(wait)
+
+    def wake(self, wait: EventWait) -> None:
+        """Goes on with what waited for an event, once what runs now is through."""
+        self._push((self.now, WAKE, wait))
 
     def table_of(self, kinds: tuple[type, ...]) -> Table:
         """The handlers of a host with services of these kinds; of two for one message, the later's."""
@@ -277,6 +331,21 @@ class Simulator:
             raise self._failed(_describe(event), error) from error
         if until != inf:
             self.now = max(self.now, until)
+
+    def _pass_watched_time(self, until: float, messages_end: float, every_s: float, look: Callable[[], object]) -> None:
+        """The same, with looks in between."""
+        while self.now < until and self.messages < messages_end:
+            if until == inf and self._deadlines.due_at == inf and self._events.is_empty:
+                return
+            number = int(self.now / every_s) + 1
+            look_at = number * every_s
+            if look_at <= self.now:  # by a rounding
+                look_at = (number + 1) * every_s
+            self._pass_time(min(until, look_at), messages_end)
+            try:
+                look()
+            except Exception as error:
+                raise self._failed("the watch", error) from error
 
     def _deliver(self, event: Event) -> None:
         _, _, to, sender, message, call, hops = event
@@ -355,19 +424,30 @@ class Simulator:
         task.wait = sleep
         self._push((self.now + sleep.seconds, WAKE, sleep))
 
-    def _awake(self, sleep: Sleep) -> None:
-        task = sleep.task
+    def _begin_wait(self, task: SimTask, wait: EventWait) -> None:
+        wait.task = task
+        task.wait = wait
+        wait.event.waits[wait] = None
+        if wait.timeout_s < inf:
+            wait.deadline = self.now + wait.timeout_s
+            self._deadlines.add(wait)
+
+    def _awake(self, wait: Sleep | EventWait) -> None:
+        task = wait.task
         if task is not None:
-            self.end_wait(sleep)
+            self.end_wait(wait)
             self.step(task, None, None)
 
     def _expire(self) -> None:
-        call = self._deadlines.expired()
-        if call is not None and call.task is not None:
-            self.now = call.deadline
-            task = call.task
-            self.end_wait(call)
-            self.step(task, None, CallTimeout(f"{call.to} did not answer {type(call.request).__name__}"))
+        wait = self._deadlines.expired()
+        if wait is not None and wait.task is not None:
+            self.now = wait.deadline
+            task = wait.task
+            self.end_wait(wait)
+            if type(wait) is Call:
+                self.step(task, None, CallTimeout(f"{wait.to} did not answer {type(wait.request).__name__}"))
+            else:
+                self.step(task, None, None)
 
     def _failed(self, what: str, error: Exception) -> SimulationError:
         return SimulationError(
