@@ -117,6 +117,39 @@ def test_what_joins_brokers_runs_in_virtual_time_too() -> None:
     assert offences([path for path in sources("braid") if path.name != "node.py"], WORLD) == []
 
 
+def modules() -> dict[str, Path]:
+    """All modules and packages by name."""
+    found = {}
+    for path in ROOT.rglob("*.py"):
+        parts = ("braidmq", *path.relative_to(ROOT).with_suffix("").parts)
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imported_modules(path: Path, known: dict[str, Path]) -> Iterator[str]:
+    """Of this project. `from package import name` reads the package's `__init__` unless the name is a module's."""
+    from_imports = {node.lineno for node in ast.walk(parsed(path)) if isinstance(node, ast.ImportFrom)}
+    for line, name in imports(path):
+        members = [each for number, each in imports(path) if number == line and each.rpartition(".")[0] == name]
+        is_only_a_way = line in from_imports and members and all(member in known for member in members)
+        if name in known and not is_only_a_way:
+            yield name
+
+
+def test_no_modules_import_each_other() -> None:
+    """Not in a circle either, however long, and not for types alone."""
+    known = modules()
+    left = {name: set(imported_modules(path, known)) - {name} for name, path in known.items()}
+    while free := [name for name, below in left.items() if not below & left.keys()]:
+        for name in free:
+            del left[name]
+    while unused := left.keys() - {each for below in left.values() for each in below}:
+        for name in unused:
+            del left[name]
+    circles = [f"{name} imports {', '.join(sorted(below & left.keys()))}" for name, below in sorted(left.items())]
+    assert circles == []
+
+
 @pytest.mark.parametrize("layer", LAYERS)
 def test_no_module_keeps_mutable_state(layer: str) -> None:
     """Two brokers fit one process: at the top of a module nothing is empty and waits to be filled."""
