@@ -147,7 +147,7 @@ def test_no_modules_import_each_other() -> None:
         for name in unused:
             del left[name]
     circles = [f"{name} imports {', '.join(sorted(below & left.keys()))}" for name, below in sorted(left.items())]
-    assert circles == []
+    assert not circles, "\n".join(circles)
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -179,3 +179,23 @@ def test_no_function_changes_a_module(layer: str) -> None:
         if isinstance(node, ast.Global)
     ]
     assert not wrong
+
+
+LINES_MAX = 450
+"""Of a module."""
+FUNCTION_LINES_MAX = 80
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_modules_and_functions_are_of_a_size_to_be_read(layer: str) -> None:
+    too_long = []
+    for path in sources(layer):
+        lines = path.read_text().count("\n")
+        if lines > LINES_MAX:
+            too_long.append(f"{path.relative_to(ROOT)} has {lines} lines")
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno:
+                first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+                if node.end_lineno - first + 1 > FUNCTION_LINES_MAX:
+                    too_long.append(f"{path.relative_to(ROOT)}:{first} {node.name} has {node.end_lineno - first + 1}")
+    assert not too_long, "\n".join(too_long)
