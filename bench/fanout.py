@@ -2,10 +2,10 @@
 
 The trials are played twice, at the same time, so that a machine that changes its speed does so for both. Once by
 `braidmq sim --out --spark`: its cost is the CPU time of all its processes from start to end, which are the command,
-Java, Spark's daemon and its workers. And once by plain Python processes, as many as Spark has cores, over and over until
-Spark is done: their cost is the mean CPU time of a trial, without the start of Python. The start of Java costs the same
-for ten trials and for ten thousand; so the ratio falls with their number. The very first start on a machine costs more
-(`braidmq.pipeline.classes`), and does not count. The round with the median ratio is shown, and the ratios of all.
+Java, Spark's daemon and its workers. And once by plain Python processes, as many as Spark has cores, over and over
+until Spark is done: their cost is the mean CPU time of a trial, without the start of Python. The start of Java costs
+the same for ten trials and for ten thousand; so the ratio falls with their number. The very first start on a machine
+costs more (`braidmq.pipeline.classes`), and does not count. The round with the median ratio is shown, and all ratios.
 """
 
 from __future__ import annotations

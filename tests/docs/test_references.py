@@ -88,6 +88,25 @@ def test_classes_and_methods_that_the_architecture_names_exist() -> None:
     assert not missing, missing
 
 
+@pytest.mark.parametrize("page", PRESENT, ids=lambda page: page.name)
+def test_bounds_that_a_page_names_exist(page: Path) -> None:
+    """`HISTORY_S`, `HISTORY_BYTES_MAX`: constants of the source."""
+    named = set(re.findall(r"`([A-Z][A-Z0-9_]+_(?:S|MAX|MIN|FULL))`", page.read_text()))
+    assert not named - constants()
+
+
+@cache
+def constants() -> set[str]:
+    """What modules of the source define at their top, in capitals."""
+    found = set()
+    for path in SOURCE.rglob("*.py"):
+        for node in parsed(path).body:
+            if isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                found.update(name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name))
+    return found
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)

@@ -159,8 +159,8 @@ def read_properties(reader: Reader, packet: int) -> Properties:
 def _too_many(row: _Row, repeats_max: int) -> PacketError:
     """A property that is repeated too often: the packet is not read to its end.
 
-    Too many user properties break a bound of this side, not a rule of the protocol: that is 0x97. Only a server sends more
-    than one subscription identifier [MQTT-3.3.4-6].
+    Too many user properties break a bound of this side, not a rule of the protocol: that is 0x97. Only a server sends
+    more than one subscription identifier [MQTT-3.3.4-6].
     """
     if row.name == "user_properties":
         text = f"more than {repeats_max} user properties in one packet; send fewer of them"

@@ -68,8 +68,8 @@ def string(text: str) -> bytes:
 class Reader:
     """Takes data types off a packet's body, one after the other, and refuses to read past its end.
 
-    `repeats_max` is how often a property that may be repeated may come in one block, `filters_max` how many topic filters
-    may be in the packet.
+    `repeats_max` is how often a property that may be repeated may come in one block, `filters_max` how many topic
+    filters may be in the packet.
     """
 
     __slots__ = ("data", "end", "filters_max", "pos", "repeats_max")
