@@ -13,7 +13,7 @@ import braidmq
 
 ROOT = Path(braidmq.__file__).parent
 FLOORS = (
-    ("host", "keys", "mqtt"),
+    ("bounded", "host", "keys", "mqtt"),
     ("overlay",),
     ("pubsub",),
     ("select",),
@@ -37,7 +37,8 @@ LAYERS = tuple(
     if (ROOT / layer / "__init__.py").exists() or (ROOT / f"{layer}.py").exists()
 )
 """Those that have something in them yet."""
-PROTOCOLS = tuple(layer for layer in LAYERS if layer in ("host", "keys", "mqtt", "overlay", "pubsub", "select"))
+WORLDS = next(number for number, floor in enumerate(FLOORS) if "net" in floor)
+PROTOCOLS = tuple(layer for floor in FLOORS[:WORLDS] for layer in floor if layer in LAYERS)
 """What `net` and `sim` drive: they know a `Host`, and no world."""
 
 WORLD = {"asyncio", "time", "random", "secrets", "socket", "ssl", "select", "selectors", "threading", "uvloop"}

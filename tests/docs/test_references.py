@@ -92,7 +92,7 @@ def test_classes_and_methods_that_the_architecture_names_exist() -> None:
 def test_bounds_that_a_page_names_exist(page: Path) -> None:
     """`HISTORY_S`, `HISTORY_BYTES_MAX`: constants of the source."""
     named = set(re.findall(r"`([A-Z][A-Z0-9_]+_(?:S|MAX|MIN|FULL))`", page.read_text()))
-    assert not named - constants()
+    assert not {name for name in named - constants() if not name.startswith("BRAIDMQ_")}
 
 
 @cache
