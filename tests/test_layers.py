@@ -13,11 +13,11 @@ import braidmq
 
 ROOT = Path(braidmq.__file__).parent
 FLOORS = (
-    ("bounded", "host", "keys", "mqtt"),
+    ("bounded", "host", "keys", "mqtt", "system"),
     ("overlay",),
     ("pubsub",),
     ("select",),
-    ("net", "sim"),
+    ("net", "sim", "admin"),
     ("log",),
     ("processors",),
     ("security",),

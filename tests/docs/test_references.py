@@ -98,7 +98,7 @@ def test_bounds_that_a_page_names_exist(page: Path) -> None:
 @cache
 def constants() -> set[str]:
     """What modules of the source define at their top, in capitals."""
-    found = set()
+    found: set[str] = set()
     for path in SOURCE.rglob("*.py"):
         for node in parsed(path).body:
             if isinstance(node, ast.Assign | ast.AnnAssign):
