@@ -81,6 +81,16 @@ def _exists(path: str) -> bool:
     return any(candidate.exists() for candidate in candidates)
 
 
+def test_rooms_in_the_picture_of_the_layers_exist() -> None:
+    """`interest/` below `braid`: as they stand there, without what is above them; and the layers themselves."""
+    picture = re.findall(r"^```\n(.*?)^```$", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE | re.DOTALL)[0]
+    rooms = set(re.findall(r"(?<![\w/])(\w+)/(?!\w)", picture))
+    assert rooms
+    assert not {room for room in rooms if not list(SOURCE.glob(f"*/{room}/__init__.py"))}
+    layers = {name for line in picture.splitlines() for name in re.findall(r"\w+", line[2:24]) if line[2:3].isalpha()}
+    assert layers == set(LAYERS)
+
+
 def test_classes_and_methods_that_the_architecture_names_exist() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     named = re.findall(r"\b([A-Z][a-z]\w*)\.([a-z_]\w*)\b(?!/)", text)
