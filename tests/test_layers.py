@@ -127,20 +127,21 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imported_modules(path: Path, known: dict[str, Path]) -> Iterator[str]:
+def imported_modules(path: Path, known: dict[str, Path]) -> set[str]:
     """Of this project. `from package import name` reads the package's `__init__` unless the name is a module's."""
-    from_imports = {node.lineno for node in ast.walk(parsed(path)) if isinstance(node, ast.ImportFrom)}
-    for line, name in imports(path):
-        members = [each for number, each in imports(path) if number == line and each.rpartition(".")[0] == name]
-        is_only_a_way = line in from_imports and members and all(member in known for member in members)
-        if name in known and not is_only_a_way:
-            yield name
+    named = {name for _, name in imports(path)} & known.keys()
+    packages = {}
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.ImportFrom):
+            is_way = all(f"{node.module}.{alias.name}" in known for alias in node.names)
+            packages[node.module] = packages.get(node.module, True) and is_way
+    return named - {package for package, is_only_way in packages.items() if is_only_way}
 
 
 def test_no_modules_import_each_other() -> None:
     """Not in a circle either, however long, and not for types alone."""
     known = modules()
-    left = {name: set(imported_modules(path, known)) - {name} for name, path in known.items()}
+    left = {name: imported_modules(path, known) - {name} for name, path in known.items()}
     while free := [name for name, below in left.items() if not below & left.keys()]:
         for name in free:
             del left[name]
