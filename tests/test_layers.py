@@ -130,7 +130,7 @@ def modules() -> dict[str, Path]:
 def imported_modules(path: Path, known: dict[str, Path]) -> set[str]:
     """Of this project. `from package import name` reads the package's `__init__` unless the name is a module's."""
     named = {name for _, name in imports(path)} & known.keys()
-    packages = {}
+    packages: dict[str | None, bool] = {}
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ImportFrom):
             is_way = all(f"{node.module}.{alias.name}" in known for alias in node.names)
