@@ -10,13 +10,13 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
-from braidmq.broker.client import Client
+from braidmq.broker.client import ConnectedClient
 from braidmq.broker.federation import Alone, Federation
 from braidmq.broker.flow import Flow
 from braidmq.broker.limits import Limits
 from braidmq.broker.local_topics import is_local
 from braidmq.broker.message import Message, Reached, message_of
-from braidmq.broker.notices import Notices
+from braidmq.broker.notices import ClientNotices
 from braidmq.broker.recorder import Recorder
 from braidmq.broker.retained import Retained, tombstone
 from braidmq.broker.router import Router, Target
@@ -29,14 +29,14 @@ from braidmq.broker.tick import Tick
 from braidmq.broker.transactions import Transactions
 from braidmq.mqtt.packets import V5, Will
 from braidmq.mqtt.reasons import Reason
-from braidmq.mqtt.wire import packet_places, string
+from braidmq.mqtt.wire import packet_starts, string
 from braidmq.security.identity import (
     Access,
+    AuthenticationMethod,
     Authenticator,
     ClientIds,
     FreeClientIds,
     Identity,
-    Method,
     OpenAccess,
 )
 
@@ -62,7 +62,7 @@ class Broker:
         store: Store | None = None,
         recorder: Recorder | None = None,
         authenticator: Authenticator | None = None,
-        methods: Mapping[str, Method] | None = None,
+        methods: Mapping[str, AuthenticationMethod] | None = None,
         access: Access | None = None,
         client_ids: ClientIds | None = None,
         spawn: Callable[[Coroutine[Any, Any, None]], None] = _no_spawn,
@@ -78,11 +78,11 @@ class Broker:
         self.recorder: Recorder = self.tick.recorder
         """Keeps publications for those who read them later."""
         self.log = logging.getLogger("braidmq.broker")
-        self.notices = Notices(self.log, self.now, self.timers.at)
+        self.notices = ClientNotices(self.log, self.now, self.timers.at)
         """Log lines that clients bring about."""
         self.limits = limits or Limits()
         self.authenticator = authenticator
-        self.methods: Mapping[str, Method] = methods or {}
+        self.methods: Mapping[str, AuthenticationMethod] = methods or {}
         self.access: Access = access or OpenAccess()
         self.client_ids: ClientIds = client_ids or FreeClientIds()
         self.spawn = spawn
@@ -91,7 +91,7 @@ class Broker:
         self.on_delivery: Callable[[Message, Iterable[Target]], None] | None = None
         """Called with what is about to be given to sessions, while that needs to be known."""
         self.sessions = Sessions(self, self.router, self._publish_will)
-        self.connections: dict[Client, None] = {}
+        self.connections: dict[ConnectedClient, None] = {}
         if recorder is not None:
             self.set_recorder(recorder)
         self.expires_all = self.limits.message_expiry_max_s > 0
@@ -132,11 +132,11 @@ class Broker:
 
     # Connections
 
-    def on_accepted(self, client: Client) -> None:
+    def on_accepted(self, client: ConnectedClient) -> None:
         self.connections[client] = None
         self.metrics.connections += 1
 
-    def on_closed(self, client: Client) -> None:
+    def on_closed(self, client: ConnectedClient) -> None:
         if client in self.connections:
             del self.connections[client]
             self.metrics.connections -= 1
@@ -161,7 +161,7 @@ class Broker:
         self,
         limits: Limits,
         authenticator: Authenticator | None,
-        methods: Mapping[str, Method],
+        methods: Mapping[str, AuthenticationMethod],
         access: Access,
         client_ids: ClientIds,
     ) -> None:
@@ -209,7 +209,7 @@ class Broker:
         is_new = message.retain and self._retain(message)
         route = self.router.route(message.topic)
         if route.logged:
-            self.recorder.take(message, self.now())
+            self.recorder.record(message, self.now())
         is_for_here = not message.forward or self.federation.is_for_here(message)
         reached = Reached.NOBODY
         if is_for_here and self.deliver(message, route.targets, route.groups, publisher):
@@ -247,7 +247,7 @@ class Broker:
         """Plain QoS 0 publications of another broker's clients to one topic, as they stood on the wire."""
         route = self.router.route(topic)
         is_v5 = version == V5
-        places = packet_places(run)
+        places = packet_starts(run)
         count = len(places)
         self.metrics.messages_received += count
         same, other = (route.plain5, route.plain3) if is_v5 else (route.plain3, route.plain5)

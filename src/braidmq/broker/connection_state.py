@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class State(Enum):
+class ConnectionState(Enum):
     CONNECTING = "waits for a CONNECT"
     AUTHENTICATING = "somebody is looking at the credentials"
     EXCHANGING = "waits for an AUTH"

@@ -84,7 +84,7 @@ def forward_run(connection: Connection, data: bytes, at: int, body: int, after: 
     if route.outbound is not None:
         route.outbound.send_run(connection.version, run, count)
     if route.logged:
-        broker.recorder.take_run(name[2:], session.client_id, broker.now(), run, count, payload_at - at, after - at)
+        broker.recorder.record_run(name[2:], session.client_id, broker.now(), run, count, payload_at - at, after - at)
     if places is None:
         if count == 1 and after - at == len(data) and not route.logged:
             connection.repeat = (data[:payload_at], after, broker.router.version, same, route.outbound)
@@ -184,7 +184,7 @@ def forward_and_acknowledge(connection: Connection, data: bytes, body: int, afte
     if qos == 2 and int.from_bytes(packet_id) in session.received:
         return False
     if route.logged:
-        broker.recorder.take_plain(name[2:], session.client_id, broker.now(), data[payload_at:after], qos)
+        broker.recorder.record_plain(name[2:], session.client_id, broker.now(), data[payload_at:after], qos)
         connection.awaits_commit = True
     if qos == 1 and route.plain1 is not None and route.plain1_version == connection.version:
         _forward_plain_qos1(connection, route, name, data[name_end + 2 : after], session)

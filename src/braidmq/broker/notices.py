@@ -64,7 +64,7 @@ def address(origin: Origin) -> str:
     return f"address {origin.peer.rpartition(':')[0] or origin.peer}"
 
 
-class Notices:
+class ClientNotices:
     """Writes lines as long as there are not too many."""
 
     def __init__(

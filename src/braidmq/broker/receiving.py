@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from braidmq.broker.broker import Broker
 from braidmq.broker.connection import Connection
-from braidmq.broker.connection_state import State
+from braidmq.broker.connection_state import ConnectionState
 from braidmq.broker.dispatch import dispatch, on_plain_ack
 from braidmq.broker.fast_path import forward_and_acknowledge, forward_run, send_repeat
 from braidmq.broker.transport import Transport
@@ -103,7 +103,7 @@ class PacketReader:
                     on_plain_ack(connection, connection.session, header, data[body] << 8 | data[body + 1])
                     at = after
                     continue
-                if connection.state is State.AUTHENTICATING:
+                if connection.state is ConnectionState.AUTHENTICATING:
                     break
                 going_on = dispatch(connection, header, data[body:after])
                 at = after
@@ -114,7 +114,7 @@ class PacketReader:
                     connection.flow.hold_reading()
                     tick.go_on_later(connection)
                     break
-            if at < end and connection.state is not State.CLOSED:
+            if at < end and connection.state is not ConnectionState.CLOSED:
                 self._tail.append(data[at:])
                 self._tail_size = end - at
                 connection.repeat = None
@@ -132,7 +132,7 @@ class PacketReader:
     def _check_incomplete(self, header: int, size: int) -> None:
         """Refuses by its first bytes what could not be right whatever followed."""
         connection = self._connection
-        if connection.state is State.CONNECTING and header != 0x10:
+        if connection.state is ConnectionState.CONNECTING and header != 0x10:
             raise violation("the first packet is not a CONNECT")  # [MQTT-3.1.0-1]
         if size > connection.packet_max:
             raise PacketError(Reason.PACKET_TOO_LARGE, f"a packet of {size} bytes (at most {connection.packet_max})")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from braidmq.broker.client import Client
+from braidmq.broker.client import ConnectedClient
 from braidmq.broker.federation import Alone, Federation, Outbound
 from braidmq.broker.feed import TopicFeed
 from braidmq.broker.local_topics import is_local
@@ -98,8 +98,8 @@ class Route:
         """False while other brokers have not been asked about this topic: then the fast path does not know it."""
         self.logged = False
         """Whether publications of clients here are kept for those who read them later."""
-        self.plain3: list[Client] = []
-        self.plain5: list[Client] = []
+        self.plain3: list[ConnectedClient] = []
+        self.plain5: list[ConnectedClient] = []
         self.special: list[Target] = []
         self.plain1: list[Session] | None = None
         self.plain1_version = 0

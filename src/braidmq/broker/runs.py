@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from braidmq.broker.client import Client
+from braidmq.broker.client import ConnectedClient
 from braidmq.broker.federation import Outbound
 from braidmq.broker.flow import Flow
 from braidmq.broker.tick import Tick
 from braidmq.mqtt.wire import varint
 
-Repeat = tuple[bytes, int, int, list[Client], Outbound | None]
+Repeat = tuple[bytes, int, int, list[ConnectedClient], Outbound | None]
 """What a connection published last, alone in its read: first bytes, size, the router's version, the receivers here, and
 the way to other brokers."""
 
 
-def append_run(tick: Tick, receivers: list[Client], run: bytes, count: int, publisher: Flow | None) -> None:
+def append_run(tick: Tick, receivers: list[ConnectedClient], run: bytes, count: int, publisher: Flow | None) -> None:
     """Adds a run of so many publications to what receivers of its version are sent."""
     touched = tick.touched
     sent = 0

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
-from braidmq.broker.client import Client
+from braidmq.broker.client import ConnectedClient
 from braidmq.broker.flow import Flow
 from braidmq.broker.invariants import check_session
 from braidmq.broker.message import Delivery, Message
@@ -133,7 +133,7 @@ class Sessions(Mapping[str, Session]):
         self.wills.renew(session, will)
         self.forget_routes(session)
 
-    def detach(self, session: Session, client: Client, will: bool) -> None:
+    def detach(self, session: Session, client: ConnectedClient, will: bool) -> None:
         """A client leaves its session: with its will, or without."""
         if session.connection is not client:
             return

@@ -40,7 +40,7 @@ def on_subscribe(connection: Connection, packet: p.Subscribe) -> None:
         if reason is None:
             wanted = _wants_retained(session, one)
             messages = list(broker.retained.match(one.topic_filter, broker.now())) if wanted else []
-            if session.feed_count + new.kept_count + len(messages) <= feed_max:
+            if session.bulk_count + new.kept_count + len(messages) <= feed_max:
                 if wanted:
                     _note(connection, session, one.topic_filter, subscribed, messages, new)
                 broker.sessions.subscribe(session, one.topic_filter, subscribed)

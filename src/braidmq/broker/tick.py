@@ -22,7 +22,7 @@ STORE_RETRY_S = 1.0
 """How often a store that could not be written is tried again."""
 
 
-class Sender(Protocol):
+class TickConnection(Protocol):
     """What a tick needs of a connection."""
 
     link: Transport
@@ -40,7 +40,7 @@ class Sender(Protocol):
         ...
 
 
-class Pumped(Protocol):
+class TickSession(Protocol):
     """What a tick needs of a session."""
 
     def pump(self) -> None:
@@ -96,11 +96,11 @@ class Tick:
         self.read_bytes = 0
         """What was read from clients in this tick."""
         self.flush_wanted = False
-        self.touched: list[Sender] = []
+        self.touched: list[TickConnection] = []
         """The connections that have something to send."""
-        self._to_close: list[Sender] = []
-        self._to_pump: dict[Pumped, None] = {}
-        self._to_go_on: list[Sender] = []
+        self._to_close: list[TickConnection] = []
+        self._to_pump: dict[TickSession, None] = {}
+        self._to_go_on: list[TickConnection] = []
 
     def now(self) -> float:
         """Unix time that never goes back while the broker runs."""
@@ -128,23 +128,23 @@ class Tick:
         else:
             self.flush_wanted = False
 
-    def touch(self, connection: Sender) -> None:
+    def touch(self, connection: TickConnection) -> None:
         """The connection has something to send; called before it is put there."""
         self.touched.append(connection)
         if not self.flush_wanted:
             self.request_flush()
 
-    def close_later(self, connection: Sender) -> None:
+    def close_later(self, connection: TickConnection) -> None:
         """The connection's socket is to be closed behind what it still has to send."""
         self._to_close.append(connection)
         self.request_flush()
 
-    def go_on_later(self, connection: Sender) -> None:
+    def go_on_later(self, connection: TickConnection) -> None:
         """The connection has more packets than are handled in one tick."""
         self._to_go_on.append(connection)
         self.request_flush()
 
-    def pump_later(self, session: Pumped) -> None:
+    def pump_later(self, session: TickSession) -> None:
         """The session has more to send than fits one tick."""
         self._to_pump[session] = None
         self.request_flush()

@@ -35,7 +35,7 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def packet_places(packets: bytes) -> list[int]:
+def packet_starts(packets: bytes) -> list[int]:
     """Where each of these packets begins: they are whole and well-formed, one after another."""
     places: list[int] = []
     at, end = 0, len(packets)

@@ -82,7 +82,7 @@ class Exchange(Protocol):
     def final_data(self) -> bytes | None: ...
 
 
-class Method(Protocol):
+class AuthenticationMethod(Protocol):
     """An enhanced authentication method, known to clients by its name."""
 
     name: str

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from braidmq.braid.transfer.accounting import HopCounts
     from braidmq.braid.transfer.inbound import InboundStream
     from braidmq.braid.transfer.outbound import OutboundTopic
-    from braidmq.broker.client import Client
+    from braidmq.broker.client import ConnectedClient
     from braidmq.net.host import NetHost
     from braidmq.net.peer import Peer
 
@@ -187,7 +187,7 @@ class CutThroughReceiver:
         mould: FrameTemplate,
         head: bytes,
         inlet: InboundStream,
-        receivers: list[Client],
+        receivers: list[ConnectedClient],
         hops: int,
         weight: int,
     ) -> None:
