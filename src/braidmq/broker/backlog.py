@@ -35,7 +35,7 @@ class Backlog:
         return len(self._items)
 
     def full(self, size: int, limits: Limits) -> bool:
-        """Whether a message of this size would go over the bounds; what is only sent again takes no room."""
+        """Whether a message of this size would go over the bounds; what is only sent again needs no room."""
         count = len(self._items) - self._resend_count
         size += self.bytes - self._resend_bytes
         return count >= limits.queue_messages_max or (count > 0 and size > limits.queue_bytes_max)
@@ -64,7 +64,7 @@ class Backlog:
         return self._bulk.popleft() if delivery is BULK else delivery
 
     def add_bulk(self, deliveries: Iterable[Delivery]) -> None:
-        """Puts many behind what waits, as one."""
+        """Adds many behind what waits, as one."""
         had_some = bool(self._bulk)
         self._bulk.extend(deliveries)
         if self._bulk and not had_some:
@@ -75,7 +75,7 @@ class Backlog:
         return [self.pop() for _ in range(len(self._items) - bool(self._bulk) + len(self._bulk))]
 
     def remove(self, wanted: Callable[[Delivery], bool]) -> list[Delivery]:
-        """Takes out those that are wanted; the others keep their order, and what is left of a bulk its position."""
+        """Takes out what is wanted; the rest keeps its order, and what is left of a bulk its position."""
         fed = [delivery for delivery in self._bulk if wanted(delivery)]
         self._bulk = _without(self._bulk, fed)
         found = [one for one in self._items if (not self._bulk if one is BULK else wanted(one))]

@@ -99,7 +99,7 @@ class Connection:
         self.session: Session | None = None
         self.handshake: PendingConnect | None = None
         self.receive: Callable[[bytes], None]
-        """Takes what came from the socket; set by `receiving`."""
+        """Handles what came from the socket; set by `receiving`."""
         self.tail: list[bytes] = []
         """The beginning of a packet whose end is still to come."""
         self.out: list[bytes] = []
@@ -122,7 +122,7 @@ class Connection:
         self._timer: Timer | None = tick.timers.at(tick.now() + broker.limits.connect_timeout_s, self._connect_timeout)
 
     def identify(self, identity: Identity) -> None:
-        """Notes who is connected: for access control, and for the time that its credentials last."""
+        """Notes the client's identity: for access control, and for the time that its credentials last."""
         assert self.session is not None
         self.identity = identity
         self.repeat = None

@@ -12,7 +12,7 @@ from enum import Enum
 
 class ConnectionState(Enum):
     CONNECTING = "waits for a CONNECT"
-    AUTHENTICATING = "somebody is looking at the credentials"
+    AUTHENTICATING = "the credentials are being checked"
     EXCHANGING = "waits for an AUTH"
     OPEN = "connected"
     CLOSED = "over"

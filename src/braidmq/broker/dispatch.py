@@ -15,7 +15,7 @@ from braidmq.mqtt.reasons import Reason
 
 
 def dispatch(connection: Connection, header: int, body: bytes) -> bool:
-    """Decodes one packet and gives it to whoever handles it in this state; False if no more should follow now."""
+    """Decodes one packet and gives it to the handler of its type in this state; False if no more should follow now."""
     if header >> 4 == CONNECT and connection.state is not ConnectionState.CONNECTING:
         raise violation("a second CONNECT")  # [MQTT-3.1.0-2], whatever it holds
     if connection.state is ConnectionState.OPEN:

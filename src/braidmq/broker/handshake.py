@@ -1,4 +1,4 @@
-"""From CONNECT to CONNACK: who is it, may it, and which session does it take up (MQTT §3.1, §3.2, §4.12)."""
+"""From CONNECT to CONNACK: the client's identity, what it may, and which session it gets (MQTT §3.1, §3.2, §4.12)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Handshake:
             self._judge(verdict)
 
     def _check(self) -> None:
-        """What is wrong with the CONNECT whoever sends it."""
+        """What is wrong with the CONNECT from any client."""
         connect = self.connect
         limits = self.connection.broker.limits
         if not connect.client_id and connect.version == p.V3 and not connect.clean_start:  # [MQTT-3.1.3-8]
@@ -225,7 +225,7 @@ class Handshake:
         federation.admit(connect.client_id, identity.owner, connect.clean_start, partial(self._arrived, identity))
 
     def _check_room(self, identity: Identity) -> None:
-        """Whether there is a place for the client's session."""
+        """Whether there is room for the client's session."""
         broker = self.connection.broker
         if broker.is_kept_from(self.connect.client_id, identity.owner):
             raise self._foreign()

@@ -18,7 +18,7 @@ from braidmq.mqtt.reasons import Reason
 from braidmq.security.identity import Origin
 
 TICK_BYTES_SMALL = 2048
-"""A read up to this size that comes alone is answered at once: there is nothing to gain by waiting for others."""
+"""A read up to this size that comes alone is answered at once: there is nothing to gain by waiting for more."""
 
 TICK_BYTES_MAX = 4 * 1024 * 1024
 """Bytes read in one tick after which what they led to is written without waiting for the tick's end."""
@@ -26,7 +26,7 @@ TICK_BYTES_MAX = 4 * 1024 * 1024
 _PLAIN_ACKS = frozenset((0x50, 0x62, 0x70))
 
 PACKETS_MAX = 500
-"""Packets of one client that are handled one by one before it is the others' turn."""
+"""Packets of one client that are handled one by one before other clients have their turn."""
 
 PACKET_SHARE_BYTES = 32
 """A larger packet counts as one more for every so many bytes: a SUBSCRIBE can hold a thousand filters."""
@@ -53,7 +53,7 @@ class PacketReader:
         """Its size, as far as it is known: it is not looked at before so many bytes are there."""
 
     def receive(self, data: bytes) -> None:
-        """Takes what came from the socket, in any pieces, and acts on every packet that is complete."""
+        """Acts on every packet that is complete in what came from the socket, in any pieces."""
         connection = self._connection
         tick = connection.tick
         connection.seen_at = tick.clock()
@@ -141,13 +141,13 @@ class PacketReader:
 def _remaining_length(data: bytes, at: int, version: int) -> tuple[int, int]:
     """(length, where the body begins); (0, 0) if the bytes that say so are not all there."""
     value = shift = 0
-    for place in range(at, min(at + 4, len(data))):
-        byte = data[place]
+    for position in range(at, min(at + 4, len(data))):
+        byte = data[position]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             if not byte and version == p.V5:
                 raise malformed("a remaining length in more bytes than it needs")  # [MQTT-1.5.5-1]
-            return value, place + 1
+            return value, position + 1
         shift += 7
     if len(data) - at >= 4:
         raise malformed("a remaining length of more than four bytes")

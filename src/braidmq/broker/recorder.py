@@ -1,4 +1,4 @@
-"""Who keeps publications for those who read them later, behind a narrow interface.
+"""What keeps publications to be read later, behind a narrow interface.
 
 The core tells the recorder what clients of this broker publish to topics that it wants, and commits it, with the
 store, before anything of it is acknowledged. `NoRecorder` wants nothing: for a broker without a log.

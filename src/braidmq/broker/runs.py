@@ -30,11 +30,11 @@ def append_run(tick: Tick, receivers: list[ConnectedClient], run: bytes, count: 
     tick.metrics.messages_dropped += count * (len(receivers) - sent)
 
 
-def payloads_of(data: bytes, places: Sequence[int], stop: int, head: int) -> list[bytes]:
+def payloads_of(data: bytes, starts: Sequence[int], stop: int, head: int) -> list[bytes]:
     """What each publication of a run carries behind fixed header and `head` more bytes."""
     payloads = []
-    for place, following in zip(places, [*places[1:], stop], strict=True):
-        begin = place + 2
+    for start, following in zip(starts, [*starts[1:], stop], strict=True):
+        begin = start + 2
         while data[begin - 1] > 127:
             begin += 1
         payloads.append(data[begin + head : following])

@@ -1,6 +1,6 @@
 """A session (MQTT §4.1): what the broker knows of a client whether or not it is connected.
 
-Outbound QoS 1 and 2 messages live in one of three places: `backlog` (waiting), `inflight` (sent, by packet id, not
+Outbound QoS 1 and 2 messages are in one of three collections: `backlog` (waiting), `inflight` (sent, by packet id, not
 acknowledged) and `released` (QoS 2: the client has it, PUBREL sent). They move only in that direction:
 
     backlog ──transmit──▶ inflight ──PUBACK──▶ done
@@ -110,7 +110,7 @@ class Session:
 
     @property
     def last_identity(self) -> Identity | None:
-        """Who has it, or had it last; None if that is not known."""
+        """Of the client that has it, or had it last; None if that is not known."""
         if self.connection is not None:
             return self.connection.identity
         return None if self.owner is None else Identity(self.owner or None)
@@ -217,7 +217,7 @@ class Session:
         return self.backlog is None or not self.backlog.full(size, self.broker.limits)
 
     def _hold(self, delivery: Delivery) -> None:
-        """Puts a delivery behind the others that wait, within the bounds of the queue."""
+        """Adds a delivery behind those that wait, within the bounds of the queue."""
         metrics = self.broker.metrics
         while not self.has_room(delivery.message.size):
             if self.connection is not None and delivery.qos:
@@ -344,7 +344,7 @@ class Session:
     # Connections come and go
 
     def attach(self, connection: ConnectedClient, window: int) -> None:
-        """A connection takes the session up. `resume` sends what was left, once the CONNACK is on its way."""
+        """A connection gets the session. `resume` sends what was left, once the CONNACK is on its way."""
         self.connection = connection
         self.window = self.free = window
 
@@ -420,7 +420,7 @@ class Session:
             self.broker.order_changed(self)
 
     def restore(self, saved: SavedSession) -> None:
-        """Takes up what was in the store: under way where it has a packet id, waiting where it has none."""
+        """Restores what was in the store: under way where it has a packet id, waiting where it has none."""
         self.received = saved.received
         self.owner = saved.owner
         self.stored = True

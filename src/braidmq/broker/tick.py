@@ -1,8 +1,8 @@
 """The tick: what all connections did since the last one is kept, and then told.
 
 Everything that a connection wants to send is collected. `flush`, called once a loop tick, first commits log and store
-and then writes, so that no acknowledgement leaves before what it acknowledges is kept. If the commit fails, those who
-waited for it are cut off without an answer, and ask again; the changes stay for the next try.
+and then writes, so that no acknowledgement leaves before what it acknowledges is kept. If the commit fails, the
+clients that waited for it are cut off without an answer, and ask again; the changes stay for the next try.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Tick:
         self._epoch = wall() - clock()
         self.store = store
         self.recorder: Recorder = NoRecorder()
-        """Keeps publications for those who read them later."""
+        """Keeps publications that are read later."""
         self.outgoing = outgoing
         self._wants_flush = wants_flush
         self._on_recovered = on_recovered

@@ -31,17 +31,17 @@ KEPT_BYTES_MAX: Final = 256 * 2**20
 """What all batches that are not published yet may take up."""
 
 SLICE_ROWS: Final = 500
-"""How much of a batch is published in one tick: between two slices others have their turn."""
+"""How much of a batch is published in one tick: between two slices clients have their turn."""
 
 WRITERS_MAX: Final = 4096
 """Writers that are remembered."""
 
 WRITER_AGE_S: Final = 30 * 86_400.0
-"""A writer that was silent for so long is forgotten if its place is needed; a new one is refused otherwise."""
+"""A writer that was silent for so long is forgotten if room is needed; otherwise a new one is refused."""
 
 
 class RefusedPart(Exception):
-    """A part that cannot be taken; the text says why. `is_lasting` if it would be refused again."""
+    """A part that is not accepted; the text says why. `is_lasting` if it would be refused again."""
 
     def __init__(self, text: str, *, is_lasting: bool) -> None:
         super().__init__(text)
@@ -105,7 +105,7 @@ class Transactions:
                 self._publish_kept(name, writer)
 
     def accept(self, part: BatchPart) -> Receipt:
-        """Takes a part of a batch. What it did is durable after the next commit, and not before."""
+        """Accepts a part of a batch. What it did is durable after the next commit, and not before."""
         if self._tick.degraded:
             raise RefusedPart("the broker's store cannot be written at the moment", is_lasting=False)
         writer = self._writer(part.writer)

@@ -127,7 +127,7 @@ class CertificateUsers:
 
 
 class Doors:
-    """What each listener asks of those who come in, once they are known."""
+    """What each listener asks of clients that come in, once they are known."""
 
     def __init__(self, policy: Policy) -> None:
         self._anonymous = {one.name: one.admits_anonymous for one in policy.entrances}
