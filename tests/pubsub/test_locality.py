@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from braidmq.host import Address, Message
-from braidmq.keys import Key, Role, key_of, segment
+from braidmq.keys import Key, Role, is_within, key_of, segment
 from braidmq.overlay import Overlay
 from braidmq.overlay.key_ranges import without
 from braidmq.overlay.ranges import Cut, Deliver, Outcome
@@ -28,7 +28,6 @@ from braidmq.pubsub.locality.delegates import (
     ClusterArea,
     ClusterDirectories,
     area_of,
-    is_within,
 )
 from braidmq.pubsub.locality.locality import HandOver, Locality
 from braidmq.pubsub.locality.proofs import RoutedPublication
