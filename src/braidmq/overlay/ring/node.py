@@ -172,7 +172,7 @@ class RingNode:
         self._watch()
 
     async def _look_at_occupant(self, gap: Gap | None) -> None:
-        """Sees who has this node's key: an earlier incarnation that nobody misses yet, or another that answers."""
+        """Sees what has this node's key: an earlier incarnation that none misses yet, or another node, that answers."""
         found = [] if gap is None else [peer for peer in (gap.left, gap.right) if peer.key == self.me.key]
         others = [peer for peer in found if peer.address != self.host.address]
         told = await self._ask_left(others[0], tries=1) if others else None
@@ -265,8 +265,9 @@ class RingNode:
         self.right, self.rseq = wish.new, wish.seq
         if wish.joining:
             self.known.trust(wish.new)
-        if wish.new.key == self.me.key:  # the last but one has left
-            self.left, self.lseq = self.me, wish.seq
+        if wish.new.key == self.me.key:  # the last but one has left; its wish may be older than a repair since
+            self.left, self.lseq = self.me, max(self.lseq, wish.seq)
+            self.rseq = self.lseq
         if self._grants is None:
             self._grants = BoundedDict(GRANTS_MAX)
         self._grants[asker] = answer
