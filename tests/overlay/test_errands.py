@@ -39,7 +39,7 @@ def keys_of(brokers: int, counts: tuple[int, ...], seed: int) -> dict[Address, l
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(15))
 def test_each_broker_receives_once(kind: str, cut: Cut, seed: int) -> None:
-    """The promise of multi-range forwarding (seed 001, §5.2), from any sender and for any range."""
+    """The promise of multi-range forwarding (Banno et al. 2015, §5.2), from any sender and for any range."""
     brokers = 100 if seed < 3 else 10 + 3 * seed
     wanted = keys_of(brokers, KINDS[kind], seed)
     post = Post("skip_graph", wanted, seed)
@@ -56,7 +56,7 @@ def test_each_broker_receives_once(kind: str, cut: Cut, seed: int) -> None:
 
 
 def test_the_papers_example() -> None:
-    """Figure 5 of seed 001: brokers 00, 01 and 10 with the keys 0 to 5, and a message from 00 to 0 ≤ key ≤ 6."""
+    """Banno et al. 2015, Fig. 5: brokers 00, 01 and 10 with the keys 0 to 5, and a message from 00 to 0 ≤ key ≤ 6."""
     prefixes = [0b00, 0b01, 0b10]
     seed = next(
         s for s in range(10**6) if [v >> (DIGITS_MAX - 2) for v in vectors_of(range(3), s).values()] == prefixes

@@ -183,7 +183,7 @@ def test_an_empty_range_reaches_nobody(overlay: str) -> None:
 
 
 def test_mrf_comes_once_and_goes_on_at_most_twice() -> None:
-    """Each broker has one key in the range, as the subscribers of a topic have (seed 001, Table 1)."""
+    """Each broker has one key in the range, as the subscribers of a topic have (Banno et al. 2015, Table 1)."""
     post = Post("skip_graph", some_keys(300, 1, 5), 6)
     for sender in range(0, 300, 10):
         assert len(post.send(sender, b"2", b"8", Cut.MRF)) > 100

@@ -12,7 +12,7 @@ from braidmq.overlay import FoundOwner, Peer
 from braidmq.overlay.aggregates import Aggregate, merged
 from braidmq.overlay.ring import CHECK_INTERVAL_S
 from braidmq.overlay.suzaku import PERIOD_S, Suzaku, SuzakuNode
-from braidmq.overlay.suzaku.messages import Leaving, Update, Updated
+from braidmq.overlay.suzaku.messages import AskSum, Leaving, Update, Updated
 from braidmq.sim.checkers.ring import fingers_are_right, ring_is_closed_and_sorted
 from braidmq.sim.engine import Constant, Network, Simulator
 from braidmq.sim.layouts.suzaku import lay_out_suzaku
@@ -227,7 +227,7 @@ def told_by_keys(country: Country) -> list[bytes]:
 
 @pytest.mark.parametrize("count", [2, 3, 7, 16, 20])
 def test_the_backward_table_adds_up_what_lies_up_to_the_next_finger(count: int) -> None:
-    """BFT[0] has the left neighbour alone, BFT[i] the 2^(i − 1) nodes up to BFT[i − 1] (seed 000, Table 1)."""
+    """BFT[0] is the left neighbour alone, BFT[i] 2^(i − 1) nodes up to BFT[i − 1] (Ishihara et al. 2021, Table 1)."""
     country = grown(count)
     keys = told_by_keys(country)
     country.sim.run(count + 60 * PERIOD_S)
@@ -289,7 +289,7 @@ def test_chord_sharp_has_fingers_to_one_side_only_and_takes_more_hops() -> None:
 
 
 def test_only_the_labels_that_are_wanted_travel() -> None:
-    """Of two labels one, or none at all: updates get smaller by what nobody asks for (seed 000 §4.7)."""
+    """Of two labels one, or none at all: updates get smaller by what is not asked for (Ishihara et al. 2021, §4.7)."""
     sizes: dict[tuple[str, ...] | None, int] = {}
     for labels in (None, ("low:min",), ()):
         country = grown(16, 0.2, 10.0, labels=labels)
@@ -310,6 +310,29 @@ def test_only_the_labels_that_are_wanted_travel() -> None:
         country.sim.run(country.sim.now + 200)
         sizes[labels] = sum(sent)
     assert sizes[()] < sizes["low:min",] < sizes[None]
+
+
+def test_without_values_nothing_is_added_up_asked_or_sent() -> None:
+    overlays: list[Suzaku] = []
+    sim = Simulator(1, Constant(0.01))
+    totals: list[object] = []
+
+    def note(_s: Address, _t: Address, message: Message, _h: int) -> None:
+        assert not isinstance(message, AskSum)
+        if isinstance(message, Update | Updated):
+            totals.append(message.total)
+
+    sim.on_message = note
+    for number in range(12):
+        overlay = Suzaku(sim.host(number), lambda: 0, period_s=10.0)
+        overlays.append(overlay)
+        if number:
+            overlay.host.spawn(overlay.join(b"%02d" % number))
+        else:
+            overlay.found(b"00")
+    sim.run(600.0)
+    assert set(totals) == {None}
+    assert fingers_are_right([node for overlay in overlays for node in overlay.nodes.values()]) == []
 
 
 @pytest.mark.parametrize("seed", range(4))
