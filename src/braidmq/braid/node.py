@@ -16,9 +16,9 @@ from braidmq.braid.introducers import Introducers
 from braidmq.braid.transfer.accounting import weigh
 from braidmq.braid.transfer.cut_through import CutThrough
 from braidmq.config.braid_security import security_of
+from braidmq.config.naming import lasting_address
 from braidmq.config.settings import BraidConfig
 from braidmq.host import Host, Message
-from braidmq.net.addresses import format_address, parse_address
 from braidmq.net.host import NetHost
 from braidmq.overlay import Overlay
 from braidmq.overlay.vectors import DIGITS_MAX, Vector
@@ -58,7 +58,7 @@ class BraidNode:
     def __init__(self, broker: Broker, config: BraidConfig) -> None:
         self._broker = broker
         self._config = config
-        self._own = own_of(broker, random.SystemRandom(), config.name, earlier_name(config))
+        self._own = own_of(broker, random.SystemRandom(), config.name, lasting_address(config))
         self.host = NetHost(
             config.listen,
             messages_of(config.method),
@@ -117,12 +117,6 @@ class BraidNode:
     def trouble(self) -> str | None:
         """Why this broker is not in its braid, None if it is."""
         return "this broker is just starting" if self.braid is None else self.braid.membership.trouble
-
-
-def earlier_name(config: BraidConfig) -> str | None:
-    """What a broker without a name was called before names were kept: its address, if that was the same each time."""
-    host, port = parse_address(config.listen, port_min=0)
-    return config.advertise or (format_address(host, port) if port else None)
 
 
 def _is_alone(braid: Braid) -> bool:

@@ -265,8 +265,9 @@ class RingNode:
         self.right, self.rseq = wish.new, wish.seq
         if wish.joining:
             self.known.trust(wish.new)
-        if wish.new.key == self.me.key:  # the last but one has left
-            self.left, self.lseq = self.me, wish.seq
+        if wish.new.key == self.me.key:  # the last but one has left; its wish may be older than a repair since
+            self.left, self.lseq = self.me, max(self.lseq, wish.seq)
+            self.rseq = self.lseq
         if self._grants is None:
             self._grants = BoundedDict(GRANTS_MAX)
         self._grants[asker] = answer
