@@ -157,7 +157,7 @@ async def test_strangers_are_bounded(target: Target) -> None:
     await until(lambda: target.host.faults[Fault.TIMEOUT] == 4)
     for writer in writers:
         writer.close()
-    assert not target.host._links._door.strangers
+    assert not target.host._links._acceptor.strangers
 
 
 async def test_noise_of_any_kind_does_no_harm(target: Target) -> None:

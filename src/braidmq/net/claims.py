@@ -13,34 +13,34 @@ So the host that knows both asks.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
+from braidmq.net.dialler import Dialler
 from braidmq.net.faults import Fault, LinkError
 from braidmq.net.hello import Hello, clash, disagreement
-from braidmq.net.link import Link
-
-if TYPE_CHECKING:
-    from braidmq.net.links import Links
-    from braidmq.net.peer import Peer
+from braidmq.net.link import Link, LinkOwner
+from braidmq.net.peer import Peer
+from braidmq.net.peers import Peers
 
 _log = logging.getLogger("braidmq.net")
 
 
 class Claims:
-    def __init__(self, links: Links) -> None:
+    def __init__(self, links: LinkOwner, peers: Peers, dialler: Dialler) -> None:
         self._links = links
+        self._peers = peers
+        self._dialler = dialler
 
     async def _ask(self, peer: Peer) -> Link:
         """Asks at the address of a peer who is there."""
         link = Link(self._links, peer, peer.address, is_question=True)
-        await self._links.connect(link)
+        await self._dialler.connect(link)
         return link
 
     # An address
 
     def is_contested(self, link: Link, hello: Hello) -> bool:
         """Whether another process than the one that is linked claims its address, and was not reached there."""
-        known = self._links.peer(hello.address)
+        known = self._peers.get(hello.address)
         if known is None or known.link is None or known.link.nonce == hello.nonce:
             return False
         return link.dialled is None or link.where != hello.address
@@ -85,7 +85,7 @@ class Claims:
 
     def rival(self, hello: Hello) -> Peer | None:
         """The peer at another address that has the same name or identity."""
-        for peer in self._links.peers():
+        for peer in self._peers.all():
             known = peer.greeting
             if known is not None and known.address != hello.address and known.is_namesake_of(hello):
                 return peer

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from braidmq.bounded import BoundedDict
 from braidmq.net.bounds import Bounds
 from braidmq.net.link import Link
 from braidmq.net.peer import Peer
@@ -19,22 +20,20 @@ NOTICES_MAX = 256
 _log = logging.getLogger("braidmq.net")
 
 
-class Notices:
+class LinkNotices:
     def __init__(self, bounds: Bounds, describe: Callable[[], str]) -> None:
         """`describe` says who this host is."""
         self._bounds = bounds
         self._describe = describe
-        self._told: dict[tuple[str, str], float] = {}
+        self._told: BoundedDict[tuple[str, str], float] = BoundedDict(NOTICES_MAX)
         """When a fault was told of a peer."""
 
     def fault(self, link: Link, text: str, now: float) -> None:
         """A link is closed because of a fault."""
         about = (link.address or link.where.partition(" ")[0], text)
-        told_at = self._told.pop(about, float("-inf"))
+        told_at = self._told.get(about, float("-inf"))
         is_news = now - told_at > self._bounds.notice_s
-        self._told[about] = now if is_news else told_at
-        if len(self._told) > NOTICES_MAX:
-            self._told.pop(next(iter(self._told)))
+        self._told.renew(about, now if is_news else told_at)
         level = logging.WARNING if is_news else logging.DEBUG
         _log.log(level, "%s closed the link to %s: %s", self._describe(), link.describe(), text)
         if link.peer is not None:

@@ -27,6 +27,7 @@ from braidmq.sim import lookups
 from braidmq.sim.checkers.complaints import Complaints
 from braidmq.sim.engine import GC_THRESHOLD, Simulator
 from braidmq.sim.figures import FaultFigures, Figures, quantile, resident_mib
+from braidmq.sim.journey import Journey
 from braidmq.sim.large_pages import use_large_pages
 from braidmq.sim.meter import Tally, publication_of
 from braidmq.sim.methods import KINDS, Kind, Learning, Options, Ordered
@@ -35,7 +36,7 @@ from braidmq.sim.patterns import Lookups, RoleAssignment, drawn
 from braidmq.sim.patterns import parse as parse_pattern
 from braidmq.sim.picture import HOSTS_MAX
 from braidmq.sim.stage import Stage, no_garbage_collection
-from braidmq.sim.trace import Journey, Trace
+from braidmq.sim.trace import Trace
 
 GROWN_NODES_MAX: Final = 512
 """Networks up to this size can grow by messages in reasonable time."""
