@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from multiprocessing import Pool
 
-from braidmq.overlay.suzaku.suzaku import PERIOD_S
+from braidmq.overlay.suzaku import PERIOD_S
 from braidmq.sim.checkers.watch import EVERY_S
 from braidmq.sim.trial import Trial, play
 from tests.overlay.city import settle

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from braidmq.keys import Key, in_arc
-from braidmq.overlay.overlay import Overlay
+from braidmq.overlay import Overlay
 from braidmq.sim.checkers.complaints import Complaints
 from braidmq.sim.engine import Simulator
 from braidmq.sim.meter import Tally
