@@ -9,7 +9,8 @@ import pytest
 from braidmq.host import Address, Message
 from braidmq.keys import Key
 from braidmq.overlay.peers import Peer
-from braidmq.overlay.ring import Granted, Ring, RingNode, SetRight
+from braidmq.overlay.ring import Ring, RingNode
+from braidmq.overlay.ring.messages import LinkGranted, SetRight
 from braidmq.pubsub.method import Publication
 from braidmq.sim.checkers.complaints import Complaints
 from braidmq.sim.checkers.watch import Watch, joined_keys_are_unique, left_links_never_go_back
@@ -130,7 +131,7 @@ def test_a_leave_that_comes_late_does_not_take_the_number_of_a_left_link_back() 
     node.left = node.right = other
     node.lseq, node.rseq = (3, 0), (1, 0)
     sim.run(1.5)
-    assert isinstance(node.on_set_right(1, SetRight(0, b"0", node.me, other, (2, 1), False, 1)), Granted)
+    assert isinstance(node.on_set_right(1, SetRight(0, b"0", node.me, other, (2, 1), False, 1)), LinkGranted)
     sim.run(3.0)
     assert node.left == node.right == node.me
     assert node.lseq == node.rseq == (3, 0)

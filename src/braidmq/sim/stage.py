@@ -5,9 +5,7 @@ What is wanted is kept apart from what the methods know: the checkers compare th
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 
 import msgspec
@@ -25,6 +23,7 @@ from braidmq.sim.checkers.watch import (
     only_members_receive_it,
 )
 from braidmq.sim.engine import Simulator
+from braidmq.sim.garbage import no_garbage_collection
 from braidmq.sim.meter import Meter, Tally
 from braidmq.sim.methods import ASK_EVERY_S, Kind, Options, learn_fingers
 from braidmq.sim.patterns import RoleAssignment
@@ -316,16 +315,3 @@ class Stage:
             told = {broker: self.roles[broker].demand.get(topic, False) for broker in publishers}
             wrong += suspended_only_without_subscribers(topic, told, bool(subscribers))
         return wrong
-
-
-@contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """While millions of objects are made that are no garbage. They are frozen then: not looked at in the future."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        if collecting:
-            gc.enable()

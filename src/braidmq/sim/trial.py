@@ -7,10 +7,8 @@ Two runs of the same trial give the same figures, but for those that are of the 
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from random import Random
 from typing import Final
 
@@ -25,8 +23,9 @@ from braidmq.pubsub.registry import METHODS, TABLE_SIZE_DEFAULT, described
 from braidmq.sim import fault_schedule as rough
 from braidmq.sim import lookups
 from braidmq.sim.checkers.complaints import Complaints
-from braidmq.sim.engine import GC_THRESHOLD, Simulator
+from braidmq.sim.engine import Simulator
 from braidmq.sim.figures import FaultFigures, Figures, quantile, resident_mib
+from braidmq.sim.garbage import hardly_any_garbage_collection, no_garbage_collection
 from braidmq.sim.journey import Journey
 from braidmq.sim.large_pages import use_large_pages
 from braidmq.sim.meter import Tally, publication_of
@@ -35,7 +34,7 @@ from braidmq.sim.network import Constant, Network, Uniform, wide_area
 from braidmq.sim.patterns import Lookups, RoleAssignment, drawn
 from braidmq.sim.patterns import parse as parse_pattern
 from braidmq.sim.picture import HOSTS_MAX
-from braidmq.sim.stage import Stage, no_garbage_collection
+from braidmq.sim.stage import Stage
 from braidmq.sim.trace import Trace
 
 GROWN_NODES_MAX: Final = 512
@@ -161,7 +160,7 @@ def play(
     )
     if cast.note:
         it.notes.append(cast.note)
-    with _hardly_any_garbage():
+    with hardly_any_garbage_collection():
         if isinstance(pattern, Lookups):
             _look_up(it, cast.brokers)
         else:
@@ -180,18 +179,6 @@ def play(
         "clusters": options.clusters,
     }
     return Report(parameters, figures, it.notes, it.complaints.first, it.complaints.count, it.picture)
-
-
-@contextmanager
-def _hardly_any_garbage() -> Iterator[None]:
-    """Looks for garbage seldom, for a network of millions of objects is none; what is frozen is not looked at."""
-    thresholds = gc.get_threshold()
-    gc.set_threshold(GC_THRESHOLD, *thresholds[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
-        gc.unfreeze()
 
 
 def _kind(method: str) -> Kind:
