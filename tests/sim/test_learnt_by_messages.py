@@ -87,8 +87,8 @@ MUTATIONS: list[tuple[str, str, type, str, Callable[..., Any], str]] = [
     ("locality", "zeta", ClusterDirectories, "learn", nothing_at_all, SUSPENDED),
     ("locality", "3x12x2", Locality, "on_hand_over", takes_and_keeps, MISSED),  # a delegate that does not forward
     ("scribe", "zeta", Scribe, "_next_hops", no_children, MISSED),
-    ("bayeux", "zeta", Bayeux, "_note", notes_nothing, MISSED),
-    ("canmc", "zeta", CanMulticast, "_ways_on", nowhere, MISSED),
+    ("bayeux", "zeta", Bayeux, "_update_route", notes_nothing, MISSED),
+    ("canmc", "zeta", CanMulticast, "XX", nowhere, MISSED),
 ]
 
 
