@@ -13,14 +13,14 @@ from braidmq.net import Bounds, Fault, NetHost, Security
 from braidmq.net.braid_key import BraidKey, Proof
 from braidmq.net.frames import framed
 from braidmq.net.hello import PREAMBLE_BYTES, Hello, preamble
-from braidmq.net.security import Kind
+from braidmq.net.security import SecurityKind
 from tests.net.conftest import Answerer, Large, Note, Ping, Pong, StartHost, Wire, say_to, until
 from tests.patience import PATIENCE_S
 
 SECRET = bytes(range(32))
 OURS = Security.key(SECRET)
 OTHERS = Security.key(bytes(32))
-PREAMBLE = preamble(Kind.KEY)
+PREAMBLE = preamble(SecurityKind.KEY)
 BRISK = Bounds(connect_timeout_s=2.0, backoff_s_min=0.02, backoff_s_max=0.1, strangers_max=4)
 
 

@@ -13,7 +13,7 @@ import trustme
 from braidmq.host import CallTimeout
 from braidmq.net import Bounds, Fault, Security, SecurityError
 from braidmq.net.faults import LinkError
-from braidmq.net.security import Kind, Tls
+from braidmq.net.security import SecurityKind, Tls
 from tests.net.conftest import Large, Note, Ping, Pong, StartHost, until
 from tests.patience import PATIENCE_S
 
@@ -42,7 +42,7 @@ class Braid:
         assert made.contexts is not None
         client = ssl.create_default_context()
         self.authority.configure_trust(client)
-        return Security(Kind.TLS, contexts=Tls(made.contexts.server, client))
+        return Security(SecurityKind.TLS, contexts=Tls(made.contexts.server, client))
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from braidmq.pubsub.method import Publication
 from braidmq.sim.engine import Simulator
 from braidmq.sim.layouts.skip_graph import lay_out
 from braidmq.sim.layouts.suzaku import lay_out_suzaku
-from braidmq.sim.network import ByCluster, Constant, Faults, Network
+from braidmq.sim.network import ClusterDelays, Constant, Faults, Network
 
 TOPIC = "plant/heat"
 
@@ -658,7 +658,7 @@ def test_the_way_is_short_and_crosses_between_clusters_once() -> None:
     """200 subscribers in 20 clusters, one publication, against one plain range delivery to all of them."""
     clusters = grid(20, 10)
     delays = {a: {b: 0.002 if a == b else 0.05 for b in {*clusters}} for a in {*clusters}}
-    network = ByCluster(delays, lambda address: clusters[int(address)])
+    network = ClusterDelays(delays, lambda address: clusters[int(address)])
     country = Country(clusters, 1, network).lay_out(range(200))
     country.advertise(0)
     assert country.publish(0) == list(range(200))

@@ -25,7 +25,7 @@ ACCEPT_PAUSE_S = 0.1
 """The wait after the system could not give a connection: out of file descriptors, say."""
 
 
-class Acceptor:
+class LinkAcceptor:
     def __init__(self, links: LinkOwner) -> None:
         self.strangers: dict[Link, asyncio.Task[None]] = {}
         """Accepted, but not open; each with what brings it as far as its first byte. The oldest comes first."""

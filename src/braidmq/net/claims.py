@@ -18,7 +18,7 @@ from braidmq.net.dialler import Dialler
 from braidmq.net.faults import Fault, LinkError
 from braidmq.net.hello import Hello, clash, disagreement
 from braidmq.net.link import Link, LinkOwner
-from braidmq.net.peer import Peer
+from braidmq.net.peer import PeerState
 from braidmq.net.peers import Peers
 
 _log = logging.getLogger("braidmq.net")
@@ -30,7 +30,7 @@ class Claims:
         self._peers = peers
         self._dialler = dialler
 
-    async def _ask(self, peer: Peer) -> Link:
+    async def _ask(self, peer: PeerState) -> Link:
         """Asks at the address of a peer who is there."""
         link = Link(self._links, peer, peer.address, is_question=True)
         await self._dialler.connect(link)
@@ -45,11 +45,11 @@ class Claims:
             return False
         return link.dialled is None or link.where != hello.address
 
-    def ask_who_is_there(self, peer: Peer, claimant: str) -> None:
+    def ask_who_is_there(self, peer: PeerState, claimant: str) -> None:
         if peer.question is None:
             peer.question = self._links.keep(self._settle_address(peer, claimant))
 
-    async def _settle_address(self, peer: Peer, claimant: str) -> None:
+    async def _settle_address(self, peer: PeerState, claimant: str) -> None:
         """Asks at an address that two processes claim, and cuts the link of one that is not there."""
         links = self._links
         try:
@@ -83,7 +83,7 @@ class Claims:
         if hello.refusal:
             raise LinkError(Fault.REFUSED, hello.refusal)
 
-    def rival(self, hello: Hello) -> Peer | None:
+    def rival(self, hello: Hello) -> PeerState | None:
         """The peer at another address that has the same name or identity."""
         for peer in self._peers.all():
             known = peer.greeting
@@ -91,14 +91,14 @@ class Claims:
                 return peer
         return None
 
-    def settle_name(self, link: Link, hello: Hello, rival: Peer) -> None:
+    def settle_name(self, link: Link, hello: Hello, rival: PeerState) -> None:
         """Lets a link wait until it is known who is at the other address; one that was dialled is open for the other
         side already, and comes again."""
         self._links.keep(self._settle_name(link, hello, rival))
         if link.dialled is not None:
             link.abort(f"another has its name: first {rival.address} is asked")
 
-    async def _settle_name(self, link: Link, hello: Hello, rival: Peer) -> None:
+    async def _settle_name(self, link: Link, hello: Hello, rival: PeerState) -> None:
         heard = rival.counters.frames_in
         there = None if rival.has_left else (await self._ask(rival)).answer
         if there is None and rival.link is not None and rival.counters.frames_in > heard:

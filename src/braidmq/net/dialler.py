@@ -11,7 +11,7 @@ from braidmq.net.addresses import parse_address
 from braidmq.net.faults import Fault, LinkError
 from braidmq.net.link import Link, LinkOwner
 from braidmq.net.link_notices import LinkNotices
-from braidmq.net.peer import Peer
+from braidmq.net.peer import PeerState
 
 
 class Dialler:
@@ -20,14 +20,14 @@ class Dialler:
         self._notices = notices
         self._chance = chance
 
-    def dial_if_wanted(self, peer: Peer) -> None:
+    def dial_if_wanted(self, peer: PeerState) -> None:
         if peer.waiting and peer.link is None and peer.dial is None and not self._links.is_stopping:
             if peer.has_left and time.monotonic() < peer.dial_at:
                 peer.drop_waiting()
             else:
                 peer.dial = self._links.keep(self._dial(peer))
 
-    async def _dial(self, peer: Peer) -> None:
+    async def _dial(self, peer: PeerState) -> None:
         """Tries until there is a link or nothing waits for one."""
         try:
             while peer.link is None and peer.waiting:
@@ -47,7 +47,7 @@ class Dialler:
         finally:
             peer.dial = None
 
-    async def _try(self, peer: Peer) -> str | None:
+    async def _try(self, peer: PeerState) -> str | None:
         """Dials once; returns why there is no link, or None if there is."""
         link = peer.trying = Link(self._links, peer, peer.names[0])
         try:

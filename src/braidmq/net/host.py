@@ -28,7 +28,7 @@ from braidmq.net.faults import Fault
 from braidmq.net.frames import REASON_LENGTH_MAX, Codec, Envelope, Farewell, Refused, Reply, Request, Tell
 from braidmq.net.hello import NAME_LENGTH_MAX
 from braidmq.net.links import Links, Shortcut
-from braidmq.net.peer import Peer
+from braidmq.net.peer import PeerState
 from braidmq.net.security import Security
 
 _log = logging.getLogger("braidmq.net")
@@ -234,7 +234,7 @@ class NetHost:
     def uncork(self) -> None:
         self._links.uncork()
 
-    def peer(self, address: Address) -> Peer | None:
+    def peer(self, address: Address) -> PeerState | None:
         """What is kept for another host, if anything is."""
         return self._peers.get(address)
 

@@ -19,7 +19,7 @@ from braidmq.net.braid_key import TAG_BYTES, Opener, Proof, Sealer
 from braidmq.net.faults import Fault, LinkError
 from braidmq.net.frames import LENGTH_BYTES, FrameReader, framed
 from braidmq.net.hello import HELLO_BYTES_MAX, PREAMBLE_BYTES, Hello, check_preamble, preamble, read_hello
-from braidmq.net.peer import Peer
+from braidmq.net.peer import PeerState
 from braidmq.net.security import Security
 
 
@@ -53,7 +53,7 @@ class LinkOwner(Protocol):
 
     def on_fault(self, link: Link, error: LinkError, cut: bool = True) -> None: ...
 
-    def on_moved(self, rival: Peer, hello: Hello) -> None:
+    def on_moved(self, rival: PeerState, hello: Hello) -> None:
         """A peer is at another address now, or another host has its name."""
         ...
 
@@ -67,7 +67,7 @@ class LinkOwner(Protocol):
 
 
 class Link(asyncio.Protocol):
-    def __init__(self, links: LinkOwner, dialled: Peer | None, where: str, is_question: bool = False) -> None:
+    def __init__(self, links: LinkOwner, dialled: PeerState | None, where: str, is_question: bool = False) -> None:
         self.links = links
         self.dialled = dialled
         """Whom this host dialled; None if the other side did."""
@@ -75,7 +75,7 @@ class Link(asyncio.Protocol):
         """The other end, until it has said its address: the name that was dialled, or a text for people."""
         self.is_question = is_question
         """Whether this host dialled only to ask who is there."""
-        self.peer: Peer | None = None
+        self.peer: PeerState | None = None
         """Who is at the other end, while the link is open."""
         self.address = ""
         """What the other side calls itself; the sender of all that it tells."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from braidmq.bounded import BoundedDict
 from braidmq.net.bounds import Bounds
 from braidmq.net.link import Link
-from braidmq.net.peer import Peer
+from braidmq.net.peer import PeerState
 
 NOTICES_MAX = 256
 """Faults that are remembered as told; the one that was met least recently goes."""
@@ -39,7 +39,7 @@ class LinkNotices:
         if link.peer is not None:
             link.peer.is_lost = True  # that is told with it
 
-    def linked(self, peer: Peer, name: str) -> None:
+    def linked(self, peer: PeerState, name: str) -> None:
         """There is a link to a peer, for the first time or again."""
         is_news = peer.is_lost or peer.has_left or not peer.linked_before
         _log.log(
@@ -51,7 +51,7 @@ class LinkNotices:
             " again" if peer.linked_before else "",
         )
 
-    def lost(self, peer: Peer, link: Link, now: float) -> None:
+    def lost(self, peer: PeerState, link: Link, now: float) -> None:
         """A link that was open is not any more."""
         if peer.has_left:
             _log.info("%s: %s has left", self._describe(), peer.address)
@@ -60,11 +60,11 @@ class LinkNotices:
         else:
             self._missing(peer, logging.WARNING, "has lost its link to", link.failure, now)
 
-    def unreachable(self, peer: Peer, why: str, now: float) -> None:
+    def unreachable(self, peer: PeerState, why: str, now: float) -> None:
         """A peer was dialled for nothing."""
         self._missing(peer, logging.INFO, "cannot reach", why, now)
 
-    def _missing(self, peer: Peer, level: int, what: str, why: str, now: float) -> None:
+    def _missing(self, peer: PeerState, level: int, what: str, why: str, now: float) -> None:
         is_news = not peer.is_lost and not peer.has_left and now - peer.told_at > self._bounds.notice_s
         _log.log(level if is_news else logging.DEBUG, "%s %s %s: %s", self._describe(), what, peer.address, why)
         if is_news:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from braidmq.host import Chance
-from braidmq.net.acceptor import Acceptor
+from braidmq.net.acceptor import LinkAcceptor
 from braidmq.net.addresses import format_address
 from braidmq.net.bounds import Bounds
 from braidmq.net.claims import Claims
@@ -35,7 +35,7 @@ from braidmq.net.frames import Codec, Envelope
 from braidmq.net.hello import NONCE_BYTES, Hello
 from braidmq.net.link import Link
 from braidmq.net.link_notices import LinkNotices
-from braidmq.net.peer import Peer
+from braidmq.net.peer import PeerState
 from braidmq.net.peers import Peers
 from braidmq.net.security import KIND_NAMES, Security
 
@@ -96,9 +96,9 @@ class Links:
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._by_name = self.peers.by_name
         self._links: dict[Link, None] = {}
-        self._unflushed: list[Peer] = []
+        self._unflushed: list[PeerState] = []
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._acceptor = Acceptor(self)
+        self._acceptor = LinkAcceptor(self)
         self._dialler = Dialler(self, self._notices, chance)
         self._claims = Claims(self, self.peers, self._dialler)
         self.is_stopping = False
@@ -297,7 +297,7 @@ class Links:
                 self._notices.lost(peer, link, now)
             self._dialler.dial_if_wanted(peer)
 
-    def on_moved(self, rival: Peer, hello: Hello) -> None:
+    def on_moved(self, rival: PeerState, hello: Hello) -> None:
         """A peer is at another address now, or somebody else has its name."""
         _log.info("%s: %r is at %s now, no longer at %s", self.describe(), hello.name, hello.address, rival.address)
         rival.greeting = None
@@ -305,7 +305,7 @@ class Links:
         if rival.link is not None:
             rival.link.abort(f"{hello.name!r} is at {hello.address} now")
 
-    def part_from(self, peer: Peer) -> None:
+    def part_from(self, peer: PeerState) -> None:
         """A peer ends, or is elsewhere: it need not be looked for."""
         peer.has_left = True
         if self.on_parted is not None:
@@ -320,7 +320,7 @@ class Links:
 
     # Opening
 
-    def _dials_already(self, peer: Peer, hello: Hello) -> bool:
+    def _dials_already(self, peer: PeerState, hello: Hello) -> bool:
         """Whether a peer's hello is to be turned away because this host's own dial is the one that stays.
 
         The last case: the peer has accepted our link, but its own hello, sent before that, came only now. One that
@@ -338,7 +338,7 @@ class Links:
             and self._now() - link.opened_at < self.bounds.connect_timeout_s
         )
 
-    def _open(self, peer: Peer, link: Link, hello: Hello) -> None:
+    def _open(self, peer: PeerState, link: Link, hello: Hello) -> None:
         now = self._now()
         old, peer.link = peer.link, link
         if old is not None:

@@ -27,7 +27,7 @@ class PeerLink(Protocol):
     nonce: bytes
     opened_at: float
     has_greeted: bool
-    dialled: Peer | None
+    dialled: PeerState | None
 
     @property
     def unsent_bytes(self) -> int: ...
@@ -37,7 +37,7 @@ class PeerLink(Protocol):
     def abort(self, why: str) -> None: ...
 
 
-class Peer:
+class PeerState:
     __slots__ = (
         "_backlog",
         "_backoff_s",
@@ -175,7 +175,7 @@ class Peer:
             self._waiting_bytes -= sum(map(len, frames))
             self.counters.dropped += messages
 
-    def absorb(self, other: Peer) -> None:
+    def absorb(self, other: PeerState) -> None:
         """Takes over what waits for a peer that turned out to be this one, and its names."""
         self.names += other.names
         self.waiting.extend(other.waiting)

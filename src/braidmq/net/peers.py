@@ -10,7 +10,7 @@ from braidmq.net.bounds import Bounds
 from braidmq.net.counters import Counters
 from braidmq.net.faults import Fault, LinkError
 from braidmq.net.frames import Codec
-from braidmq.net.peer import Peer
+from braidmq.net.peer import PeerState
 
 _log = logging.getLogger("braidmq.net")
 
@@ -18,7 +18,7 @@ _log = logging.getLogger("braidmq.net")
 class Peers:
     def __init__(self, codec: Codec, bounds: Bounds, describe: Callable[[], str]) -> None:
         """`describe` says who this host is."""
-        self.by_name: dict[str, Peer] = {}
+        self.by_name: dict[str, PeerState] = {}
         """At most `bounds.links_max`; a peer is in it once for each of its names."""
         self.past = Counters()
         """Of peers that are forgotten."""
@@ -26,14 +26,14 @@ class Peers:
         self._bounds = bounds
         self._describe = describe
 
-    def get(self, name: object) -> Peer | None:
+    def get(self, name: object) -> PeerState | None:
         return self.by_name.get(name) if isinstance(name, str) else None
 
-    def all(self) -> Iterable[Peer]:
+    def all(self) -> Iterable[PeerState]:
         """All that are known, each once."""
         return dict.fromkeys(self.by_name.values())
 
-    def add(self, address: object) -> Peer:
+    def add(self, address: object) -> PeerState:
         """A new one; a ValueError if that is no address, a LinkError if there is no room."""
         parse_address(address)
         assert isinstance(address, str)
@@ -42,15 +42,15 @@ class Peers:
                 self.forget(peer)
         if len(self.by_name) >= self._bounds.links_max:
             raise LinkError(Fault.CROWD, f"{len(self.by_name)} peers are enough (links_max)")
-        peer = self.by_name[address] = Peer(address, self._codec, self._bounds)
+        peer = self.by_name[address] = PeerState(address, self._codec, self._bounds)
         return peer
 
-    def forget(self, peer: Peer) -> None:
+    def forget(self, peer: PeerState) -> None:
         for name in peer.names:
             self.by_name.pop(name, None)
         self.past.add(peer.counters)
 
-    def named(self, dialled: Peer, address: str, now: float) -> Peer:
+    def named(self, dialled: PeerState, address: str, now: float) -> PeerState:
         """The peer that was dialled, known by the address that it gave itself from now on."""
         if dialled.address == address:
             return dialled
