@@ -5,9 +5,7 @@ What is wanted is kept apart from what the methods know: the checkers compare th
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 
 import msgspec
@@ -18,15 +16,16 @@ from braidmq.pubsub.method import Method, ignore
 from braidmq.sim.checkers.complaints import Complaints
 from braidmq.sim.checkers.pubsub import suspended_only_without_subscribers
 from braidmq.sim.checkers.watch import (
-    Watch,
+    RuleWatch,
     each_gets_it_at_most_once,
     joined_keys_are_unique,
     left_links_never_go_back,
     only_members_receive_it,
 )
 from braidmq.sim.engine import Simulator
+from braidmq.sim.garbage import no_garbage_collection
 from braidmq.sim.meter import Meter, Tally
-from braidmq.sim.methods import ASK_EVERY_S, Kind, Options, learn_fingers
+from braidmq.sim.methods import ASK_EVERY_S, Options, TrialMethod, learn_fingers
 from braidmq.sim.patterns import RoleAssignment
 
 START_EVERY_S = 0.1
@@ -66,10 +65,10 @@ class Roles(msgspec.Struct):
     """What the method has told of the topics that are published here."""
 
 
-class Stage:
+class TrialBrokers:
     """All brokers of a trial. Those in `methods` live; the roles of those who crashed are kept."""
 
-    def __init__(self, sim: Simulator, kind: Kind, options: Options) -> None:
+    def __init__(self, sim: Simulator, kind: TrialMethod, options: Options) -> None:
         self.sim = sim
         self.kind = kind
         self.options = options
@@ -81,23 +80,23 @@ class Stage:
         self.is_calm = True
         """Whether the network is as it should be, and methods keep all that they promise."""
 
-    def watch(self, every_s: float, complaints: Complaints) -> Watch:
+    def watch(self, every_s: float, complaints: Complaints) -> RuleWatch:
         """Looks at what must hold at any time, every so often; to be said before the network is built."""
         under_way = self.meter.under_way
         rules = [joined_keys_are_unique(self.sim), left_links_never_go_back(self.sim)]
         rules.append(each_gets_it_at_most_once(under_way))
         if self.kind.entry.is_relay_free:
             rules.append(only_members_receive_it(lambda: under_way() if self.is_calm else ()))
-        return Watch(self.sim, rules, complaints, every_s)
+        return RuleWatch(self.sim, rules, complaints, every_s)
 
     # Building
 
-    def lay_out(self, cast: RoleAssignment, on_progress: OnProgress) -> list[str]:
+    def lay_out(self, assignment: RoleAssignment, on_progress: OnProgress) -> list[str]:
         """The network as it is when everybody has what he wants and knows what he should; what could not be had."""
         with no_garbage_collection():
-            self.methods = self.kind.lay_out(self.sim, cast, self.options)
+            self.methods = self.kind.lay_out(self.sim, assignment, self.options)
             subscribes, advertises = (role in self.kind.laid_out for role in (Role.SUBSCRIBER, Role.PUBLISHER))
-            for broker, (subscribed, adverts) in enumerate(zip(cast.subscriptions(), cast.adverts(), strict=True)):
+            for broker, (subscribed, adverts) in enumerate(assignment.roles()):
                 self.roles[broker] = Roles(dict.fromkeys(subscribed, subscribes), dict.fromkeys(adverts, advertises))
                 self._listen(broker)
                 self._enter(broker)
@@ -105,17 +104,17 @@ class Stage:
             for broker in self.methods:
                 ask = partial(self._ask_for_roles, broker)
                 self.sim.at(self.sim.now + broker * ASK_EVERY_S, ask)
-        return self._settle(cast.brokers * ASK_EVERY_S, on_progress)
+        return self._settle(assignment.brokers * ASK_EVERY_S, on_progress)
 
     def _ask_for_roles(self, broker: int) -> None:
         self.sim.hosts[broker].spawn(self._take_roles(broker))
 
-    def grow(self, cast: RoleAssignment, on_progress: OnProgress) -> list[str]:
+    def grow(self, assignment: RoleAssignment, on_progress: OnProgress) -> list[str]:
         """The network as it comes about by messages, broker after broker; what could not be had."""
-        for broker, (subscribed, adverts) in enumerate(zip(cast.subscriptions(), cast.adverts(), strict=True)):
+        for broker, (subscribed, adverts) in enumerate(assignment.roles()):
             roles = Roles(dict.fromkeys(subscribed, False), dict.fromkeys(adverts, False))
             self.sim.at(self.sim.now + broker * START_EVERY_S, partial(self.start, broker, roles))
-        return self._settle(cast.brokers * START_EVERY_S, on_progress)
+        return self._settle(assignment.brokers * START_EVERY_S, on_progress)
 
     def _settle(self, begin_s: float, on_progress: OnProgress) -> list[str]:
         """Lets all begin, waits until what they ask for has taken effect, and until publishers know who is wanted."""
@@ -148,8 +147,8 @@ class Stage:
         visited = self.sim.chance.sample(deserted, VISITED_MAX) if len(deserted) > VISITED_MAX else deserted
         first = max(self.roles) + 1
         visitors = range(first, first + -(-len(visited) // VISITS_MAX))
-        for place, visitor in enumerate(visitors):
-            self.start(visitor, Roles(dict.fromkeys(visited[place :: len(visitors)], False)))
+        for position, visitor in enumerate(visitors):
+            self.start(visitor, Roles(dict.fromkeys(visited[position :: len(visitors)], False)))
         wrong = self._settle(0.0, ignore) + self.wrong_demand()
         there = dict.fromkeys(visitors)
         for visitor in visitors:
@@ -290,8 +289,8 @@ class Stage:
             on_progress(done / len(publications))
 
         for batch in self._batches(publications):
-            for place, (topic, broker) in enumerate(batch):
-                self.sim.at(self.sim.now + place * PUBLISH_EVERY_S, partial(publish, topic, broker))
+            for position, (topic, broker) in enumerate(batch):
+                self.sim.at(self.sim.now + position * PUBLISH_EVERY_S, partial(publish, topic, broker))
             self.sim.run(self.sim.now + len(batch) * PUBLISH_EVERY_S + OVER_S)
             while self.sim.now < self.meter.heard_at + OVER_S:
                 self.sim.run(self.meter.heard_at + OVER_S)
@@ -299,11 +298,11 @@ class Stage:
 
     def _batches(self, publications: Sequence[tuple[str, int]]) -> Iterator[Sequence[tuple[str, int]]]:
         start = deliveries = 0
-        for place, (topic, _) in enumerate(publications):
+        for position, (topic, _) in enumerate(publications):
             deliveries += 1 + len(self._members(topic)[1])
             if deliveries > BATCH_DELIVERIES_MAX:
-                yield publications[start : place + 1]
-                start, deliveries = place + 1, 0
+                yield publications[start : position + 1]
+                start, deliveries = position + 1, 0
         if start < len(publications):
             yield publications[start:]
 
@@ -316,16 +315,3 @@ class Stage:
             told = {broker: self.roles[broker].demand.get(topic, False) for broker in publishers}
             wrong += suspended_only_without_subscribers(topic, told, bool(subscribers))
         return wrong
-
-
-@contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """While millions of objects are made that are no garbage. They are frozen then: not looked at in the future."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        if collecting:
-            gc.enable()
