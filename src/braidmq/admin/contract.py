@@ -174,7 +174,7 @@ class PublishedTopic(msgspec.Struct, frozen=True):
     filters: list[str]
     """Those in use that could match it."""
     wanted: list[str]
-    """Those of them that somebody subscribes to."""
+    """Those of them that clients subscribe to."""
     is_settled: bool
     """Whether that is known."""
     idle_s: float

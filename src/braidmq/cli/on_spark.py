@@ -1,4 +1,4 @@
-"""What commands that run on Spark have in common: a start that can be broken off, and an end in good order."""
+"""What commands that run on Spark have in common: a start that can be interrupted, and an orderly end."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ except ImportError as error:
 T = TypeVar("T")
 
 POLL_S: Final = 0.2
-SETTLE_S: Final = 10.0
-"""How long a micro-batch may take to end after Ctrl-C; the next run does one again that was broken off."""
-SETTLE_POLL_S: Final = 0.05
+FINISH_S: Final = 10.0
+"""How long a micro-batch may take to end after Ctrl-C; one that was broken off is done again by the next run."""
+FINISH_POLL_S: Final = 0.05
 STOP_S: Final = 5.0
 """How long a query and Spark may take to stop: a query that asks a broker that is down cannot be told to."""
 JAVA_END_S: Final = 5.0
@@ -84,18 +84,18 @@ def stop(query: StreamingQuery, ending: Ending) -> None:
     if ending.is_set():
         output.note("Ending: what is under way is finished first. Ctrl-C again ends at once.", "dim")
         _within(STOP_S, silence)
-        _settle(query)
+        _finish_batch(query)
     _within(STOP_S, query.stop)
 
 
-def _settle(query: StreamingQuery) -> None:
-    """Spark may begin the next micro-batch as soon as one is done: it is looked for the progress of this one."""
+def _finish_batch(query: StreamingQuery) -> None:
+    """Waits for the micro-batch under way. Spark may begin the next one at once, so its progress tells the end."""
     done = _last_batch(query)
-    ends_at = time.monotonic() + SETTLE_S
+    ends_at = time.monotonic() + FINISH_S
     while query.isActive and query.status["isTriggerActive"] and _last_batch(query) == done:
         if time.monotonic() > ends_at:
             return
-        time.sleep(SETTLE_POLL_S)
+        time.sleep(FINISH_POLL_S)
 
 
 def _last_batch(query: StreamingQuery) -> Any:

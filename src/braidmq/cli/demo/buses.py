@@ -60,7 +60,7 @@ class Bus:
         self.frames = 0
         self.acknowledged = 0
         self.bytes = 0
-        self.place = ""
+        self.processed_at = ""
         """Where it is processed, once that is known."""
         self.expected: set[int] = set()
         """Frames that an alert has to come of."""
@@ -176,7 +176,7 @@ class ControlRoom:
             bus, frame, passengers = self.buses.get(content["bus"]), int(content["frame"]), int(content["passengers"])
             is_ours = content["trip"] == self.trip
         except (ValueError, KeyError, TypeError):
-            return None  # of somebody else's frames
+            return None  # of frames that are not of these buses
         if bus is None or not is_ours or frame not in bus.sent_at:
             self.earlier += 1
             return None

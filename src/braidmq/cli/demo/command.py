@@ -98,11 +98,11 @@ def demo(
         "log.topics": [LOGGED] if has_log else None,
         "processor": [{"file": PROCESSOR}],
     }
-    showing = DemoProcess(once=once)
+    process = DemoProcess(once=once)
 
     def read_all() -> list[Config]:
         """At first the edge has no room for all buses if Spark is there for the others; in the end it has."""
-        room = None if no_spark or showing.has_room else COMPUTE_MAX
+        room = None if no_spark or process.has_room else COMPUTE_MAX
         settings = {"processing.compute_max": room}
         return read_sites(brokers, partial(load, None, broker_environment()), overrides, settings)
 
@@ -112,7 +112,7 @@ def demo(
         else:
             announce_sites(sites, "It ends after the summary, or with Ctrl-C." if once else ENDS)
         admin = read_all()[0].admin
-        showing.start(
+        process.start(
             DemoPlan(
                 [_site(site) for site in sites],
                 None if admin is None else admin.token,
@@ -130,7 +130,7 @@ def demo(
         with told_troubles(BESIDE.format("demo")):
             code = serve_braid(read_all, announce)
     finally:
-        result = showing.end()
+        result = process.end()
     raise typer.Exit(code or (result if once else 0))
 
 

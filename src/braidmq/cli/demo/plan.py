@@ -15,7 +15,7 @@ LOGGED: Final = "bus/#"
 BUSES_A_SITE: Final = 3
 SITES_WITH_BUSES_MAX: Final = 2
 ROOM_TOPICS: Final = 2
-"""Buses that a site's edge has room for while Spark takes part: the others are Spark's."""
+"""Buses that a site's edge has room for while Spark takes part: the rest are Spark's."""
 COMPUTE_MAX: Final = ROOM_TOPICS * SPOOL + SPOOL // 2
 """So that neither a third one fits, nor is one of two too many."""
 

@@ -39,14 +39,14 @@ class DemoProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 
-    def start(self, order: DemoPlan) -> None:
+    def start(self, plan: DemoPlan) -> None:
         own, other = socket.socketpair()
         with other:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", MODULE], stdin=other.fileno(), start_new_session=True
             )
         with contextlib.suppress(BrokenPipeError):  # a Ctrl-C at this moment ends it before it has its own session
-            own.sendall(msgspec.json.encode(order) + b"\n")
+            own.sendall(msgspec.json.encode(plan) + b"\n")
         own.setblocking(False)
         self._socket = own
         asyncio.get_running_loop().add_reader(own, self._on_words, own)

@@ -1,7 +1,7 @@
 """An MQTT client for `pub` and `sub`: paho-mqtt on a thread of its own, its callbacks turned into events.
 
-The command takes the events one by one from a bounded queue, in its own thread. So there is one place where it waits
-(and where Ctrl-C arrives), and a slow reader of its output slows down the connection instead of filling the memory.
+The command takes the events one by one from a bounded queue, in its own thread. So it waits in one line of code only,
+where Ctrl-C arrives, and a slow reader of its output slows down the connection instead of filling the memory.
 Received messages are acknowledged by the command, with `ack`, once they are printed.
 """
 

@@ -277,7 +277,7 @@ def subscribe(
 
 
 class MessageListener:
-    """The life of a subscriber: subscribe, print, acknowledge what was printed; again after each reconnection."""
+    """Subscribes, prints what arrives and acknowledges what was printed; subscribes again after each reconnection."""
 
     def __init__(
         self,

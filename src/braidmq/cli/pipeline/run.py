@@ -22,7 +22,7 @@ except ImportError as error:
     raise MissingExtra(error.name) from None
 
 POLL_S: Final = 0.2
-"""How often it is looked how far a stream is."""
+"""How often the progress of a stream is read."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class RowPrinter:
         except BrokenPipeError as error:
             self.broken = error
         if len(rows) > rows_max:
-            output.note(f"more than {rows_max:,} rows came at a time: the others are not shown", "yellow")
+            output.note(f"more than {rows_max:,} rows came at a time: the rest are not shown", "yellow")
 
 
 def _show(job: Job, columns: list[str], rows: list[Any], settings: RunSettings) -> None:

@@ -70,7 +70,7 @@ def _play_on_spark(master: str, play_all: Callable[[Play, int], int]) -> int:
 
 @contextmanager
 def _on_spark(master: str) -> Iterator[tuple[Play, int]]:
-    """Who plays trials there, and on how many cores."""
+    """What plays trials there, and on how many cores."""
     from braidmq.pipeline.trials import on_connect, on_spark
 
     if master.startswith("sc://"):
