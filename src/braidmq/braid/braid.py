@@ -41,8 +41,8 @@ from braidmq.broker.message import Message as Publication
 from braidmq.broker.message import Reached
 from braidmq.host import Address
 from braidmq.keys import Role, key_of
-from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.ranges.delivery import Outcome
+from braidmq.overlay import Overlay
+from braidmq.overlay.ranges import Outcome
 from braidmq.pubsub.method import Method, ProvenMethod, ScopedMethod
 from braidmq.pubsub.method import Publication as Arrival
 

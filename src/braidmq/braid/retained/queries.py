@@ -25,7 +25,7 @@ from braidmq.broker.message import Message
 from braidmq.broker.shares import Subscribed
 from braidmq.host import Address, CallError, Host
 from braidmq.mqtt.topics import matches
-from braidmq.overlay.ranges.delivery import Outcome
+from braidmq.overlay.ranges import Outcome
 
 if TYPE_CHECKING:
     from braidmq.broker.broker import Broker

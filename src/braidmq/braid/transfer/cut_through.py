@@ -23,8 +23,7 @@ from braidmq.host import Address, Message
 from braidmq.mqtt.packets import V5
 from braidmq.net.frame_template import FrameTemplate
 from braidmq.net.frames import LENGTH_BYTES, Envelope, Tell
-from braidmq.overlay.ranges.delivery import SPLITS_KEPT_S
-from braidmq.overlay.ranges.messages import Deliver
+from braidmq.overlay.ranges import SPLITS_KEPT_S, Deliver
 from braidmq.pubsub.relay_free import RelayFree
 
 if TYPE_CHECKING:
