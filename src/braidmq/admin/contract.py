@@ -22,6 +22,18 @@ Number = int | float
 """Stays as it was written: 5 is not read as 5.0."""
 
 
+ADMIN_FILE: Final = "admin.json"
+"""In the data folder of a site that runs beside others: an AdminFile. Commands with --data find it there."""
+
+
+class AdminFile(msgspec.Struct, frozen=True):
+    """Where a site's admin port is."""
+
+    name: str
+    url: str
+    pid: int = 0
+
+
 class ErrorAnswer(msgspec.Struct, frozen=True):
     """The body of every answer that is a no."""
 

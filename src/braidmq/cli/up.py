@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import typer
 
 from braidmq.cli import output
+from braidmq.cli.admin_port import ADMIN_URL
 from braidmq.cli.errors import CliError, ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ CLIENT_VARIABLES: Final = ("BRAIDMQ_PASSWORD", "BRAIDMQ_TOKEN")
 """What other commands read; to the broker they would look like keys of its configuration."""
 
 SITES_MAX: Final = 64
-ADMIN_PORT: Final = 9883
-"""Where commands look for an admin port if they are not told."""
 ADMIN_ABOVE: Final = 8000
 """The admin port of a site is so far above the port of its clients, where nothing else is said."""
 
@@ -247,7 +246,7 @@ def announce_sites(sites: list[Site], ends: str = ENDS) -> None:
         output.say(f"  {program} sub{connection_options(clients[-1])} 'hello/#'", "bold")
         output.say(f"  {program} pub{connection_options(clients[0])} hello/world 'Hi there'", "bold")
         admin = [one for one in sites[0].addresses if urlsplit(one).scheme == "http"]
-        where = "" if admin == [f"http://127.0.0.1:{ADMIN_PORT}"] else f" --admin {admin[0]}" if admin else ""
+        where = "" if admin == [ADMIN_URL] else f" --admin {admin[0]}" if admin else ""
         output.say("See the braid, and the way of a message:")
         output.say(f"  {program} ring{where}", "bold")
         output.say(f"  {program} trace{where} hello/world", "bold")

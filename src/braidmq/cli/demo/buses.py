@@ -83,15 +83,15 @@ class Bus:
     def begin(self) -> None:
         """Connects, and has its first frame acknowledged: so buses get their places in the order of their numbers."""
         self._client.open()
-        self.tell()
+        self.publish_frame()
         ends_at = time.monotonic() + ANSWER_S
         while not self.acknowledged:
             event = self._client.next_event(max(0.0, ends_at - time.monotonic()))
             if event is None:
                 raise CliError(f"{self.site.name} did not acknowledge a frame within {ANSWER_S:g} s")
-            self._take(event)
+            self._on_event(event)
 
-    def tell(self) -> None:
+    def publish_frame(self) -> None:
         """Publishes a frame."""
         content = {"trip": self._trip, "frame": self.frames, "passengers": self._passengers()}
         payload = json.dumps(content).encode()
@@ -103,15 +103,15 @@ class Bus:
             self.expected.add(self.frames)
         self.frames += 1
 
-    def listen(self) -> None:
+    def read_events(self) -> None:
         """Takes what the broker has said so far."""
         while (event := self._client.next_event(0.0)) is not None:
-            self._take(event)
+            self._on_event(event)
 
     def end(self) -> None:
         self._client.close()
 
-    def _take(self, event: Any) -> None:
+    def _on_event(self, event: Any) -> None:
         if isinstance(event, PublishAnswered):
             if event.reason >= 0x80:
                 raise CliError(f"{self.site.name} refused a frame: {event.words}")

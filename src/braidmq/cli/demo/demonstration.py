@@ -141,8 +141,8 @@ class Demonstration:
             self._listen(room, next_at)
             next_at += FRAME_S
             for bus in self._buses:
-                bus.listen()
-                bus.tell()
+                bus.read_events()
+                bus.publish_frame()
             self._tell_spark()
             if ready_at is None and self._spark is not None and self._spark.state != "starting":
                 ready_at = time.monotonic()
@@ -167,7 +167,7 @@ class Demonstration:
         ends_at = time.monotonic() + ALERTS_S
         while time.monotonic() < ends_at and any(bus.missing or bus.acknowledged < bus.frames for bus in buses):
             for bus in self._buses:
-                bus.listen()
+                bus.read_events()
             missing = sum(bus.missing for bus in buses)
             self._listen(room, time.monotonic() + POLL_S)
             if sum(bus.missing for bus in buses) < missing:

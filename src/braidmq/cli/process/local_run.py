@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from braidmq.bounded import BoundedDict
 from braidmq.cli import output
 from braidmq.cli.ending import interrupt_at_sigterm
 from braidmq.cli.errors import CliError, ExitCode
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from braidmq.cli.mqtt_client.options import ConnectionOptions
 
 TOPICS_MAX: Final = 100_000
-"""Topics that a trial keeps spools of; of more, the one that came first goes."""
+"""Topics whose spools a trial keeps; with one more, the oldest is forgotten."""
 
 
 class ProcessorTrial:
@@ -28,7 +29,7 @@ class ProcessorTrial:
         self.failures = 0
         self._json = json_lines
         self._count = count
-        self._spools: dict[str, Spool] = {}
+        self._spools: BoundedDict[str, Spool] = BoundedDict(TOPICS_MAX)
 
     @property
     def is_over(self) -> bool:
@@ -38,8 +39,6 @@ class ProcessorTrial:
         """Runs the function and shows what came of it; what is to be published, if anything."""
         spool = self._spools.get(message.topic)
         if spool is None:
-            if len(self._spools) >= TOPICS_MAX:
-                del self._spools[next(iter(self._spools))]
             spool = self._spools[message.topic] = Spool(self.processor.spool)
         self.messages += 1
         outcome = spool_step(self.processor, spool, message)
