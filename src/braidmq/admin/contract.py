@@ -15,6 +15,8 @@ from msgspec import UNSET, Meta, UnsetType
 JSON: Final = "application/json"
 SPOOL: Final = "application/msgpack"
 """The content type of a spool that changes hands: `SpoolState.encode()`."""
+SPOOL_BYTES_MAX: Final = 256 << 20
+"""The largest spool that changes hands."""
 ROWS: Final = "application/vnd.apache.arrow.stream"
 """The content type of the log's rows."""
 
