@@ -1,4 +1,4 @@
-"""The command `braidmq`. Each subcommand is a module of its own, loaded when it is asked for: so all start quickly."""
+"""The command `braidmq`. Each subcommand is imported when it is asked for, so all of them start quickly."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def build(*, completion: bool) -> typer.Typer:
 
 
 def run() -> None:
-    """The entry point. Ctrl-C ends with 130, unless the command has a better idea."""
+    """The entry point. Ctrl-C ends with 130, unless the command handles it."""
     heed_ctrl_c()
     subcommand = len(sys.argv) > 1 and not sys.argv[1].startswith("-")
     build(completion=not subcommand or "_BRAIDMQ_COMPLETE" in os.environ)(prog_name="braidmq")

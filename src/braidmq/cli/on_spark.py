@@ -43,8 +43,8 @@ def in_our_words() -> Iterator[None]:
 
 
 def in_thread(work: Callable[[], T], ending: Ending) -> T:
-    """Its result; or Interrupted, without waiting for it. In the main thread Spark would take Ctrl-C for itself, and
-    answer it with an exception amid a call to Java."""
+    """Returns the result of the work; raises Interrupted, without waiting for it, when the command is to end. In the main
+    thread Spark would handle Ctrl-C itself, with an exception in the middle of a call to Java."""
     results: list[T] = []
     failures: list[Exception] = []
     is_done = threading.Event()
@@ -68,7 +68,7 @@ def in_thread(work: Callable[[], T], ending: Ending) -> T:
 
 @contextmanager
 def own_java() -> Iterator[None]:
-    """Ends Spark and its Java behind it, unless they were there before."""
+    """Ends Spark and its Java afterwards, unless they were there before."""
     was_there = SparkContext._gateway is not None
     try:
         yield
@@ -79,8 +79,8 @@ def own_java() -> Iterator[None]:
 
 
 def stop(query: StreamingQuery, ending: Ending) -> None:
-    """Ends a query. If it was told to end: when the micro-batch that is under way is done, so that it is not run again;
-    a second Ctrl-C does not wait for it."""
+    """Ends a query. After Ctrl-C the micro-batch under way is finished first, so that it is not run again; a second
+    Ctrl-C does not wait for it."""
     if ending.is_set():
         output.note("Ending: what is under way is finished first. Ctrl-C again ends at once.", "dim")
         _within(STOP_S, silence)
@@ -114,7 +114,7 @@ def _stop_spark() -> None:
 
 
 def _within(seconds: float, work: Callable[[], None]) -> None:
-    """Waits no longer for it: Java may have other things to do than to answer."""
+    """Runs it, and waits for it no longer than that: Java may not answer."""
 
     def run() -> None:
         with contextlib.suppress(Exception):  # whatever is left of it

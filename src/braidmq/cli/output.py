@@ -63,7 +63,7 @@ def console(*, stderr: bool = False) -> Console:
 
 def table(*columns: str, title: str = "", numbers: Collection[str] = (), wrapping: Collection[str] = ()) -> Table:
     """A table that fits a terminal of 80 columns: only what is in the `wrapping` columns is broken, at words if it has
-    any; `numbers` stand to the right."""
+    any; `numbers` are aligned to the right."""
     from rich.table import Table
 
     made = Table(title=plain(title) if title else None, title_justify="left")

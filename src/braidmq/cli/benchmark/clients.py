@@ -55,7 +55,7 @@ class LoadCounter(Protocol):
         """So many messages arrived; the times at which some of them were sent."""
 
     def on_lost(self) -> None:
-        """A connection is gone that nobody closed here."""
+        """A connection is gone that was not closed here."""
 
     def wake(self) -> None:
         """A publisher has room again."""

@@ -46,7 +46,7 @@ EXAMPLES: Final = output.examples(
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """The load: these are the fields of a Workload."""
+    """The load, field by field that of a Workload."""
 
     publishers: Annotated[
         int,
@@ -99,7 +99,7 @@ class LoadOptions:
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """The broker that gets it."""
+    """The broker under load."""
 
     host: Annotated[
         str, typer.Option("-h", "--host", help="The broker's host name or address.", rich_help_panel=_BROKER)
@@ -245,7 +245,7 @@ def _duration(microseconds: float) -> str:
 
 
 class RateBar(Bar):
-    """What happens a second, beside the bar."""
+    """A bar with rates a second beside it."""
 
     def __init__(self, what: str, first: str, second: str) -> None:
         super().__init__(what)

@@ -1,7 +1,7 @@
-"""Simulated buses: MQTT clients that tell how many passengers they have; and the control room, which gets the alerts.
+"""Simulated buses: MQTT clients that publish how many passengers they have; and the control room, which gets alerts.
 
-Each bus knows which alerts have to come of what it told, from the same function in the same process. So it can be said
-in the end whether all of them came, and none twice.
+Each bus runs the same function over what it publishes, and so knows which alerts must come of it. In the end it is
+clear whether all of them came, and none twice.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class Bus:
         self.processed_at = ""
         """Where it is processed, once that is known."""
         self.expected: set[int] = set()
-        """Frames that an alert has to come of."""
+        """Frames that must cause an alert."""
         self.alerts: dict[int, float] = {}
-        """Frames that an alert came of, and how many seconds it took."""
+        """Frames that caused an alert, and after how many seconds it came."""
         self.repeated = 0
         self.unexpected = 0
         self.sent_at: dict[int, float] = {}
@@ -81,7 +81,7 @@ class Bus:
         return len(self.expected - self.alerts.keys())
 
     def begin(self) -> None:
-        """Connects, and has its first frame acknowledged: so buses get their places in the order of their numbers."""
+        """Connects, and waits for the acknowledgement of its first frame: so buses are assigned in the order of their numbers."""
         self._client.open()
         self.publish_frame()
         ends_at = time.monotonic() + ANSWER_S
@@ -104,7 +104,7 @@ class Bus:
         self.frames += 1
 
     def read_events(self) -> None:
-        """Takes what the broker has said so far."""
+        """Handles what the broker has sent so far."""
         while (event := self._client.next_event(0.0)) is not None:
             self._on_event(event)
 
@@ -134,7 +134,7 @@ class Alert:
 
 @dataclass
 class ControlRoom:
-    """The subscriber."""
+    """The subscriber to all alerts."""
 
     site: DemoSite
     topic: str
@@ -142,7 +142,7 @@ class ControlRoom:
     buses: dict[str, Bus]
     """By topic."""
     earlier: int = 0
-    """Alerts that are of no trip of these buses: Spark has caught up on an earlier one."""
+    """Alerts that are not of this trip: Spark has caught up on an earlier one."""
     _client: MqttClient = field(init=False)
 
     def begin(self) -> None:

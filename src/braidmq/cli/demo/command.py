@@ -24,7 +24,7 @@ from braidmq.cli.up import (
     own_name,
     read_sites,
     serve_braid,
-    told_troubles,
+    start_errors,
 )
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def demo(
     process = DemoProcess(once=once)
 
     def read_all() -> list[Config]:
-        """At first the edge has no room for all buses if Spark is there for the others; in the end it has."""
+        """At first the edge has room for some buses only, if Spark is there for the rest; in the end for all."""
         room = None if no_spark or process.has_room else COMPUTE_MAX
         settings = {"processing.compute_max": room}
         return read_sites(brokers, partial(load, None, broker_environment()), overrides, settings)
@@ -127,7 +127,7 @@ def demo(
         )
 
     try:
-        with told_troubles(BESIDE.format("demo")):
+        with start_errors(BESIDE.format("demo")):
             code = serve_braid(read_all, announce)
     finally:
         result = process.end()

@@ -60,7 +60,7 @@ class Demonstration:
         self._shown: dict[tuple[int, bool], int] = {}
         """Alerts by bus, and by whether they had to wait for Spark."""
         self._told = ""
-        """The state of Spark that was told last."""
+        """The state of Spark that was shown last."""
 
     def run(self) -> Summary:
         plan = self._plan
@@ -101,15 +101,15 @@ class Demonstration:
         if self._spark is not None:
             self._spark.end()
 
-    # Before
+    # Before the trip
 
     def _free_numbers(self) -> Iterator[int]:
-        """Of buses. One whose topic an earlier trip has left to Spark does not drive until that is back."""
+        """Numbers of buses, without those whose topic an earlier trip has left to Spark."""
         busy = {one.topic for _, one in self._topics() if one.place != "edge"}
         return (number for number in itertools.count(1) if topic_of(number) not in busy)
 
     def _topics(self) -> Iterator[tuple[DemoSite, AssignedTopic]]:
-        """What the brokers say of topics: (site, where it is processed)."""
+        """(site, topic) of all topics, as the brokers have assigned them."""
         for site in self._plan.bus_sites:
             for one in self._admins[site.name].ask(lambda client: client.assigned_topics(processor=NAME)):
                 yield site, one
@@ -131,7 +131,7 @@ class Demonstration:
             output.say("Spark starts, which takes some seconds; frames that are its to process wait in the log.")
         output.say("The first alerts of each bus, as they come to the control room:")
 
-    # On the way
+    # During the trip
 
     def _drive(self, room: ControlRoom) -> None:
         next_at = time.monotonic()
@@ -151,7 +151,7 @@ class Demonstration:
                 self._spark.give_up()
 
     def _listen(self, room: ControlRoom, until: float) -> None:
-        """Takes alerts until it is time for the next frame."""
+        """Shows alerts until it is time for the next frame."""
         while True:
             self._check()
             alert = room.next_alert(min(POLL_S, max(0.0, until - time.monotonic())))
@@ -161,7 +161,7 @@ class Demonstration:
                 return
 
     def _wait_for_alerts(self, room: ControlRoom) -> None:
-        """Of all buses that are processed at all."""
+        """Waits for the alerts that are missing, of all buses that are processed at all."""
         lost = self._spark is not None and self._spark.state == "failed"
         buses = [bus for bus in self._buses if not (lost and bus.processed_at == "spark")]
         ends_at = time.monotonic() + ALERTS_S
@@ -211,10 +211,11 @@ class Demonstration:
         elif spark.state == "failed":
             output.say(f"Spark failed: {spark.why}", "red")
 
-    # Behind
+    # After the trip
 
     def _bring_home(self) -> tuple[list[str], list[str]]:
-        """The edges get room for all, and take back what is Spark's, so that nothing depends on Spark any more."""
+        """Makes room for all topics at the edge and moves them back from Spark. Returns the topics that came back, and those
+        that did not."""
         delegated = self._delegated()
         if self._spark is None:
             return [], [topic for _, topic in delegated]

@@ -24,7 +24,7 @@ MODULE: Final = "braidmq.cli.demo.demonstration"
 END_S: Final = 20.0
 """How long it may take to end by itself, Spark included."""
 ORPHANS_S: Final = 2.0
-"""What is left to a Java that was just starting, before it is killed."""
+"""How long a Java that was just starting has to end before it is killed."""
 POLL_S: Final = 0.05
 WORDS_BYTES_MAX: Final = 4096
 
@@ -34,7 +34,7 @@ class DemoProcess:
 
     def __init__(self, *, once: bool) -> None:
         self.has_room = False
-        """Whether the edges shall have room for all from now on."""
+        """Whether the edge is to have room for all topics from now on."""
         self._once = once
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
@@ -87,7 +87,7 @@ class DemoProcess:
 
 
 def _is_there(group: int) -> bool:
-    """Whether a group has a process that is not yet over."""
+    """Whether a process of the group is still running."""
     try:
         os.killpg(group, 0)
     except (ProcessLookupError, PermissionError):

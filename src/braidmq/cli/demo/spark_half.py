@@ -32,7 +32,7 @@ class SparkHalf:
         self.took_s = 0.0
         """From the beginning to its first batch."""
         self.ran_at = math.inf
-        """When it was there, by the monotonic clock."""
+        """When it was running, by the monotonic clock."""
         self.processed = 0
         """Frames, those of earlier trips included."""
         self._plan = plan
@@ -74,7 +74,7 @@ class SparkHalf:
         self.processed += sum(Done.of(each).rows for each in batches.new())
 
     def give_up(self) -> None:
-        """It takes too long."""
+        """Counts it as failed, since it takes too long to start."""
         self._fail(f"it did not start within {START_MAX_S:g} s", "See `braidmq doctor --spark`")
 
     def _fail(self, text: str, hint: str) -> None:
@@ -95,7 +95,7 @@ class SparkHalf:
         self._query = start(self._spark, Shipped.of(PROCESSOR), options, self._checkpoint(options), delegated=True)
 
     def _checkpoint(self, options: dict[str, str]) -> str:
-        """One for each set of logs: a checkpoint is of no use with others."""
+        """One for each set of logs, as a checkpoint holds for its own logs only."""
         from braidmq.pipeline.logs import Logs
         from braidmq.pipeline.options import ReadOptions
 

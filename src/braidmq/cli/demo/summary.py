@@ -42,7 +42,7 @@ def counts_of(admin: BrokerAdmin) -> SiteCounts:
 
 @dataclass
 class Summary:
-    """`spark` says in words how it took part."""
+    """What the demonstration has shown; `spark_words` tell how Spark took part."""
 
     buses: list[Bus]
     sites: list[DemoSite]
@@ -62,7 +62,7 @@ class Summary:
         return not any(bus.missing or bus.repeated or bus.unexpected for bus in self.buses)
 
     def took_ms(self, bus: Bus) -> list[float]:
-        """Of alerts that had not to wait until Spark was there."""
+        """How long alerts took, except those that waited for Spark to start."""
         since = self.spark_ran_at if bus.processed_at == "spark" else 0.0
         return [1000 * took_s for frame, took_s in bus.alerts.items() if bus.sent_at[frame] >= since]
 

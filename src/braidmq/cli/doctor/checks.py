@@ -216,7 +216,7 @@ def _unix_path(listener: Listener) -> CheckResult:
 
 
 def files(config: Config) -> CheckResult:
-    """A connection is a file to the system: the limit of these is that of the clients."""
+    """Each connection is an open file, so the limit of open files bounds the number of clients."""
     from braidmq.broker.limits import Limits
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

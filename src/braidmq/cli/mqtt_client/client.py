@@ -41,7 +41,7 @@ class Connected:
     properties: Properties
 
     def property(self, name: str, default: int) -> int:
-        """A number out of the broker's CONNACK, or what the specification says if it is not there."""
+        """A number in the broker's CONNACK, or the default of the specification."""
         return int(getattr(self.properties, name, default))
 
 

@@ -141,7 +141,7 @@ class SubscriptionOptions:
         }
 
     def filters(self, words: list[str]) -> list[str]:
-        """The filters to subscribe to: those that stand alone, and those of -t."""
+        """The filters to subscribe to: those without an option, and those of -t."""
         wanted = [*words, *(self.topic or [])]
         if not wanted:
             raise UsageError("no topic filter", "For everything: braidmq sub '#'")
@@ -176,7 +176,7 @@ class SubscriptionOptions:
 
 @dataclass(frozen=True)
 class UntilOptions:
-    """When it ends."""
+    """When to end."""
 
     count: Annotated[
         int | None,
@@ -307,7 +307,7 @@ class MessageListener:
         self._suback_deadline: float | None = None
 
     def run(self, welcome: Connected) -> None:
-        """Returns when it has what it was to wait for; raises a CliError if it cannot get it."""
+        """Returns when it has received what it waits for; raises a CliError if it cannot."""
         from paho.mqtt.client import MQTTMessage
 
         from braidmq.cli.mqtt_client.client import (

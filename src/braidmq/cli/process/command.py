@@ -119,14 +119,14 @@ def _show_processors(answers: list[tuple[BrokerAdmin, ProcessingStatus]]) -> Non
 
 
 def _notes(one: ProcessorStatus) -> str:
-    """What is not as it should be."""
+    """Counts that ought to be 0."""
     counts = {"errors": one.errors, "waiting": one.queue, "dropped": one.dropped, "restarts": one.restarts}
     notes = [f"{count:,} {word}" for word, count in counts.items() if count]
     return f": {', '.join(notes)}" if notes else ""
 
 
 def _mean_time(one: ProcessorStatus) -> str:
-    """What a message takes."""
+    """The mean time for a message."""
     if not one.processed:
         return ""
     mean_s = one.busy_s / one.processed

@@ -20,7 +20,7 @@ TOPICS_MAX: Final = 100_000
 
 
 class ProcessorTrial:
-    """Messages in, notifications out, on the screen."""
+    """Runs a processor over messages, and prints its notifications."""
 
     def __init__(self, processor: Processor, *, json_lines: bool, count: int | None) -> None:
         self.processor = processor
@@ -36,7 +36,7 @@ class ProcessorTrial:
         return self._count is not None and self.messages >= self._count
 
     def step(self, message: Message) -> Output | None:
-        """Runs the function and shows what came of it; what is to be published, if anything."""
+        """Runs the function and prints the outcome; returns what is to be published, if anything."""
         spool = self._spools.get(message.topic)
         if spool is None:
             spool = self._spools[message.topic] = Spool(self.processor.spool)
@@ -74,7 +74,7 @@ class ProcessorTrial:
 
 
 def over_broker(trial: ProcessorTrial, connection: ConnectionOptions, *, publish: bool, wait_s: float | None) -> None:
-    """As a client that subscribes to the processor's topic."""
+    """Runs the trial as a client that subscribes to the processor's topic."""
     from paho.mqtt.client import MQTTMessage
     from paho.mqtt.subscribeoptions import SubscribeOptions
 
@@ -121,7 +121,7 @@ def _message(message: Any, offset: int, origin: str) -> Message:
 
 
 def over_log(trial: ProcessorTrial, where: str, token: str | None) -> None:
-    """All rows that are there, partition by partition: so each topic comes in the order of its offsets."""
+    """Runs the trial over all rows of a log, partition by partition, so that each topic comes in the order of its offsets."""
     for message in _logged(where, token, trial.processor.topic):
         trial.step(message)
         if trial.is_over:

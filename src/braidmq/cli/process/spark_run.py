@@ -72,7 +72,7 @@ def run(
     spool: int | None,
     json_lines: bool,
 ) -> None:
-    """Until Ctrl-C; an error says why it ended before."""
+    """Runs the query until Ctrl-C; an error says why it ended before."""
     from braidmq.cli.on_spark import in_our_words, in_thread, own_java, stop
     from braidmq.pipeline.errors import from_spark
     from braidmq.pipeline.shipped import Shipped

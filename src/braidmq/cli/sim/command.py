@@ -123,7 +123,7 @@ def _told(failed: list[Report]) -> str:
 
 
 class TrialBar(Bar):
-    """Which trial it is, and what it is at, beside the bar."""
+    """A bar with the trial and its phase beside it."""
 
     def __init__(self, method: str) -> None:
         super().__init__(method)
