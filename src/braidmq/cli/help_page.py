@@ -1,5 +1,5 @@
-"""What `--help` shows, in place of typer's own page: help texts as they were written, flags without a type, and examples
-whose command lines can be pasted however narrow the terminal is.
+"""What `--help` shows, in place of typer's own page: help texts as they were written, flags without a type, and
+examples whose command lines can be pasted however narrow the terminal is.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ def in_our_words() -> Iterator[None]:
 
 
 def in_thread(work: Callable[[], T], ending: Ending) -> T:
-    """Returns the result of the work; raises Interrupted, without waiting for it, when the command is to end. In the main
-    thread Spark would handle Ctrl-C itself, with an exception in the middle of a call to Java."""
+    """Returns the result of the work, or raises Interrupted when the command is to end. In the main thread Spark would
+    handle Ctrl-C itself, with an exception in the middle of a call to Java."""
     results: list[T] = []
     failures: list[Exception] = []
     is_done = threading.Event()

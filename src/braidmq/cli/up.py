@@ -150,7 +150,7 @@ def broker_environment() -> dict[str, str]:
 
 @contextmanager
 def start_errors(beside: str = "") -> Iterator[None]:
-    """Turns what keeps a broker from starting into a CliError. `beside` is the command that runs it beside another one."""
+    """Turns what keeps a broker from starting into a CliError. `beside` is how to run it beside another one."""
     from braidmq.config.problems import ConfigError
 
     try:

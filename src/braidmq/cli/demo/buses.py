@@ -81,7 +81,7 @@ class Bus:
         return len(self.expected - self.alerts.keys())
 
     def begin(self) -> None:
-        """Connects, and waits for the acknowledgement of its first frame: so buses are assigned in the order of their numbers."""
+        """Connects, and waits until its first frame is acknowledged: so buses are assigned in their order."""
         self._client.open()
         self.publish_frame()
         ends_at = time.monotonic() + ANSWER_S

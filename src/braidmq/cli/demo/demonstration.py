@@ -214,8 +214,7 @@ class Demonstration:
     # After the trip
 
     def _bring_home(self) -> tuple[list[str], list[str]]:
-        """Makes room for all topics at the edge and moves them back from Spark. Returns the topics that came back, and those
-        that did not."""
+        """Makes room for all topics at the edge, and moves them back from Spark: those that came back, and the rest."""
         delegated = self._delegated()
         if self._spark is None:
             return [], [topic for _, topic in delegated]

@@ -90,7 +90,7 @@ def run_stream(
 
 
 def _settled(job: Job) -> Job:
-    """Fixes where the stream begins, so that it has all that is published from now on, although Spark has yet to start."""
+    """Fixes where the stream begins: with what is published from now on, although Spark has yet to start."""
     known = job.settled()
     if known != job:
         output.note(f"{job.pipeline.name} takes what comes from now on; Spark starts, which takes some seconds.", "dim")

@@ -121,7 +121,7 @@ def _message(message: Any, offset: int, origin: str) -> Message:
 
 
 def over_log(trial: ProcessorTrial, where: str, token: str | None) -> None:
-    """Runs the trial over all rows of a log, partition by partition, so that each topic comes in the order of its offsets."""
+    """Runs the trial over all rows of a log, by partitions, so that each topic comes in the order of its offsets."""
     for message in _logged(where, token, trial.processor.topic):
         trial.step(message)
         if trial.is_over:
