@@ -14,6 +14,7 @@ import msgspec
 
 from braidmq.broker.limits import Count, CountOrNone, Limits, Seconds
 from braidmq.processors.processor import SPOOL_MAX
+from braidmq.pubsub.registry import METHOD_DEFAULT, TABLE_SIZE_DEFAULT, MethodName
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 Texts = tuple[Text, ...]
@@ -205,9 +206,9 @@ class BraidConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     there. A new name over an old store is taken: the broker stays the one that it was."""
     cluster: str = ""
     """Where it stands, as a path such as `cloud1/edge1`. No level may be `-` or `.`."""
-    method: Literal["adaptive", "relayfree", "suzaku", "locality", "scribe", "bayeux", "canmc"] = "adaptive"
+    method: MethodName = METHOD_DEFAULT
     """How publications travel. All brokers of a braid need the same; the last three are for comparison."""
-    table_size: Annotated[int, msgspec.Meta(ge=16, le=1024)] = 60
+    table_size: Annotated[int, msgspec.Meta(ge=16, le=1024)] = TABLE_SIZE_DEFAULT
     """Entries of a routing table (adaptive): topics with fewer subscribing brokers take one hop."""
     key: Text | None = None
     """The braid's key: a passphrase of at least 12 characters, or 64 hexadecimal digits. `key_file` is safer."""
