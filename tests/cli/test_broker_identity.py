@@ -1,4 +1,4 @@
-"""The identity of a broker in its braid: real processes that are restarted, renamed, copied, named twice, configured apart."""
+"""A broker's identity in its braid: real processes that are restarted, renamed, copied, named twice, misconfigured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS listeners with real certificates: which clients are let in, as which users, and when a new certificate is used."""
+"""TLS listeners with real certificates: which clients are let in, as which users, and reloads of certificates."""
 
 from __future__ import annotations
 
