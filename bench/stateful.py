@@ -49,7 +49,7 @@ WARM_BATCHES = 5
 WARM_UP_BATCHES = 100
 """Before events are measured: until then Java is still slow."""
 WARM_ANSWERED_BATCHES = 150
-"""The same before latency is."""
+"""The same before latency is measured."""
 WARM_S_MAX = 120.0
 START_TIMEOUT_S = 150.0
 """How long the first answers may take."""
@@ -96,7 +96,7 @@ class Figures(msgspec.Struct):
 
 
 def workers(java: int) -> list[int]:
-    """Spark's Python workers; not the daemons that fork them, nor what plans."""
+    """Spark's Python workers; not the daemons that fork them, nor the planner."""
     parents: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -224,7 +224,7 @@ def measure(spark: SparkSession, folder: Path, events: int, seconds: float) -> F
     console.print(f"Writing {events:,} rows …", style="dim")
     write_log(folder / "log", events, 8)
     for _ in range(math.ceil(WARM_UP_BATCHES * BATCH_ROWS / events)):
-        _, cpu_s = drain(spark, folder / "log", folder, kill=False)  # that of killed processes is not told
+        _, cpu_s = drain(spark, folder / "log", folder, kill=False)  # that of killed processes is not known
     batches, _ = drain(spark, folder / "log", folder, kill=True)
     warm = batches[WARM_BATCHES:]
     rate = sum(rows for rows, _ in warm) / sum(took_ms for _, took_ms in warm) * 1e3
