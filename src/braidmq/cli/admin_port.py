@@ -35,7 +35,7 @@ TokenOption = Annotated[
     typer.Option(
         "--token",
         envvar="BRAIDMQ_TOKEN",
-        help="Its bearer token. Others on this machine can see it in the process list: prefer the variable.",
+        help="Its bearer token. Other users of this machine can see it in the process list: prefer the variable.",
         rich_help_panel=PANEL,
     ),
 ]

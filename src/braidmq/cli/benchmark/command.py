@@ -59,7 +59,7 @@ class LoadOptions:
     topics: Annotated[
         int,
         typer.Option(
-            "-T", "--topics", min=1, max=10_000, help="Clients take turns in choosing one.", rich_help_panel=_LOAD
+            "-T", "--topics", min=1, max=10_000, help="Topics; clients are spread over them.", rich_help_panel=_LOAD
         ),
     ] = 1
     qos: Annotated[int, qos_option("-q", "--qos", what="Quality of service", panel=_LOAD)] = 0
@@ -115,7 +115,7 @@ class TargetOptions:
         typer.Option(
             "--password",
             envvar="BRAIDMQ_PASSWORD",
-            help="Others on this machine can see it in the process list: prefer the variable.",
+            help="Other users of this machine can see it in the process list: prefer the variable.",
             rich_help_panel=_BROKER,
         ),
     ] = None
@@ -136,7 +136,11 @@ def bench(
     connections: Annotated[
         int | None,
         typer.Option(
-            "--connections", min=1, max=1_000_000, help="No messages: so many idle connections.", rich_help_panel=_LOAD
+            "--connections",
+            min=1,
+            max=1_000_000,
+            help="Instead of messages: this many idle connections.",
+            rich_help_panel=_LOAD,
         ),
     ] = None,
     target: TargetOptions,

@@ -59,23 +59,29 @@ EXAMPLES: Final = output.examples(
 @app.command("demo", help=HELP, epilog=EXAMPLES)
 def demo(
     port: Annotated[
-        int, typer.Option("-p", "--port", min=0, max=65535, help="Of the first site, others follow; 0 takes any free.")
+        int,
+        typer.Option(
+            "-p", "--port", min=0, max=65535, help="Of the first site; further sites count up. 0 takes any free port."
+        ),
     ] = 1883,
     admin_port: Annotated[
         int | None,
         typer.Option(
-            "--admin-port", min=0, max=65535, help="Of the first site, others follow; 8000 above --port if not given."
+            "--admin-port",
+            min=0,
+            max=65535,
+            help="Of the first site; further sites count up. 8000 above --port if not given.",
         ),
     ] = None,
     data: Annotated[Path, typer.Option("-d", "--data", help="The folder of the stores and logs.")] = Path("data"),
     brokers: Annotated[int, typer.Option("--brokers", min=1, max=SITES_MAX, metavar="N", help="Sites.")] = 3,
     seconds: Annotated[
         float,
-        typer.Option("--seconds", min=1.0, max=3600.0, help="How long buses drive once Spark is there, or at all."),
+        typer.Option("--seconds", min=1.0, max=3600.0, help="How long the buses drive, once Spark has started."),
     ] = SECONDS,
-    spark: Annotated[bool, typer.Option("--spark/--no-spark", help="With Spark, if it can be had.")] = True,
+    spark: Annotated[bool, typer.Option("--spark/--no-spark", help="With Spark, if it is installed.")] = True,
     master: Annotated[
-        str | None, typer.Option("--master", metavar="MASTER", help="Of Spark; this machine if not given.")
+        str | None, typer.Option("--master", metavar="MASTER", help="Spark's master; this machine if not given.")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="End after the summary.")] = False,
     log_level: Annotated[

@@ -52,7 +52,7 @@ def doctor(
         bool, typer.Option("--spark", help="Also start Spark and run a query; takes a while.")
     ] = False,
     master: Annotated[
-        str | None, typer.Option("--master", help="With --spark: where; this machine if not given.")
+        str | None, typer.Option("--master", help="With --spark: Spark's master; this machine if not given.")
     ] = None,
     json_lines: output.JsonOption = False,
     color: output.ColorOption = output.Color.AUTO,

@@ -42,7 +42,7 @@ HELP: Final = (
 EXAMPLES: Final = output.examples(
     ("Everything under sensors, with the topics in colour", "braidmq sub 'sensors/#'"),
     ("The next message alone, within 5 seconds, for a script", "braidmq sub sensors/kitchen -C 1 -W 5 --json"),
-    ("In a form of one's own", "braidmq sub '+/temperature' --format '{time}\\t{topic}\\t{payload}'"),
+    ("In a custom format", "braidmq sub '+/temperature' --format '{time}\\t{topic}\\t{payload}'"),
     ("Share the work with others of the group", "braidmq sub 'jobs/#' --share workers -q 1"),
     ("Go on where the last time ended", "braidmq sub 'orders/#' -q 1 -i printer --keep-session --reconnect"),
     (
@@ -93,7 +93,8 @@ class SubscriptionOptions:
         ),
     ] = False
     no_local: Annotated[
-        bool, typer.Option("--no-local", help="Leave out one's own messages (MQTT 5).", rich_help_panel=_WHAT)
+        bool,
+        typer.Option("--no-local", help="Leave out messages of this client itself (MQTT 5).", rich_help_panel=_WHAT),
     ] = False
     subscription_id: Annotated[
         int | None,
@@ -119,7 +120,7 @@ class SubscriptionOptions:
         typer.Option(
             "-c",
             "--keep-session",
-            help="The broker goes on collecting after the end, for the next time; needs --client-id. "
+            help="The broker keeps collecting messages after the end, for the next run; needs --client-id. "
             "Kept for a day, or as --session-expiry says.",
             rich_help_panel=_WHAT,
         ),
@@ -213,7 +214,7 @@ class FormatOptions:
         typer.Option(
             "--format",
             metavar="TEXT",
-            help="A line of one's own, with {topic} {payload} {hex} {base64} {length} {qos} {retain} {dup} {time} "
+            help="A custom line, with {topic} {payload} {hex} {base64} {length} {qos} {retain} {dup} {time} "
             "{properties}.",
             rich_help_panel=_OUTPUT,
         ),

@@ -167,12 +167,12 @@ class EndOptions:
     checkpoint: Annotated[
         Path | None,
         typer.Option(
-            "--checkpoint", metavar="FOLDER", help="Where a run notes how far it is.", rich_help_panel=_FROM_TO
+            "--checkpoint", metavar="FOLDER", help="Where a run keeps its progress.", rich_help_panel=_FROM_TO
         ),
     ] = None
     master: Annotated[
         str | None,
-        typer.Option("--master", help="Of Spark; this machine if not given.", rich_help_panel=_FROM_TO),
+        typer.Option("--master", help="Spark's master; this machine if not given.", rich_help_panel=_FROM_TO),
     ] = None
     trigger: Annotated[
         Duration,
