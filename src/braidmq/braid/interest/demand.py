@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from braidmq.broker.local_topics import DEMAND_PREFIX
 from braidmq.broker.message import Message
-from braidmq.broker.shares import Subscribed
+from braidmq.broker.subscription import Subscribed
 from braidmq.mqtt.topics import has_wildcard, matches
 from braidmq.mqtt.trees import FilterTree
 from braidmq.mqtt.wire import string
@@ -123,9 +123,28 @@ class Demand:
             if session.connection is not None and message.topic in session.subscriptions:
                 session.deliver_retained([(message, subscribed)])
         route = self._broker.router.route(message.topic)
-        self._broker.publisher = None
         self._broker.deliver(message, [one for one in route.targets if one.session not in owed], route.groups)
-        self._broker.ring()
+        self._broker.request_flush()
+
+
+class DemandQuery:
+    """What a new subscription to demand is sent as retained."""
+
+    __slots__ = ("_demand", "_session", "_subscribed", "_topic_filter")
+
+    def __init__(self, demand: Demand, session: Session, topic_filter: str, subscribed: Subscribed) -> None:
+        self._demand = demand
+        self._session = session
+        self._topic_filter = topic_filter
+        self._subscribed = subscribed
+
+    def go(self) -> None:
+        messages = self._demand.retained(self._session, self._topic_filter, self._subscribed)
+        if messages and self._topic_filter in self._session.subscriptions:
+            self._session.deliver_retained([(message, self._subscribed) for message in messages])
+
+    def end(self) -> None:
+        """Nothing was begun."""
 
 
 def _message(topic: str, wanted: bool) -> Message:
