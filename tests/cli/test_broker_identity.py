@@ -1,4 +1,4 @@
-"""Who a broker is to the others: real processes that are restarted, renamed, copied, named twice, configured apart."""
+"""A broker's identity in its braid: real processes that are restarted, renamed, copied, named twice, misconfigured."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def place_of(broker: Broker) -> str:
 
 
 def join(start_broker: StartBroker, first: Broker, *words: str, data: Path | None = None) -> Broker:
-    """Another broker of the braid, as in the README: it takes any free port for the others."""
+    """Another broker of the braid, as in the README: on any free port."""
     return start_broker(data=data, arguments=["--join", place_of(first), "--admin-port", "0", *words])
 
 

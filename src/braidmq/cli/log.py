@@ -61,10 +61,12 @@ TopicOption = Annotated[
     list[str] | None, typer.Option("-t", "--topic", metavar="FILTER", help="Only these topics; may be repeated.")
 ]
 FromOption = Annotated[
-    str | None, typer.Option("--from", metavar="OFFSET|TIME", help="The first row; that of the log if not given.")
+    str | None,
+    typer.Option("--from", metavar="OFFSET|TIME", help="The first row; the beginning of the log if not given."),
 ]
 UntilOption = Annotated[
-    str | None, typer.Option("--until", metavar="OFFSET|TIME", help="Behind the last row; the end if not given.")
+    str | None,
+    typer.Option("--until", metavar="OFFSET|TIME", help="The row after the last; the end of the log if not given."),
 ]
 
 

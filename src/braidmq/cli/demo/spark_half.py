@@ -26,16 +26,16 @@ JOIN_S: Final = 5.0
 class SparkHalf:
     """`state` is starting, running, failed or ended; `why` says why it failed."""
 
-    def __init__(self, order: DemoPlan) -> None:
+    def __init__(self, plan: DemoPlan) -> None:
         self.state = "starting"
         self.why = ""
         self.took_s = 0.0
         """From the beginning to its first batch."""
         self.ran_at = math.inf
-        """When it was there, by the monotonic clock."""
+        """When it was running, by the monotonic clock."""
         self.processed = 0
         """Frames, those of earlier trips included."""
-        self._order = order
+        self._plan = plan
         self._ending = threading.Event()
         self._spark: Any = None
         self._query: Any = None
@@ -74,7 +74,7 @@ class SparkHalf:
         self.processed += sum(Done.of(each).rows for each in batches.new())
 
     def give_up(self) -> None:
-        """It takes too long."""
+        """Counts it as failed, since it takes too long to start."""
         self._fail(f"it did not start within {START_MAX_S:g} s", "See `braidmq doctor --spark`")
 
     def _fail(self, text: str, hint: str) -> None:
@@ -87,22 +87,22 @@ class SparkHalf:
         from braidmq.pipeline.shipped import Shipped
         from braidmq.pipeline.stateful import start
 
-        order = self._order
-        options = {"brokers": ",".join(site.admin for site in order.bus_sites)}
-        if order.token is not None:
-            options["token"] = order.token
-        self._spark = session("braidmq demo", order.master or MASTER, quick=True, own_group=False)
+        plan = self._plan
+        options = {"brokers": ",".join(site.admin for site in plan.bus_sites)}
+        if plan.token is not None:
+            options["token"] = plan.token
+        self._spark = session("braidmq demo", plan.master or MASTER, quick=True, own_group=False)
         self._query = start(self._spark, Shipped.of(PROCESSOR), options, self._checkpoint(options), delegated=True)
 
     def _checkpoint(self, options: dict[str, str]) -> str:
-        """One for each set of logs: a checkpoint is of no use with others."""
+        """One for each set of logs, as a checkpoint holds for its own logs only."""
         from braidmq.pipeline.logs import Logs
         from braidmq.pipeline.options import ReadOptions
 
         states = Logs(ReadOptions.parse(options)).states()
         names = ",".join(f"{broker}={state.id}" for broker, state in sorted(states.items()))
         digest = hashlib.sha256(names.encode()).hexdigest()[:12]
-        return str(Path(self._order.data, "demo", f"checkpoint-{digest}").absolute())
+        return str(Path(self._plan.data, "demo", f"checkpoint-{digest}").absolute())
 
     def end(self) -> None:
         """Ends the query, Spark and Java. While it starts there is nothing to end yet: Java ends with this process."""

@@ -35,8 +35,8 @@ class QueryProgress:
         self._json = json_lines
         self._at = time.monotonic()
 
-    def take(self) -> None:
-        """Counts what micro-batches did that were not counted yet."""
+    def count_new(self) -> None:
+        """Adds the micro-batches that were not counted yet."""
         for each in self._batches.new():
             self._done += self._none.of(each)
 
@@ -72,7 +72,7 @@ def run(
     spool: int | None,
     json_lines: bool,
 ) -> None:
-    """Until Ctrl-C; an error says why it ended before."""
+    """Runs the query until Ctrl-C; an error says why it ended before."""
     from braidmq.cli.on_spark import in_our_words, in_thread, own_java, stop
     from braidmq.pipeline.errors import from_spark
     from braidmq.pipeline.shipped import Shipped
@@ -86,13 +86,13 @@ def run(
         progress = QueryProgress(query, json_lines=json_lines)
         shown_at = time.monotonic()
         while not ending.wait(POLL_S) and query.isActive:
-            progress.take()
+            progress.count_new()
             if time.monotonic() - shown_at >= PROGRESS_S:
                 shown_at = time.monotonic()
                 progress.show()
         error = query.exception()
         stop(query, ending)
-        progress.take()
+        progress.count_new()
         progress.show()
     if error is not None:
         found = from_spark(error)

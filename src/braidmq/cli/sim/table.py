@@ -1,4 +1,4 @@
-"""`braidmq sim --out`: trials into a table, and what is in it for people to read."""
+"""`braidmq sim --out`: trials as rows of a table, and a summary of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHOWN_MAX: Final = 100
 
 
 def tabulate(trials: list[Trial], out: Path, master: str | None, json_lines: bool) -> None:
-    """Plays the trials that the table does not have, shows what all of them give, and fails if one of them did."""
+    """Plays the trials that the table does not have, shows a summary of all, and fails if one of them did."""
     from braidmq.pipeline.trials import TrialTable, play_all, play_here
     from braidmq.sim.rows import name_of
 
@@ -70,7 +70,7 @@ def _play_on_spark(master: str, play_all: Callable[[Play, int], int]) -> int:
 
 @contextmanager
 def _on_spark(master: str) -> Iterator[tuple[Play, int]]:
-    """Who plays trials there, and on how many cores."""
+    """What plays trials there, and on how many cores."""
     from braidmq.pipeline.trials import on_connect, on_spark
 
     if master.startswith("sc://"):

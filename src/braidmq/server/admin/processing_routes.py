@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from aiohttp import web
 
-from braidmq.admin.client import SPOOL_BYTES_MAX
 from braidmq.admin.contract import (
     SPOOL,
+    SPOOL_BYTES_MAX,
     AssignedTopic,
     AssignedTopics,
     DelegatedTopic,
