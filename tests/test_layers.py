@@ -12,7 +12,7 @@ import braidmq
 
 ROOT = Path(braidmq.__file__).parent
 FLOORS = (
-    ("host", "keys", "mqtt"),
+    ("host", "keys", "mqtt", "system"),
     ("overlay",),
     ("pubsub",),
     ("select",),

@@ -9,14 +9,14 @@ import numpy.typing as npt
 
 from braidmq.log.arrays import Numbers
 from braidmq.log.run import Property
-from braidmq.log.write_buffer import RECORD_FIELDS, BufferContents, Lane
+from braidmq.log.write_buffer import RECORD_FIELDS, BufferContents, PartitionRegion
 
 RECORD: Final = np.dtype([(name, f"<{kind}") for name, kind in RECORD_FIELDS.items()])
 
 Records = npt.NDArray[np.void]
 
 
-class Share(NamedTuple):
+class PartitionRows(NamedTuple):
     """What one partition gets of it: runs in the order of their offsets."""
 
     partition: int
@@ -35,28 +35,28 @@ class Share(NamedTuple):
 
 
 class Commit:
-    def __init__(self, filling: BufferContents, memory: memoryview, following: int) -> None:
+    def __init__(self, contents: BufferContents, memory: memoryview, following: int) -> None:
         """`following` is the lowest offset that is not used."""
-        self.topics: Final = filling.topics
-        self.clients: Final = filling.clients
-        lanes = filling.lanes
-        records = [np.frombuffer(lane.records, RECORD) for lane in lanes]
+        self.topics: Final = contents.topics
+        self.clients: Final = contents.clients
+        regions = contents.regions
+        records = [np.frombuffer(region.records, RECORD) for region in regions]
         firsts = _firsts(records, following)
-        self.shares: Final = [_share(*one, memory) for one in zip(lanes, records, firsts, strict=True)]
-        self.following: Final = max([share.last for share in self.shares]) + 1
+        self.parts: Final = [_partition_rows(*one, memory) for one in zip(regions, records, firsts, strict=True)]
+        self.following: Final = max([part.last for part in self.parts]) + 1
         """The offset behind all of them."""
         self.has_acknowledged: Final = any(one["qos"].any() for one in records)
         """Whether somebody waits for any of it."""
 
 
-def _share(lane: Lane, records: Records, firsts: Numbers, memory: memoryview) -> Share:
+def _partition_rows(region: PartitionRegion, records: Records, firsts: Numbers, memory: memoryview) -> PartitionRows:
     counts = records["rows"]
     span = (int(counts.sum()), int(firsts[0]), int(firsts[-1] + counts[-1] - 1), int(records["at_us"].max()))
-    return Share(lane.partition, records, firsts, lane.data(memory), dict(lane.properties), *span)
+    return PartitionRows(region.partition, records, firsts, region.data(memory), dict(region.properties), *span)
 
 
 def _firsts(records: list[Records], following: int) -> list[Numbers]:
-    """The first offsets of the runs of each lane: those they came with, unless these are used by now.
+    """The first offsets of the runs of each region: those they came with, unless these are used by now.
 
     Then rows get higher ones, in the order in which they came, which is that of the offsets they came with.
     """

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from braidmq.log.log import Log
 from braidmq.log.reader import LogReader
-from braidmq.log.retention import Closed
+from braidmq.log.retention import ClosedSegment
 from braidmq.log.schema import SCHEMA
 from braidmq.log.segment import DATA, INDEX, PARQUET, UNFINISHED, with_end
 from braidmq.log.segment_files import SUMMARY, closed_segment
@@ -56,10 +56,10 @@ class Compaction:
         self._spared &= {one.path for one in self._log.closed}
         return done
 
-    def _is_due(self, one: Closed, old_us: int) -> bool:
+    def _is_due(self, one: ClosedSegment, old_us: int) -> bool:
         return not one.is_parquet and one.rows > 0 and one.time_us < old_us and one.path not in self._spared
 
-    def _compact(self, one: Closed) -> bool:
+    def _compact(self, one: ClosedSegment) -> bool:
         unfinished = with_end(one.path, PARQUET + UNFINISHED)
         try:
             damaged = self._reader.damaged_batches
@@ -75,7 +75,7 @@ class Compaction:
             unfinished.unlink(missing_ok=True)
         return True
 
-    def _write(self, one: Closed, path: Path) -> int:
+    def _write(self, one: ClosedSegment, path: Path) -> int:
         rows = 0
         summary = json.dumps({"last": one.last, "time_us": one.time_us, "rows": one.rows})
         schema = SCHEMA.with_metadata({SUMMARY: summary})
@@ -94,7 +94,7 @@ class Compaction:
         return rows
 
 
-def _swap(one: Closed, unfinished: Path) -> Closed:
+def _swap(one: ClosedSegment, unfinished: Path) -> ClosedSegment:
     unfinished.replace(with_end(one.path, PARQUET))
     for end in (INDEX, DATA):
         with_end(one.path, end).unlink(missing_ok=True)

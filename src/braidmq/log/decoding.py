@@ -12,7 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from braidmq.log.index import Entry
+from braidmq.log.index import IndexEntry
 from braidmq.log.schema import SCHEMA, SCHEMA_BYTES
 
 STRETCH_BYTES: Final = 1 << 21
@@ -23,9 +23,9 @@ SELECTIONS_MAX: Final = 16
 """Selections of columns whose options are kept."""
 
 
-def stretches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+def stretches(entries: Iterable[IndexEntry]) -> Iterator[list[IndexEntry]]:
     """Entries whose batches stand one behind the other, as many as are decoded at a time."""
-    stretch: list[Entry] = []
+    stretch: list[IndexEntry] = []
     size = rows = end = 0
     for entry in entries:
         if stretch and (entry.position != end or size >= STRETCH_BYTES or rows >= STRETCH_ROWS):
@@ -39,7 +39,7 @@ def stretches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
         yield stretch
 
 
-def decoded(data: pa.Buffer, stretch: Sequence[Entry], columns: tuple[str, ...]) -> pa.RecordBatch | None:
+def decoded(data: pa.Buffer, stretch: Sequence[IndexEntry], columns: tuple[str, ...]) -> pa.RecordBatch | None:
     """The rows of a stretch as one batch; None if there is something in it that cannot be decoded."""
     start, end = stretch[0].position, stretch[-1].position + stretch[-1].length
     stream = pa.py_buffer(b"".join((SCHEMA_BYTES, data.slice(start, end - start))))

@@ -30,7 +30,7 @@ ENTRY: Final = np.dtype(
 """`first` and `last` are offsets; `time` is the latest `received_at` in the batch, in microseconds of Unix time."""
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """One entry, field by field."""
 
     first: int

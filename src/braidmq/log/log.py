@@ -12,7 +12,6 @@ see all of it or nothing, and after a crash what stands above the watermark is c
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import logging
 import os
@@ -23,22 +22,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
-from braidmq.log.commit import Commit, Share
+from braidmq.log.commit import Commit, PartitionRows
 from braidmq.log.errors import LogError, LogInUseError
 from braidmq.log.journal import Journal
 from braidmq.log.offsets import RESERVE, Offsets, OffsetsFile
 from braidmq.log.reader import INFO_NAME, read_info
-from braidmq.log.retention import SEGMENTS_BELOW_BOUND, Closed, segment_bytes_max, surplus
+from braidmq.log.retention import SEGMENTS_BELOW_BOUND, ClosedSegment, segment_bytes_max, surplus
 from braidmq.log.rows import BatchMaker
 from braidmq.log.run import Run
 from braidmq.log.schema import FORMAT, batch_bytes
 from braidmq.log.segment import Segment, partition_folder, segment_paths
 from braidmq.log.segment_files import closed_segment, remove_segment, tidy
 from braidmq.log.write_buffer import NO_MEMORY, BufferContents, WriteBuffer
+from braidmq.system.folder_lock import FolderInUse, lock_folder
 
 PARTITIONS: Final = 8
 SEGMENT_BYTES: Final = 32 * 1024 * 1024
-LOCK_NAME: Final = "lock"
 _UNBOUNDED: Final = 1 << 62
 
 _log = logging.getLogger("braidmq.log")
@@ -75,7 +74,7 @@ class Log:
         """Below this, offsets are reserved on the disk."""
         self._turn = threading.Lock()
         self._open: dict[int, Segment] = {}
-        self.closed: list[Closed] = []
+        self.closed: list[ClosedSegment] = []
         self._lock = _locked(self.folder)
         try:
             self.id = self._identify()
@@ -148,7 +147,7 @@ class Log:
         noted = [run for run in self._journal.read() if run.first is not None and run.first >= watermark]
         self._now = Offsets(first, watermark, watermark)
         if noted:
-            self._append(self._filling(noted))
+            self._append(self._contents(noted))
             _log.info("%s: %d rows came from the journal", self.folder, sum(run.rows for run in noted))
         return self._now.next
 
@@ -192,22 +191,22 @@ class Log:
         done; the rows may be tried again.
         """
         if runs:
-            self.append_filling(self._filling(runs))
+            self.append_contents(self._contents(runs))
 
-    def append_filling(self, filling: BufferContents, memory: memoryview = NO_MEMORY) -> None:
-        """The same, of what a portion holds, and the memory where it has its data."""
+    def append_contents(self, contents: BufferContents, memory: memoryview = NO_MEMORY) -> None:
+        """The same, of what a buffer holds, and the memory where it has its data."""
         with self._turn:
             try:
                 self._journal.turn_over()
-                self._append(filling, memory)
+                self._append(contents, memory)
                 self._journal.settle(self._now.next)
             except LogError:
                 raise
             except OSError as error:
                 raise self._unusable(error) from error
 
-    def _filling(self, runs: Sequence[Run]) -> BufferContents:
-        return WriteBuffer.of(runs, self._now.next, self.partitions).filling
+    def _contents(self, runs: Sequence[Run]) -> BufferContents:
+        return WriteBuffer.of(runs, self._now.next, self.partitions).contents
 
     def note(self, runs: Sequence[Run]) -> None:
         """Makes rows durable that have their offsets, and that an `append` will bring soon. LogError as there."""
@@ -216,28 +215,28 @@ class Log:
         except OSError as error:
             raise self._unusable(error) from error
 
-    def _append(self, filling: BufferContents, memory: memoryview = NO_MEMORY) -> None:
-        commit = Commit(filling, memory, self._now.next)
+    def _append(self, contents: BufferContents, memory: memoryview = NO_MEMORY) -> None:
+        commit = Commit(contents, memory, self._now.next)
         if commit.following > self._safe:
             self._set_offsets(self._now._replace(reserved=commit.following + RESERVE), sync=True)
         sync = self._sync and commit.has_acknowledged  # nobody waits for QoS 0
-        written: list[tuple[Segment, int, Share]] = []
+        written: list[tuple[Segment, int, PartitionRows]] = []
         touched: list[Segment] = []
         try:
-            for share in commit.shares:
-                data = batch_bytes(self._maker.make(share, commit.topics, commit.clients))
-                segment = self._writable(share.partition, share.first)
+            for part in commit.parts:
+                data = batch_bytes(self._maker.make(part, commit.topics, commit.clients))
+                segment = self._writable(part.partition, part.first)
                 touched.append(segment)
-                segment.append(data, share.first, share.last, share.rows, share.time_us, sync)
-                written.append((segment, len(data), share))
+                segment.append(data, part.first, part.last, part.rows, part.time_us, sync)
+                written.append((segment, len(data), part))
             self._set_offsets(self._now._replace(next=commit.following), sync)
         except BaseException:
             for segment in touched:  # nothing of this commit counts
                 segment.cut()
             raise
-        for segment, size, share in written:
-            segment.keep(size, share.last, share.rows, share.time_us)
-            self.rows += share.rows
+        for segment, size, part in written:
+            segment.keep(size, part.last, part.rows, part.time_us)
+            self.rows += part.rows
             self.bytes_written += size
 
     def _writable(self, partition: int, first: int) -> Segment:
@@ -281,7 +280,7 @@ class Log:
                     self.closed.remove(one)
             return len(gone)
 
-    def replace(self, old: Closed, swap: Callable[[], Closed]) -> None:
+    def replace(self, old: ClosedSegment, swap: Callable[[], ClosedSegment]) -> None:
         """Puts another form of a segment in its place, unless retention has taken it in the meantime."""
         with self._turn:
             if old in self.closed:
@@ -315,14 +314,9 @@ class Log:
 def _locked(folder: Path) -> int:
     """Two brokers must not share a folder; released when the process ends, in any way."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise LogError(f"the folder of the log {folder} cannot be used: {error.strerror}") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
+        return lock_folder(folder)
+    except FolderInUse:
         text = f"the log in {folder} is in use by another broker"
         raise LogInUseError(f"{text}; stop that one, or give this one another folder with log.folder") from None
-    return lock
+    except OSError as error:
+        raise LogError(f"the folder of the log {folder} cannot be used: {error.strerror}") from error

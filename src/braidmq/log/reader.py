@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
 from itertools import pairwise
@@ -22,21 +22,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from braidmq.log.batches import BATCH_BYTES, between, together
 from braidmq.log.checksum import crc32
 from braidmq.log.decoding import decoded, stretches
 from braidmq.log.errors import LogError
 from braidmq.log.filters import TopicFilters
-from braidmq.log.index import ENTRY, ENTRY_BYTES, Entries, Entry, read_entries, sound
+from braidmq.log.index import ENTRY, ENTRY_BYTES, Entries, IndexEntry, read_entries, sound
 from braidmq.log.offsets import read_offsets
 from braidmq.log.schema import COLUMNS, FORMAT, SCHEMA, in_order, schema_of
 from braidmq.log.segment import DATA, INDEX, PARQUET, partition_folder, segment_paths, with_end
 from braidmq.log.source import LogState, microseconds
 
 INFO_NAME: Final = "log.json"
-BATCH_BYTES: Final = 1024 * 1024
-"""What a batch that is given out has, about; small ones are put together."""
-
-BATCH_ROWS_MAX: Final = 64 * 1024
 SCANNED_MAX: Final = 1024
 """Entries of an index that are looked at one by one rather than searched."""
 
@@ -185,16 +182,16 @@ class LogReader:
                 else:
                     self._batch_damaged(data_path, entry)
 
-    def _whole(self, data_path: Path, data: pa.Buffer, entries: Entries) -> Iterator[Entry]:
+    def _whole(self, data_path: Path, data: pa.Buffer, entries: Entries) -> Iterator[IndexEntry]:
         """The entries whose batches are as they were written; the others are told."""
-        for entry in map(Entry._make, entries.tolist()):
+        for entry in map(IndexEntry._make, entries.tolist()):
             is_there = entry.position + entry.length <= data.size
             if is_there and crc32(data.slice(entry.position, entry.length)) == entry.checksum:
                 yield entry
             else:
                 self._batch_damaged(data_path, entry)
 
-    def _batch_damaged(self, data_path: Path, entry: Entry) -> None:
+    def _batch_damaged(self, data_path: Path, entry: IndexEntry) -> None:
         where = f"offsets {entry.first} to {entry.last} ({entry.rows} rows at byte {entry.position})"
         self._damaged(Damage(data_path, f"{where} are damaged and are left out", entry.rows))
 
@@ -273,15 +270,6 @@ class LogReader:
         return below
 
 
-def open_log(where: str, token: str | None = None) -> Any:
-    """The log in a folder, or the one behind an admin port (http://… or https://…), as a `LogSource`."""
-    if where.startswith(("http://", "https://")):
-        from braidmq.log.remote import RemoteLog
-
-        return RemoteLog(where, token)
-    return LogReader(where)
-
-
 def read_info(folder: Path) -> dict[str, Any]:
     """What a log says about itself."""
     path = folder / INFO_NAME
@@ -302,15 +290,6 @@ def read_info(folder: Path) -> dict[str, Any]:
     except OSError as error:
         raise LogError(f"{path} cannot be read: {error.strerror}") from error
     return dict(info)
-
-
-def between(batch: pa.RecordBatch, start: int, until: int) -> pa.RecordBatch:
-    """The rows of a batch in a range of offsets, which increase in it."""
-    offsets = batch.column("offset").to_numpy()
-    if offsets[0] >= start and offsets[-1] < until:
-        return batch
-    first, end = np.searchsorted(offsets, (start, until)).tolist()
-    return batch.slice(first, max(0, end - first))
 
 
 def _entries_of(path: Path, start: int, until: int) -> tuple[int, Entries]:
@@ -338,23 +317,6 @@ def _entries_of(path: Path, start: int, until: int) -> tuple[int, Entries]:
 @lru_cache(FILTERS_MAX)
 def _wanted(filters: tuple[str, ...]) -> TopicFilters:
     return TopicFilters(filters)
-
-
-def together(batches: Iterable[pa.RecordBatch], batch_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches that are worth their handling."""
-    gathered: list[pa.RecordBatch] = []
-    size = rows = 0
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        gathered.append(batch)
-        size += batch.get_total_buffer_size()  # of a part of a batch it is too much, and `nbytes` takes far longer
-        rows += batch.num_rows
-        if size >= batch_bytes or rows >= BATCH_ROWS_MAX:
-            yield pa.concat_batches(gathered) if len(gathered) > 1 else gathered[0]
-            gathered, size, rows = [], 0, 0
-    if gathered:
-        yield pa.concat_batches(gathered) if len(gathered) > 1 else gathered[0]
 
 
 def _group_spans(file: Any) -> npt.NDArray[np.int64]:

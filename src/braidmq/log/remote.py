@@ -20,9 +20,9 @@ from urllib.parse import urlencode, urlsplit
 
 import pyarrow as pa
 
+from braidmq.log.batches import BATCH_BYTES, together
 from braidmq.log.errors import LogError
 from braidmq.log.filters import TopicFilters
-from braidmq.log.reader import BATCH_BYTES, together
 from braidmq.log.schema import in_order
 from braidmq.log.source import LogState, microseconds
 from braidmq.log.stream import CutShortError, read_stream

@@ -16,7 +16,7 @@ SEGMENTS_BELOW_BOUND: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class ClosedSegment:
     """A segment that nothing is added to any more."""
 
     path: Path
@@ -36,7 +36,9 @@ def segment_bytes_max(segment_bytes: int, retain_bytes: int, partitions: int) ->
     return max(1, min(segment_bytes, retain_bytes // (SEGMENTS_BELOW_BOUND * partitions)))
 
 
-def surplus(closed: Iterable[Closed], open_bytes: int, retain_bytes: int, oldest_us: int | None) -> list[Closed]:
+def surplus(
+    closed: Iterable[ClosedSegment], open_bytes: int, retain_bytes: int, oldest_us: int | None
+) -> list[ClosedSegment]:
     """The segments to give up, oldest first; 0 is no bound on the size, None none on the age."""
     in_order = sorted(closed, key=lambda one: one.last)
     total = open_bytes + sum(one.bytes for one in in_order)

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from braidmq.log.index import read_entries, sound
-from braidmq.log.retention import Closed
+from braidmq.log.retention import ClosedSegment
 from braidmq.log.segment import DATA, INDEX, PARQUET, UNFINISHED, with_end
 
 SUMMARY: Final = b"braidmq"
 """The key of the summary in a Parquet file's metadata."""
 
 
-def closed_segment(path: Path) -> Closed:
+def closed_segment(path: Path) -> ClosedSegment:
     """What a segment has. Of one that is damaged, what is left is told."""
     parquet = with_end(path, PARQUET)
     if parquet.exists():
@@ -27,19 +27,19 @@ def closed_segment(path: Path) -> Closed:
     entries = entries[sound(entries)]
     first = int(path.name)
     if not len(entries):
-        return Closed(path, first, first - 1, 0, size, 0)
+        return ClosedSegment(path, first, first - 1, 0, size, 0)
     last, time_us = int(entries["last"].max()), int(entries["time"].max())
-    return Closed(path, first, last, time_us, size, int(entries["rows"].sum()))
+    return ClosedSegment(path, first, last, time_us, size, int(entries["rows"].sum()))
 
 
-def _parquet_segment(path: Path, parquet: Path) -> Closed:
+def _parquet_segment(path: Path, parquet: Path) -> ClosedSegment:
     first = int(path.name)
     size = parquet.stat().st_size
     try:
         summary = json.loads(pq.read_metadata(parquet).metadata[SUMMARY])
-        return Closed(path, first, summary["last"], summary["time_us"], size, summary["rows"], True)
+        return ClosedSegment(path, first, summary["last"], summary["time_us"], size, summary["rows"], True)
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError):
-        return Closed(path, first, first - 1, int(parquet.stat().st_mtime * 1e6), size, 0, True)
+        return ClosedSegment(path, first, first - 1, int(parquet.stat().st_mtime * 1e6), size, 0, True)
 
 
 def remove_segment(path: Path) -> None:

@@ -1,7 +1,7 @@
 """Memory that a broker and the process that writes its log both see.
 
 The broker lays what it is to keep into it as it comes, and so it is copied once and then not again: a pipe would copy
-it twice more, in small pieces. Each lane of a portion has far more addresses than it is likely to need; only what is
+it twice more, in small pieces. Each region of a buffer has far more addresses than it is likely to need; only what is
 in use takes up memory. One side writes, then the other reads; they take turns by what they say over their pipes.
 """
 
@@ -12,16 +12,16 @@ import os
 import tempfile
 from typing import Final
 
-LANE_BYTES: Final = 32 * 1024 * 1024
+REGION_BYTES: Final = 32 * 1024 * 1024
 """A multiple of every page's size."""
 
 
 class SharedMemory:
-    """The broker's side makes it for so many lanes; the writer's opens it by its file's number, which it inherits."""
+    """The broker's side makes it for so many regions; the writer's opens it by its file's number, which it inherits."""
 
-    def __init__(self, lanes: int, file: int | None = None) -> None:
+    def __init__(self, regions: int, file: int | None = None) -> None:
         self.file = _new_file() if file is None else file
-        size = lanes * LANE_BYTES
+        size = regions * REGION_BYTES
         if file is None:
             os.ftruncate(self.file, size)
         self.map = mmap.mmap(self.file, size, access=mmap.ACCESS_WRITE if file is None else mmap.ACCESS_READ)

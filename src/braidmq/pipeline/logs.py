@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from braidmq.log.errors import LogError
-from braidmq.log.reader import INFO_NAME, Damage, LogReader, open_log
+from braidmq.log.opening import open_log
+from braidmq.log.reader import INFO_NAME, Damage, LogReader
 from braidmq.log.remote import AwayError
 from braidmq.log.source import LogSource, LogState
 from braidmq.pipeline.errors import PipelineError
@@ -56,8 +57,7 @@ class Place:
 
     def open(self, on_damage: Callable[[Damage], None] | None = None) -> LogSource:
         if self.is_remote:
-            source: LogSource = open_log(self.where, self.token)
-            return source
+            return open_log(self.where, self.token)
         return LogReader(self.where, on_damage)
 
     def ask(self, question: Callable[[LogSource], T]) -> T:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from braidmq.log.reader import between
+from braidmq.log.batches import between
 from braidmq.log.schema import PROPERTIES
 from braidmq.pipeline import reading
 from braidmq.pipeline.options import ReadOptions

@@ -1,4 +1,4 @@
-"""Message processors: a Python function over the last messages of a topic (seed 003 §3).
+"""Message processors: a Python function over the last messages of a topic (Tanaka et al. 2021, §3).
 
     @processor(topic="bus/+/frames", spool=20, output="bus/alerts")
     def passengers(spool: Spool, message: Message) -> Notification | None: ...

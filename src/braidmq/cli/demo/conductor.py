@@ -27,8 +27,8 @@ from braidmq.cli.demo.summary import Summary, counts_of
 from braidmq.cli.errors import CliError
 from braidmq.cli.up import ENDS
 from braidmq.processors.loading import load_processor
+from braidmq.system.framing import read_frame
 
-ORDER_BYTES_MAX: Final = 1 << 20
 ALERTS_S: Final = 20.0
 """How long it is waited for an alert that is missing in the end."""
 SHOWN_MAX: Final = 2
@@ -263,13 +263,10 @@ def _hints(order: Order) -> None:
 
 
 def _read_order(channel: socket.socket) -> Order:
-    text = b""
-    while not text.endswith(b"\n"):
-        piece = channel.recv(65536)
-        if not piece or len(text) > ORDER_BYTES_MAX:
-            raise Ended
-        text += piece
-    return msgspec.json.decode(text, type=Order)
+    body = read_frame(channel.fileno())
+    if body is None:
+        raise Ended
+    return msgspec.msgpack.decode(body, type=Order)
 
 
 def _watch(channel: socket.socket, ending: threading.Event) -> None:

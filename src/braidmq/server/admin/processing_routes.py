@@ -1,7 +1,7 @@
 """Message processors on the admin port: what `braidmq process` shows and moves, and how Spark takes and gives topics.
 
     GET  /processing                                  the processors, and how they are
-    GET  /processing/topics?processor=P&topic=T       where topics are processed, and their turns by offset
+    GET  /processing/topics?processor=P&topic=T       where topics are processed, and their intervals by offset
     POST /processing/move       {"processor", "topic", "place"}
     GET  /processing/delegated?processor=P&known=V    what is Spark's, and up to which offset that is settled
     GET  /processing/state?processor=P&topic=T        the spool that Spark begins with: MessagePack of a SpoolState
@@ -64,7 +64,7 @@ class ProcessingRoutes:
     def __init__(self, processing: Processing) -> None:
         self._processing = processing
         self._start = secrets.token_hex(8)
-        """Says which life of the broker a version is of."""
+        """Says which run of the broker a version belongs to."""
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         router.add_get("/processing", self._on_list)
@@ -77,34 +77,34 @@ class ProcessingRoutes:
 
     async def _on_list(self, _request: web.Request) -> web.Response:
         processing = self._processing
-        places = processing.places
+        assignments = processing.assignments
         return web.json_response(
             {
-                "processors": [self._describe(station) for station in processing.stations],
-                "storage": {"used": places.use.storage, "max": places.capacity.storage},
-                "compute": {"used": places.use.compute, "max": places.capacity.compute},
-                "local_share": places.share,
+                "processors": [self._describe(runner) for runner in processing.runners],
+                "storage": {"used": assignments.load.storage, "max": assignments.capacity.storage},
+                "compute": {"used": assignments.load.compute, "max": assignments.capacity.compute},
+                "local_share": assignments.share,
             }
         )
 
-    def _describe(self, station: ProcessorRunner) -> Json:
-        ready, counts, config = station.ready, station.counts, station.config
+    def _describe(self, runner: ProcessorRunner) -> Json:
+        ready, counts, config = runner.ready, runner.counts, runner.config
         topics: dict[str, int] = {}
-        for spot in self._processing.places:
-            if spot.key[0] == station.name:
-                topics[spot.name] = topics.get(spot.name, 0) + 1
+        for assignment in self._processing.assignments:
+            if assignment.key[0] == runner.name:
+                topics[assignment.name] = topics.get(assignment.name, 0) + 1
         return {
-            "name": station.name,
+            "name": runner.name,
             "file": config.file,
             "where": config.where,
             "topic": config.topic if ready is None else ready.topic,
             "spool": config.spool if ready is None else ready.spool,
             "output": config.output if ready is None else ready.output,
             "time_limit_s": config.time_limit_s if ready is None else ready.time_limit_s,
-            "state": station.state,
-            "problem": station.problem,
-            "pid": station.pid,
-            "queue": len(station.line),
+            "state": runner.state,
+            "problem": runner.problem,
+            "pid": runner.pid,
+            "queue": len(runner.queue),
             "topics": topics,
             **{name: getattr(counts, name) for name in counts.__struct_fields__},
         }
@@ -112,22 +112,24 @@ class ProcessingRoutes:
     async def _on_topics(self, request: web.Request) -> web.Response:
         processor, topic = request.query.get("processor"), request.query.get("topic")
         found = [
-            spot for spot in self._processing.places if processor in (None, spot.key[0]) and topic in (None, spot.topic)
+            assignment
+            for assignment in self._processing.assignments
+            if processor in (None, assignment.key[0]) and topic in (None, assignment.topic)
         ]
-        shown = [self._place(spot) for spot in found[:TOPICS_MAX]]
+        shown = [self._describe_assignment(assignment) for assignment in found[:TOPICS_MAX]]
         return web.json_response({"topics": shown, "in_all": len(found)})
 
-    def _place(self, spot: TopicAssignment) -> Json:
-        turns = self._processing.places.placements.turns(spot.key)
+    def _describe_assignment(self, assignment: TopicAssignment) -> Json:
+        intervals = self._processing.assignments.store.intervals(assignment.key)
         return {
-            "processor": spot.key[0],
-            "topic": spot.topic,
-            "place": spot.name,
-            "is_logged": spot.is_logged,
-            "turns": [[turn.first, turn.place] for turn in turns],
-            "returns_at": spot.returns_at if spot.returns_at >= 0 else None,
-            "last_offset": spot.last,
-            "publishers": len(spot.publishers),
+            "processor": assignment.key[0],
+            "topic": assignment.topic,
+            "place": assignment.name,
+            "is_logged": assignment.is_logged,
+            "turns": [[interval.first, interval.location] for interval in intervals],
+            "returns_at": assignment.returns_at if assignment.returns_at >= 0 else None,
+            "last_offset": assignment.last,
+            "publishers": len(assignment.publishers),
         }
 
     async def _on_move(self, request: web.Request) -> web.Response:
@@ -138,35 +140,40 @@ class ProcessingRoutes:
             move = msgspec.json.decode(body or b"", type=_Move)
             if move.place not in ("edge", "spark"):
                 raise MoveError(f"place {move.place!r}: expected edge or spark")
-            spot = await self._processing.changes.move(move.processor, move.topic, move.place)
+            assignment = await self._processing.reassignment.move(move.processor, move.topic, move.place)
         except msgspec.MsgspecError as error:
             return refusal(400, f"expected processor, topic and place as JSON: {error}")
         except MoveError as error:
             return refusal(409, str(error))
         except OSError as error:
             return refusal(503, str(error))
-        return web.json_response(self._place(spot))
+        return web.json_response(self._describe_assignment(assignment))
 
     async def _on_delegated(self, request: web.Request) -> web.Response:
         processing = self._processing
-        places = processing.places
+        assignments = processing.assignments
         try:
-            name = processing.changes.station(request.query.get("processor", "")).name
+            name = processing.reassignment.runner(request.query.get("processor", "")).name
             if processing.log is None:
                 raise MoveError("this broker keeps no log, so nothing can be left to Spark: name topics in [log]")
         except MoveError as error:
-            is_early = any(not station.settled.is_set() for station in processing.stations)
+            is_early = any(not runner.started.is_set() for runner in processing.runners)
             return refusal(503 if is_early else 409, str(error))
-        version = f"{self._start}-{places.changes}"
-        answer: Json = {"version": version, "settled": places.settled(name, processing.log.next_offset)}
+        version = f"{self._start}-{assignments.changes}"
+        answer: Json = {"version": version, "settled": assignments.final_below(name, processing.log.next_offset)}
         if request.query.get("known") != version:
-            answer["topics"] = [self._delegated(spot) for spot in places.delegated(name)]
+            answer["topics"] = [self._delegated(assignment) for assignment in assignments.delegated(name)]
         return web.json_response(answer)
 
-    def _delegated(self, spot: TopicAssignment) -> list[Any]:
-        """Topic, where Spark's turn began, whether it began with a spool, from where on it is asked back."""
-        turns = self._processing.places.placements.turns(spot.key)
-        return [spot.topic, turns[-1].first, len(turns) > 1, spot.returns_at if spot.returns_at >= 0 else None]
+    def _delegated(self, assignment: TopicAssignment) -> list[Any]:
+        """Topic, where Spark's interval begins, whether it began with a spool, from where on it is asked back."""
+        intervals = self._processing.assignments.store.intervals(assignment.key)
+        return [
+            assignment.topic,
+            intervals[-1].first,
+            len(intervals) > 1,
+            assignment.returns_at if assignment.returns_at >= 0 else None,
+        ]
 
     async def _on_errors(self, request: web.Request) -> web.Response:
         if not is_json(request):
@@ -177,17 +184,17 @@ class ProcessingRoutes:
         except msgspec.MsgspecError as error:
             return refusal(400, f"expected a processor and its errors as JSON: {error}")
         for one in told.errors:
-            self._processing.on_far_error(told.processor, one.what, one.message, one.topic, one.offset)
+            self._processing.on_remote_error(told.processor, one.what, one.message, one.topic, one.offset)
         return web.json_response({"told": len(told.errors)})
 
     async def _on_state(self, request: web.Request) -> web.Response:
         try:
-            spot = self._spot(request)
+            assignment = self._assignment(request)
         except MoveError as error:
             return refusal(409, str(error))
-        if spot.place != "spark":
-            return refusal(409, f"{spot.topic} of {spot.key[0]} is the edge's")
-        state = self._processing.places.placements.handed(spot.key) or SpoolState(-1, ())
+        if assignment.location != "spark":
+            return refusal(409, f"{assignment.topic} of {assignment.key[0]} is the edge's")
+        state = self._processing.assignments.store.handed(assignment.key) or SpoolState(-1, ())
         return web.Response(body=state.encode(), content_type=STATE_TYPE)
 
     async def _on_return(self, request: web.Request) -> web.Response:
@@ -200,18 +207,20 @@ class ProcessingRoutes:
         if body is None:
             return refusal(413, f"a spool has at most {STATE_BYTES_MAX >> 20} MiB")
         try:
-            spot = self._spot(request)
-            self._processing.changes.take_back(spot.key[0], spot.topic, int(first), SpoolState.decode(body))
+            assignment = self._assignment(request)
+            self._processing.reassignment.take_back(
+                assignment.key[0], assignment.topic, int(first), SpoolState.decode(body)
+            )
         except msgspec.MsgspecError as error:
             return refusal(400, f"this is no spool: {error}")
         except MoveError as error:
             return refusal(409, str(error))
         except OSError as error:
             return refusal(503, f"the change cannot be written: {error}")
-        return web.json_response(self._place(spot))
+        return web.json_response(self._describe_assignment(assignment))
 
-    def _spot(self, request: web.Request) -> TopicAssignment:
+    def _assignment(self, request: web.Request) -> TopicAssignment:
         processor, topic = request.query.get("processor"), request.query.get("topic")
         if processor is None or topic is None:
             raise MoveError("a processor and a topic are needed: ?processor=P&topic=T")
-        return self._processing.changes.spot(processor, topic)
+        return self._processing.reassignment.assignment(processor, topic)
