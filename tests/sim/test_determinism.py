@@ -26,12 +26,12 @@ CRASH_AT_S, RETURN_AT_S, LEAVE_AT_S, END_S = 30.0, 50.0, 60.0, 90.0
 MakeOverlay = Callable[[Host, Introduce, int], Overlay]
 
 
-def make_suzaku(host: Host, introduce: Introduce, life: int) -> Overlay:
-    return Suzaku(host, introduce, life, period_s=5.0)
+def make_suzaku(host: Host, introduce: Introduce, incarnation: int) -> Overlay:
+    return Suzaku(host, introduce, incarnation, period_s=5.0)
 
 
-def make_skip_graph(host: Host, introduce: Introduce, life: int) -> Overlay:
-    return SkipGraph(host, host.chance.getrandbits(DIGITS_MAX), introduce, life)
+def make_skip_graph(host: Host, introduce: Introduce, incarnation: int) -> Overlay:
+    return SkipGraph(host, host.chance.getrandbits(DIGITS_MAX), introduce, incarnation)
 
 
 MAKERS: dict[str, MakeOverlay] = {"suzaku": make_suzaku, "skip_graph": make_skip_graph}
@@ -55,7 +55,7 @@ class Village:
     def start(self, address: str) -> None:
         host = self.sim.hosts.get(address) or self.sim.host(address)
         host.restart()
-        overlay = self.make(host, partial(self.introduce, address), host.life)
+        overlay = self.make(host, partial(self.introduce, address), host.incarnation)
         keys = [f"{topic}/{address}".encode() for topic in ("rain", "wind")]
         if self.overlays:
             for key in keys:

@@ -86,7 +86,7 @@ class Braid:
         overlay: Overlay,
         method: Method,
         name: str,
-        life: int,
+        incarnation: int,
         introducers: Introducers,
         cluster: str = "",
         own: Own | None = None,
@@ -123,7 +123,7 @@ class Braid:
             [row for row in broker.saved_cursors if row[0] not in (OWN, CLUSTERS) and not row[0].startswith(MOVED)],
         )
         self._crew = TaskLimiter(host)
-        self.outlets = OutboundTopics(self.origin, life, self.shapes, host, self.history, self._crew)
+        self.outlets = OutboundTopics(self.origin, incarnation, self.shapes, host, self.history, self._crew)
         self.outlets.advertise = self._advertise
         self.outlets.withdraw = method.withdraw
         self.outlets.on_touched = broker.ring
@@ -444,7 +444,7 @@ class Braid:
         self.moves.marks.current = None
 
     def _is_new(self, origin: str, letter: BatchItem) -> bool:
-        """Whether a publication has not been handled before, in this life of the broker or an earlier one."""
+        """Whether a publication has not been handled before, in this incarnation of the broker or an earlier one."""
         cursor = self.cursors.get(origin)
         if not letter.offset or cursor is None:
             return True

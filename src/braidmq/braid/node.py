@@ -52,9 +52,9 @@ PROTOCOL = "1"
 LEAVE_S = 5.0
 """How long a broker that ends has to leave the braid in good order."""
 
-LIFE_EPOCH_S = 1_750_000_000
-LIVES_A_SECOND = 10
-"""A restart is another life: the tenths of a second since then."""
+INCARNATION_EPOCH_S = 1_750_000_000
+INCARNATIONS_A_SECOND = 10
+"""A restart is another incarnation: the tenths of a second since then."""
 
 _log = logging.getLogger("braidmq.braid")
 
@@ -119,11 +119,11 @@ class BraidNode:
         await self.host.start()
         config = self._config
         name = self._own.name
-        life = int((time.time() - LIFE_EPOCH_S) * LIVES_A_SECOND)
+        incarnation = int((time.time() - INCARNATION_EPOCH_S) * INCARNATIONS_A_SECOND)
         introducers = Introducers(self.host, config.join)
-        overlay_, method = build(config, self.host, name, life, introducers)
+        overlay_, method = build(config, self.host, name, incarnation, introducers)
         self.braid = self._broker.braid = Braid(
-            self._broker, overlay_, method, name, life, introducers, config.cluster, self._own
+            self._broker, overlay_, method, name, incarnation, introducers, config.cluster, self._own
         )
         membership = self.braid.membership
         membership.refusals = lambda: self.host.refusals
@@ -171,18 +171,20 @@ def _is_alone(braid: Braid) -> bool:
     return all(node.left.address == own == node.right.address for node in braid.overlay.view.own.values())
 
 
-def build(config: BraidConfig, host: Host, name: str, life: int, introducers: Introducers) -> tuple[Overlay, Method]:
+def build(
+    config: BraidConfig, host: Host, name: str, incarnation: int, introducers: Introducers
+) -> tuple[Overlay, Method]:
     """The overlay and the method that a configuration names."""
     vector = vector_of(name)
     if config.method == "adaptive":
-        flexible = flexible_graph.FlexibleGraph(host, vector, introducers, life, config.table_size)
+        flexible = flexible_graph.FlexibleGraph(host, vector, introducers, incarnation, config.table_size)
         return flexible, relay_free.RelayFree(flexible, name, config.cluster, CUTS[config.method][0])
     if config.method in ("suzaku", "locality"):
-        ring_ = suzaku.Suzaku(host, introducers, life)
+        ring_ = suzaku.Suzaku(host, introducers, incarnation)
         if config.method == "suzaku":
             return ring_, relay_free.RelayFree(ring_, name, config.cluster, CUTS[config.method][0])
         return ring_, locality.Locality(ring_, name, config.cluster)
-    graph = skip_graph.SkipGraph(host, vector, introducers, life)
+    graph = skip_graph.SkipGraph(host, vector, introducers, incarnation)
     if config.method == "relayfree":
         return graph, relay_free.RelayFree(graph, name, config.cluster, CUTS[config.method][0])
     router = skip_dht.IdRouter(graph)

@@ -15,11 +15,11 @@ KNOWN_MAX = 64
 
 
 class Peer(Message, frozen=True, array_like=True, gc=False):
-    """A node of an overlay: its key, its host, and which life of it this is (a restart is another one)."""
+    """A node of an overlay: its key, its host, and which incarnation of it this is (a restart is another one)."""
 
     key: Key
     address: Address
-    life: int = 0
+    incarnation: int = 0
 
 
 class Acquaintances:

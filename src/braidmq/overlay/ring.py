@@ -128,7 +128,7 @@ class TellLeft(Message, frozen=True, array_like=True, gc=False):
     """`is_in` is False for a node that is not (or no longer) part of the ring."""
 
     is_in: bool
-    life: int
+    incarnation: int
     right: Peer
     seq: Sequence
     nearer: tuple[Peer, ...]
@@ -208,7 +208,7 @@ class RingNode:
         self._watch()
 
     async def _look_at_occupant(self, gap: Gap | None) -> None:
-        """Who has this node's key: an earlier life of its own that nobody misses yet, or somebody else, who answers."""
+        """Sees who has this node's key: an earlier incarnation that nobody misses yet, or another that answers."""
         found = [] if gap is None else [peer for peer in (gap.left, gap.right) if peer.key == self.me.key]
         others = [peer for peer in found if peer.address != self.host.address]
         told = await self._ask_left(others[0], tries=1) if others else None
@@ -279,7 +279,7 @@ class RingNode:
     def on_set_right(self, origin: Address, wish: SetRight) -> Granted | Refused:
         """The compare-and-swap of the right link."""
         who = wish.new if wish.joining else wish.expected
-        asker = (who.key, who.life, wish.number)
+        asker = (who.key, who.incarnation, wish.number)
         granted = self._grants.get(asker)
         if granted is not None:
             return granted
@@ -412,7 +412,7 @@ class RingNode:
                 continue
             self.known.trust(best)
             self.known.meet((*told.nearer, told.right))
-            found = Peer(best.key, best.address, told.life)
+            found = Peer(best.key, best.address, told.incarnation)
             self.known.meet((found,))
             if self._nearest(told.nearer, found) != found:
                 continue
@@ -453,7 +453,9 @@ class RingNode:
         nearer = tuple([peer for peer in between if not is_suspected(peer.key, now)])
         self.known.meet((asked.me,))
         self.known.trust(asked.me)
-        return TellLeft(self.status is Status.IN, self.me.life, self.right, self.rseq, nearer[: 2 * NEIGHBOURS_MAX])
+        return TellLeft(
+            self.status is Status.IN, self.me.incarnation, self.right, self.rseq, nearer[: 2 * NEIGHBOURS_MAX]
+        )
 
     def _best_left(self) -> Peer | None:
         return self._nearest((self.left, *self.neighbours, self.right, *self.known), None)

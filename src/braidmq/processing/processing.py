@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from braidmq.bounded import BoundedDict
 from braidmq.broker.message import Message
 from braidmq.mqtt.trees import FilterTree
 from braidmq.mqtt.wire import string
@@ -65,7 +66,7 @@ class Processing:
         self.reassignment = Reassignment(self._context)
         self._intake = Intake(self._context, self.reassignment, self.on_error)
         self._reporters: dict[ProcessorRunner, ErrorReporter] = {}
-        self._remote_reporters: dict[str, ErrorReporter] = {}
+        self._remote_reporters: BoundedDict[str, ErrorReporter] = BoundedDict(REMOTE_REPORTERS_MAX)
         """Of processors that run on Spark only."""
         saved = self.assignments.store.take_saved()
         self._intake.saved_spools.update(
@@ -327,10 +328,8 @@ class Processing:
         if runner is not None:
             runner.counts.errors += 1
         if reporter is None:
-            reporter = self._remote_reporters.pop(name, None) or ErrorReporter(self._broker, name)
-            self._remote_reporters[name] = reporter
-            if len(self._remote_reporters) > REMOTE_REPORTERS_MAX:
-                del self._remote_reporters[next(iter(self._remote_reporters))]
+            reporter = self._remote_reporters.get(name) or ErrorReporter(self._broker, name)
+            self._remote_reporters.renew(name, reporter)
         reporter.report(what, text, topic, offset)
 
     def begin_read(self) -> Callable[[], None]:

@@ -156,7 +156,7 @@ class Stage:
     # Brokers that come and go
 
     def start(self, broker: int, roles: Roles) -> None:
-        """A broker begins a life, and asks for its roles one after the other."""
+        """A broker begins an incarnation, and asks for its roles one after the other."""
         host = self.sim.hosts.get(broker) or self.sim.host(broker)
         host.restart()
         self.roles[broker] = Roles(dict.fromkeys(roles.subscribed, False), dict.fromkeys(roles.advertised, False))

@@ -23,7 +23,10 @@ HISTORY_MESSAGES_MAX = 200_000
 """What is over these bounds is forgotten, oldest first, and counted if that is before its time."""
 
 GENERATIONS_MAX = 1 << 20
-"""A topic that was forgotten and comes again is another stream: another generation of a life. So many a life has."""
+"""A topic that was forgotten and comes again is another stream: another generation.
+
+So many an incarnation of a broker has.
+"""
 
 OVERHEAD_BYTES = 200
 """What keeping a publication costs beside its payload."""
@@ -34,7 +37,7 @@ class Sent(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     offset: int
     topic: str
-    life: int
+    incarnation: int
     number: int
     stored_at: float
     letter: BatchItem
@@ -60,11 +63,11 @@ class History:
         """How much is kept, as the bound counts it."""
         return self._bytes
 
-    def append(self, topic: str, life: int, number: int, letter: BatchItem, now: float) -> BatchItem:
+    def append(self, topic: str, incarnation: int, number: int, letter: BatchItem, now: float) -> BatchItem:
         """Keeps a publication; the letter as it is sent, with its offset."""
         self.head += 1
         letter = msgspec.structs.replace(letter, offset=self.head)
-        sent = Sent(self.head, topic, life, number, now, letter)
+        sent = Sent(self.head, topic, incarnation, number, now, letter)
         self._sent.append(sent)
         self._bytes += _size(sent)
         self._store.save_sent(self.head, msgspec.msgpack.encode(sent))

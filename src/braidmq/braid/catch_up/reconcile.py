@@ -179,7 +179,7 @@ class Reconciler(Service):
             sent = msgspec.msgpack.decode(row, type=Sent)
             if self._interest.wanted(sent.topic, sent.stored_at):
                 self.fetched += 1
-                self._take(Batch(origin, sent.life, sent.topic, sent.number, 1, V5, b"", (sent.letter,)))
+                self._take(Batch(origin, sent.incarnation, sent.topic, sent.number, 1, V5, b"", (sent.letter,)))
 
     async def _call(self, address: Address, ask: AskMissed) -> object:
         try:

@@ -34,7 +34,7 @@ LEFT_BEHIND_AFTER_S = 5.0
 """How long a client that had to begin anew may take to subscribe, before it is given what was left behind."""
 
 UNKNOWN_EPOCH = 1
-"""Of a session from an earlier life: lower than any claim."""
+"""Of a session from an earlier incarnation: lower than any claim."""
 
 CALL_TIMEOUT_S = 1.0
 
@@ -133,7 +133,7 @@ class DisplacedSessions(Service):
     # Registering
 
     async def enter(self) -> None:
-        """Tells the directory what is here from an earlier life, before this broker stands for any of it."""
+        """Tells the directory what is here from an earlier incarnation, before this broker stands for any of it."""
         await self._register()
         self._host.spawn(self._keep_registering())
 

@@ -195,7 +195,7 @@ class Handovers(Service):
         self.is_arriving: Callable[[GiveUp], Answer | None]
         """Asks the one side that takes sessions whether this one is just coming."""
         self.has_served: Callable[[str], bool]
-        """Whether a client was here in this life of the broker."""
+        """Whether a client was here in this incarnation of the broker."""
         self.is_aside: Callable[[str], bool]
         """Whether a session stands for nothing, since its client is elsewhere."""
         self.given = 0

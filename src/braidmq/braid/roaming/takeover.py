@@ -146,7 +146,7 @@ class Takeovers:
         self.came_from: dict[str, str] = {}
         """By client id: the broker from which its session came."""
         self.served: dict[str, Served] = {}
-        """Clients that have connected here in this life of the broker."""
+        """Clients that have connected here in this incarnation of the broker."""
         self._settling: dict[RoamingSession, str] = {}
         """Sessions that have come, while they look at marks, and from which broker."""
         self._saved_at = 0.0

@@ -36,10 +36,10 @@ class BatchItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Publications of one topic. `first` is the number of the first one; (origin, life) began to count at 1."""
+    """Publications of one topic. `first` is the number of the first one; (origin, incarnation) began to count at 1."""
 
     origin: str
-    life: int
+    incarnation: int
     topic: str
     first: int
     count: int

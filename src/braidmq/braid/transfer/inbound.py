@@ -4,8 +4,8 @@ An origin numbers the publications of a topic. What comes a second time is dropp
 for what is before it. After that moment the missing is given up, though it is still taken if it comes later and was
 acknowledged to its publisher (QoS 1 and 2): late is better than never. A stream that is met in its middle waits a
 moment, too: what comes first may have overtaken others. And what a broker that was restarted sends waits until that was
-fetched which it had kept before, or which was missed here: the first contact with each life of an origin. What an
-origin has published for clusters that this broker is not in is not missing: a batch says what of that is before it.
+fetched which it had kept before, or which was missed here: the first contact with each incarnation of an origin. What
+an origin has published for clusters that this broker is not in is not missing: a batch says what of that is before it.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ FETCH_S = 20.0
 INLETS_MAX = 65_536
 """Streams (an origin's topic) that a broker remembers; the one that was silent for longest goes."""
 
-LIVES_MAX = 4096
-"""Origins of which it is remembered which life was met."""
+INCARNATIONS_MAX = 4096
+"""Origins of which it is remembered which incarnation was met."""
 
 HELD_MAX = 256
 """Batches of a stream that wait for what is before them."""
 
 
 class InboundStream:
-    """One stream: the publications of one topic from one life of one broker."""
+    """One stream: the publications of one topic from one incarnation of one broker."""
 
-    __slots__ = ("held", "is_new", "last", "life", "origin")
+    __slots__ = ("held", "incarnation", "is_new", "last", "origin")
 
-    def __init__(self, origin: str, life: int, first: int, is_new: bool) -> None:
+    def __init__(self, origin: str, incarnation: int, first: int, is_new: bool) -> None:
         self.origin = origin
-        self.life = life
+        self.incarnation = incarnation
         self.is_new = is_new
         """Whether nothing was passed on yet, and something may be before what has come."""
         self.last = first - 1
@@ -73,14 +73,14 @@ class InboundStreams:
         self._holding: dict[str, dict[InboundStream, None]] = {}
         """By origin: the streams that hold something back."""
         self._streams: dict[tuple[str, int, str], InboundStream] = {}
-        self._lives: dict[str, int] = {}
-        """By origin: the life whose history was asked for."""
+        self._incarnations: dict[str, int] = {}
+        """By origin: the incarnation whose history was asked for."""
         self.duplicates = 0
         self.given_up = 0
 
     def at_rest(self, batch: Batch) -> InboundStream | None:
         """The stream of a batch, if that was the last of it and nothing else is to come before the next."""
-        inlet = self._streams.get((batch.origin, batch.life, batch.topic))
+        inlet = self._streams.get((batch.origin, batch.incarnation, batch.topic))
         if inlet is None or inlet.is_new or inlet.held or inlet.last != batch.first + batch.count - 1:
             return None
         return inlet
@@ -116,24 +116,24 @@ class InboundStreams:
 
     def settle(self, origin: str, floor: int) -> None:
         """All that an origin has kept up to an offset has been fetched: what is missing before it will not come."""
-        streams = sorted(self._holding.get(origin, ()), key=lambda inlet: inlet.life)
+        streams = sorted(self._holding.get(origin, ()), key=lambda inlet: inlet.incarnation)
         for inlet in streams:
             if 0 < inlet.kept_at <= floor:
-                self._meet(origin, inlet.life)
+                self._meet(origin, inlet.incarnation)
             while inlet.held and 0 < inlet.kept_at <= floor:
                 self._give_up(inlet)
 
-    def _meet(self, origin: str, life: int) -> None:
-        self._lives[origin] = max(self._lives.pop(origin, 0), life // GENERATIONS_MAX)
-        if len(self._lives) > LIVES_MAX:
-            self._lives.pop(next(iter(self._lives)))
+    def _meet(self, origin: str, incarnation: int) -> None:
+        self._incarnations[origin] = max(self._incarnations.pop(origin, 0), incarnation // GENERATIONS_MAX)
+        if len(self._incarnations) > INCARNATIONS_MAX:
+            self._incarnations.pop(next(iter(self._incarnations)))
 
     def _stream(self, batch: Batch) -> InboundStream:
-        name = (batch.origin, batch.life, batch.topic)
+        name = (batch.origin, batch.incarnation, batch.topic)
         inlet = self._streams.pop(name, None)
         if inlet is None:
             start = self._start(batch)
-            inlet = InboundStream(batch.origin, batch.life, start, is_new=start > 1 or not self._is_met(batch))
+            inlet = InboundStream(batch.origin, batch.incarnation, start, is_new=start > 1 or not self._is_met(batch))
             if len(self._streams) >= INLETS_MAX:
                 self._streams.pop(next(iter(self._streams))).is_new = True  # for whoever still has it
         self._streams[name] = inlet
@@ -143,8 +143,8 @@ class InboundStreams:
         """Whether nothing of earlier streams can be missing before this batch."""
         offset = _offset(batch)
         if offset and self._is_next(batch.origin, offset):
-            self._meet(batch.origin, batch.life)
-        return not offset or batch.life // GENERATIONS_MAX <= self._lives.get(batch.origin, -1)
+            self._meet(batch.origin, batch.incarnation)
+        return not offset or batch.incarnation // GENERATIONS_MAX <= self._incarnations.get(batch.origin, -1)
 
     def _start(self, batch: Batch) -> int:
         """Where a batch begins, with what is directly before it and not for this broker."""
@@ -227,4 +227,4 @@ def _offset(batch: Batch) -> int:
 def _only(batch: Batch, number: int) -> Batch:
     """One letter of a batch."""
     letter = batch.letters[number - batch.first]
-    return Batch(batch.origin, batch.life, batch.topic, number, 1, batch.version, b"", (letter,))
+    return Batch(batch.origin, batch.incarnation, batch.topic, number, 1, batch.version, b"", (letter,))

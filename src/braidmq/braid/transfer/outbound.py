@@ -59,10 +59,10 @@ class OutboundTopic:
         "_size",
         "_waiting",
         "filters",
+        "incarnation",
         "is_settled",
         "is_watched",
         "lane",
-        "life",
         "lone",
         "number",
         "topic",
@@ -74,8 +74,8 @@ class OutboundTopic:
     def __init__(self, outlets: OutboundTopics, topic: str, filters: Iterable[str]) -> None:
         self._outlets = outlets
         self.topic = topic
-        self.life = outlets.stream_life
-        """The life of its stream: a topic that comes again begins to count anew, and must not be taken for the old."""
+        self.incarnation = outlets.stream_incarnation
+        """The incarnation of its stream: a topic that comes again counts anew, and must not be taken for the old."""
         self.filters = dict.fromkeys(filters)
         """Every filter in use that could match the topic."""
         self.wanted: dict[str, None] = {}
@@ -176,7 +176,9 @@ class OutboundTopic:
             run = some[0][3] if alike == 1 else b"".join([one[3] for one in some])
             count = sum(one[2] for one in some)
             skips = self._skips(first, scope) if self._scoped else ()
-            found.append(Batch(self._outlets.origin, self.life, self.topic, first, count, version, run, letters, skips))
+            found.append(
+                Batch(self._outlets.origin, self.incarnation, self.topic, first, count, version, run, letters, skips)
+            )
         return found
 
     def _note_scoped(self, number: int, scope: str) -> None:
@@ -206,9 +208,11 @@ def _kind(piece: _Piece) -> tuple[int, bool, bool, str | None]:
 class OutboundTopics:
     """All topics that are published here."""
 
-    def __init__(self, origin: str, life: int, shapes: Shapes, host: Host, history: History, crew: TaskLimiter) -> None:
+    def __init__(
+        self, origin: str, incarnation: int, shapes: Shapes, host: Host, history: History, crew: TaskLimiter
+    ) -> None:
         self.origin = origin
-        self._life = life
+        self._incarnation = incarnation
         self._generation = 0
         self.haunted_at = host.now() + AFTER_START_S - HISTORY_S
         self._history = history
@@ -280,12 +284,12 @@ class OutboundTopics:
         return outlet
 
     @property
-    def stream_life(self) -> int:
-        """The life of a stream that begins now."""
-        return self._life * GENERATIONS_MAX + self._generation
+    def stream_incarnation(self) -> int:
+        """The incarnation of a stream that begins now."""
+        return self._incarnation * GENERATIONS_MAX + self._generation
 
     def keep(self, outlet: OutboundTopic, number: int, letter: BatchItem, now: float) -> BatchItem:
-        return self._history.append(outlet.topic, outlet.life, number, letter, now)
+        return self._history.append(outlet.topic, outlet.incarnation, number, letter, now)
 
     def touch(self, outlet: OutboundTopic) -> None:
         if not self._touched:

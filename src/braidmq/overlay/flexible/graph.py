@@ -39,7 +39,7 @@ from typing import Final
 
 from braidmq.host import Address, CallError, Host, Message, Reply, Service, handles
 from braidmq.keys import Key
-from braidmq.overlay.flexible.heard import LIVES_BITS, LONG_AGO, Heard
+from braidmq.overlay.flexible.heard import INCARNATION_BITS, LONG_AGO, Heard
 from braidmq.overlay.flexible.messages import CANDIDATES_MAX, Candidates, Exchange, Gone, Greet, Greeting
 from braidmq.overlay.flexible.node import EXPLORE_MAX_S, EXPLORE_S, FlexibleNode
 from braidmq.overlay.flexible.table import Contact, FlexibleTable
@@ -116,10 +116,12 @@ class Abandoned(Exception):
 class FlexibleGraph(Service):
     """A broker's part of the graph: all its virtual nodes, under one membership vector.
 
-    `life` must be another one after each restart of the broker.
+    `incarnation` must be another one after each restart of the broker.
     """
 
-    def __init__(self, host: Host, vector: Vector, introduce: Introduce, life: int = 0, size: int = SIZE) -> None:
+    def __init__(
+        self, host: Host, vector: Vector, introduce: Introduce, incarnation: int = 0, size: int = SIZE
+    ) -> None:
         self.host = host
         self.vector = vector
         self.size = size
@@ -130,7 +132,7 @@ class FlexibleGraph(Service):
         self.known = Acquaintances()
         """Who of the entries of all tables is suspected."""
         self._finding = Finding(host, self._get_view, introduce, self._on_silent)
-        self._lives = life << LIVES_BITS
+        self._last_incarnation = incarnation << INCARNATION_BITS
         self._view: FlexibleView | None = None
         self._viewed_at = LONG_AGO
         self._is_stale = False
@@ -214,9 +216,9 @@ class FlexibleGraph(Service):
         self._remove(node)
 
     def place(self, key: Key) -> FlexibleNode:
-        """A virtual node that is not linked yet, in a new life: what was said to an earlier one is not heard."""
-        self._lives += 1
-        base = self.ring.node(0, Peer(key, self.host.address, self._lives))
+        """A virtual node that is not linked yet, in a new incarnation: what was said to an earlier one is not heard."""
+        self._last_incarnation += 1
+        base = self.ring.node(0, Peer(key, self.host.address, self._last_incarnation))
         base.on_change = self._on_link
         node = self.nodes[key] = FlexibleNode(base, self.vector, self.size, self._others_max)
         self._share()
@@ -403,7 +405,8 @@ class FlexibleGraph(Service):
     def _meet(self, node: FlexibleNode, contact: Contact) -> bool:
         """A node has shown itself to be there; True if that changes the table.
 
-        If siblings know an earlier life of it, they learn of this one, too: or they would go on to tell of that one.
+        If siblings know an earlier incarnation of it, they learn of this one, too: or they would go on to tell of the
+        earlier one.
         """
         if contact.peer.address == self.host.address:
             return False
@@ -414,7 +417,7 @@ class FlexibleGraph(Service):
         if self._heard.note(contact.peer, now):
             for sibling in self.nodes.values():
                 known = sibling.table.get(contact.peer.key)
-                if known is not None and known.peer.life < contact.peer.life:
+                if known is not None and known.peer.incarnation < contact.peer.incarnation:
                     self._is_stale = sibling.take((contact,)) or self._is_stale
         if self._heard.note_host(contact.peer, now):
             self._forget_earlier(contact.peer)
@@ -427,8 +430,8 @@ class FlexibleGraph(Service):
         return node if node is not None and node.base.is_linked and not node.leaving else None
 
     def _gone(self, key: Key | None) -> Gone:
-        """No node of this key is here, in no life that has been."""
-        return Gone(Peer(key or b"", self.host.address, self._lives))
+        """No node of this key is here, in no incarnation that has been."""
+        return Gone(Peer(key or b"", self.host.address, self._last_incarnation))
 
     async def _call(self, to: Address, request: Message) -> object:
         """Asks until there is an answer; None if there is none, LATE if that may be the fault of this broker."""
@@ -484,8 +487,14 @@ class FlexibleGraph(Service):
 
     def _forget_earlier(self, peer: Peer) -> None:
         """A broker has restarted: drops what it was before."""
-        life = peer.life >> LIVES_BITS
-        self._forget_all({c.peer.key for c in self._contacts_at(peer.address) if c.peer.life >> LIVES_BITS < life})
+        incarnation = peer.incarnation >> INCARNATION_BITS
+        self._forget_all(
+            {
+                c.peer.key
+                for c in self._contacts_at(peer.address)
+                if c.peer.incarnation >> INCARNATION_BITS < incarnation
+            }
+        )
 
     def _contacts_at(self, address: Address) -> list[Contact]:
         """The entries of all tables that are at one host, each node once."""
@@ -502,7 +511,11 @@ class FlexibleGraph(Service):
         """A node says that it leaves (UNSUB)."""
         for node in self.nodes.values():
             contact = node.table.get(gone.peer.key)
-            if contact is not None and contact.peer.address == origin and contact.peer.life <= gone.peer.life:
+            if (
+                contact is not None
+                and contact.peer.address == origin
+                and contact.peer.incarnation <= gone.peer.incarnation
+            ):
                 self.known.suspect(contact.peer, self.host.now())
                 node.lose(gone.peer.key)
                 self._heard.forget(gone.peer.key)
@@ -532,5 +545,5 @@ class FlexibleGraph(Service):
 
 
 def _is_same(one: Peer, other: Peer) -> bool:
-    """Whether two are the same node, in whatever life."""
+    """Whether two are the same node, in whatever incarnation."""
     return one.key == other.key and one.address == other.address

@@ -57,6 +57,6 @@ class Greeting(Message, frozen=True, array_like=True, gc=False):
 
 
 class Gone(Message, frozen=True, array_like=True, gc=False):
-    """This node is no more, nor any earlier life of it: the answer to who asks for it, and told by it when it goes."""
+    """This node is no more, nor any earlier incarnation of it: the answer to a question for it, and its farewell."""
 
     peer: Peer

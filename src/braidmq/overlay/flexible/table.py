@@ -164,7 +164,7 @@ class FlexibleTable:
             key = contact.peer.key
             known = entries.get(key)
             if known is not None:
-                if known.peer.life < contact.peer.life:
+                if known.peer.incarnation < contact.peer.incarnation:
                     news.append(contact)
                     has_hope = True
             elif contact.vector != vector and key != own:
@@ -211,7 +211,7 @@ class FlexibleTable:
         known = dict(self._stand().entries)
         for contact in news:
             mine = known.get(contact.peer.key)
-            if mine is None or mine.peer.life < contact.peer.life:
+            if mine is None or mine.peer.incarnation < contact.peer.incarnation:
                 known[contact.peer.key] = contact
         return self._filtered([known[key] for key in sorted(known)])
 

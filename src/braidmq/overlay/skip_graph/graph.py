@@ -40,8 +40,8 @@ SEEK_HOPS_MAX = 64
 MEND_INTERVAL_S = 10.0
 """How often a broker looks for a level above its highest, and for nodes of its own that are on too few levels."""
 
-LIVES_BITS = 24
-"""How many memberships of lists one life of a broker can count apart."""
+INCARNATION_BITS = 24
+"""How many memberships of lists one incarnation of a broker can count apart."""
 
 
 class Abandoned(Exception):
@@ -73,10 +73,10 @@ class VirtualNode:
 class SkipGraph(Service):
     """A broker's part of the graph: all its virtual nodes, under one membership vector.
 
-    `life` must be another one after each restart of the broker.
+    `incarnation` must be another one after each restart of the broker.
     """
 
-    def __init__(self, host: Host, vector: Vector, introduce: Introduce, life: int = 0) -> None:
+    def __init__(self, host: Host, vector: Vector, introduce: Introduce, incarnation: int = 0) -> None:
         self.host = host
         self.vector = vector
         self.nodes: dict[Key, VirtualNode] = {}
@@ -84,7 +84,7 @@ class SkipGraph(Service):
         self.on_change: Callable[[], None] = nothing
         """Called when a link has changed: for the one layer above."""
         self.introduce = introduce
-        self._lives = life << LIVES_BITS
+        self._last_incarnation = incarnation << INCARNATION_BITS
         self._view: View | None = None
         self._is_mending = False
         self._on_link = self._changed
@@ -156,9 +156,9 @@ class SkipGraph(Service):
         return ring_node
 
     def new_peer(self, key: Key) -> Peer:
-        """Another life for each membership of a list, so that what was said in an earlier one is not heard."""
-        self._lives += 1
-        return Peer(key, self.host.address, self._lives)
+        """Another incarnation for each membership of a list, so that what was said in an earlier one is not heard."""
+        self._last_incarnation += 1
+        return Peer(key, self.host.address, self._last_incarnation)
 
     def _forget_top(self, node: VirtualNode) -> None:
         top = node.levels.pop()

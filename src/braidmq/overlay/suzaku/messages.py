@@ -47,7 +47,7 @@ class Update(Message, frozen=True, array_like=True, gc=False):
 
 
 class Updated(Message, frozen=True, array_like=True, gc=False):
-    """`me` is the node that answers (of which life), `beyond` its own finger at the level, None if it has none."""
+    """`me` is the node that answers, in its present incarnation; `beyond` its finger at the level, if it has one."""
 
     me: Peer
     backups: tuple[Peer, ...]

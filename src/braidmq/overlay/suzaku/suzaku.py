@@ -37,15 +37,15 @@ LOOKUP_HOPS_MAX = 64
 NEARER_MAX = 4
 """Peers that are named to a careful lookup at each hop."""
 
-LIVES_BITS = 24
-"""How many stays in the ring one life of a broker can count apart."""
+INCARNATION_BITS = 24
+"""How many stays in the ring one incarnation of a broker can count apart."""
 
 
 class Suzaku(Service):
     """The overlay of one host: all its keys (siblings), which share what they know."""
 
     __slots__ = (
-        "_lives",
+        "_last_incarnation",
         "_on_link",
         "_view",
         "_way_addresses",
@@ -65,7 +65,7 @@ class Suzaku(Service):
         self,
         host: Host,
         introduce: Introduce,
-        life: int = 0,
+        incarnation: int = 0,
         *,
         period_s: float = PERIOD_S,
         both_ways: bool = True,
@@ -87,7 +87,7 @@ class Suzaku(Service):
         self.labels: Callable[[Key, Key], tuple[str, ...] | None] = _all_labels
         """Which labels the node at one key wants of a range that begins at another; None is all, () is none."""
         self.nodes: dict[Key, SuzakuNode] = {}
-        self._lives = life << LIVES_BITS
+        self._last_incarnation = incarnation << INCARNATION_BITS
         self._view: View | None = None
         self._on_link = self.changed
         """One for all links: there are many of them in a large simulation."""
@@ -147,9 +147,9 @@ class Suzaku(Service):
         self.changed()
 
     def new_peer(self, key: Key) -> Peer:
-        """Another life for each stay in the ring, so that what was said in an earlier one is not heard."""
-        self._lives += 1
-        return Peer(key, self.host.address, self._lives)
+        """Another incarnation for each stay in the ring, so that what was said in an earlier one is not heard."""
+        self._last_incarnation += 1
+        return Peer(key, self.host.address, self._last_incarnation)
 
     async def _locate(self, key: Key) -> Gap | None:
         """The place of a key, asked as a stranger asks: of somebody else."""

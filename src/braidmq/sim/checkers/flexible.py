@@ -23,7 +23,7 @@ def _nodes(graphs: Iterable[FlexibleGraph]) -> list[tuple[FlexibleGraph, Flexibl
 
 
 def entries_are_there(graphs: Sequence[FlexibleGraph]) -> list[str]:
-    """Every entry is a node that lives, in the life that it lives now; and no table is too large."""
+    """Every entry is a node that lives, in the incarnation that it lives now; and no table is too large."""
     there = {node.contact.peer: node.contact.vector for _, node in _nodes(graphs)}
     wrong = []
     for graph, node in _nodes(graphs):
