@@ -25,10 +25,10 @@ import paho.mqtt.publish as paho_publish
 import pytest
 import trustme
 
-from braidmq.cli.connecting import Target, parse_url
 from braidmq.cli.errors import UsageError
 from braidmq.cli.main import build
-from braidmq.cli.messages import as_text, check_format
+from braidmq.cli.mqtt_client.messages import as_text, check_format
+from braidmq.cli.mqtt_client.options import Target, parse_url
 from tests.conftest import Broker, StartBroker
 from tests.patience import PATIENCE_S
 

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from paho.mqtt.subscribe import simple as wait_for_message
 
-from braidmq.cli.load import SAMPLES_MAX, Samples
-from braidmq.cli.load_clients import connect_packet, publish_head, split, subscribe_packet
+from braidmq.cli.benchmark.clients import connect_packet, publish_head, split, subscribe_packet
+from braidmq.cli.benchmark.load import SAMPLES_MAX, Samples
 from braidmq.mqtt.reasons import Reason
 from tests.conftest import Broker, StartBroker
 from tests.patience import PATIENCE_S
@@ -137,7 +137,8 @@ def test_no_broker_is_exit_code_3() -> None:
 
 
 def test_it_stands_apart_from_the_broker() -> None:
-    script = "import sys, braidmq.cli.bench, braidmq.cli.load; print([n for n in sys.modules if 'braidmq.broker' in n])"
+    modules = "braidmq.cli.benchmark.command, braidmq.cli.benchmark.load"
+    script = f"import sys, {modules}; print([n for n in sys.modules if 'braidmq.broker' in n])"
     assert subprocess.check_output([sys.executable, "-c", script], text=True) == "[]\n"
 
 

@@ -12,10 +12,10 @@ import paho.mqtt.publish as paho_publish
 import pytest
 from rich.console import Console
 
-from braidmq.cli import ring
-from braidmq.cli.checks import Finding, State
-from braidmq.cli.doctor import _show
-from braidmq.cli.levels import Levels
+from braidmq.cli.braid import ring
+from braidmq.cli.doctor.checks import Finding, State
+from braidmq.cli.doctor.command import _show
+from braidmq.cli.topic_cell import Levels
 from tests.cli.test_cli import COMMAND, environment, in_process
 from tests.cli.test_cli_braid import Subscriber
 from tests.conftest import READY_TIMEOUT_S, _first_line

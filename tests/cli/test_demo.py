@@ -20,8 +20,8 @@ import paho.mqtt.publish as paho_publish
 import pytest
 
 from braidmq.cli.demo.command import _why_no_spark
-from braidmq.cli.demo.order import Order
-from braidmq.cli.demo.showing import Showing
+from braidmq.cli.demo.plan import Order
+from braidmq.cli.demo.process import Showing
 from braidmq.processors import Message, Spool, spool_step
 from braidmq.processors.examples.passengers import passengers
 from braidmq.processors.processor import Output

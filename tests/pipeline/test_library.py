@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from braidmq.cli.messages import Received, as_json
+from braidmq.cli.mqtt_client.messages import Received, as_json
 from braidmq.log.log import Log
 from braidmq.log.run import Run
 from braidmq.pipeline.errors import PipelineError

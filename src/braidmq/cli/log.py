@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from braidmq.cli import output
-from braidmq.cli.asking import ADMIN_URL, PANEL, AdminOption, TokenOption
+from braidmq.cli.admin_port import ADMIN_URL, PANEL, AdminOption, TokenOption
+from braidmq.cli.base_commands import QuickGroup
 from braidmq.cli.errors import CliError, ExitCode, UsageError
-from braidmq.cli.messages import Received, as_json, printer
-from braidmq.cli.quick import QuickGroup
+from braidmq.cli.mqtt_client.messages import Received, as_json, printer
 
 if TYPE_CHECKING:
     from braidmq.log.source import LogSource
@@ -129,7 +129,7 @@ def _show_topics(contents: list[Contents], count_max: int) -> None:
     found = [(count, name, one) for one in contents for name, count in one.rows.items()]
     if not found:
         return
-    from braidmq.cli.levels import Levels
+    from braidmq.cli.topic_cell import Levels
 
     found.sort(key=lambda row: (-row[0], row[1]))
     names = ["broker"] if len(contents) > 1 else []

@@ -15,10 +15,10 @@ from typing import Any, Final
 from paho.mqtt.client import MQTTMessage
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from braidmq.cli.connecting import ConnectionOptions
-from braidmq.cli.demo.order import SiteOrder
+from braidmq.cli.demo.plan import SiteOrder
 from braidmq.cli.errors import CliError
-from braidmq.cli.link import Broken, Disconnected, Link, Published, Refused, Subscribed
+from braidmq.cli.mqtt_client.client import Broken, Disconnected, Link, Published, Refused, Subscribed
+from braidmq.cli.mqtt_client.options import ConnectionOptions
 from braidmq.processors import Message, Processor, Spool, spool_step
 from braidmq.processors.processor import Output
 

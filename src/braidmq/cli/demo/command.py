@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import typer
 
 from braidmq.cli import output
-from braidmq.cli.demo.order import COMPUTE_MAX, LOGGED, PROCESSOR, Order, SiteOrder
-from braidmq.cli.demo.showing import Showing
+from braidmq.cli.demo.plan import COMPUTE_MAX, LOGGED, PROCESSOR, Order, SiteOrder
+from braidmq.cli.demo.process import Showing
 from braidmq.cli.errors import UsageError
 from braidmq.cli.up import (
     BESIDE,

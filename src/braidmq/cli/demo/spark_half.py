@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from braidmq.cli.demo.order import PROCESSOR, Order
-from braidmq.cli.process_spark import MASTER
+from braidmq.cli.demo.plan import PROCESSOR, Order
+from braidmq.cli.process.spark_run import MASTER
 from braidmq.pipeline.errors import PipelineError, from_spark
 from braidmq.processors.processor import ProcessorError
 

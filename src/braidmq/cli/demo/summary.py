@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from braidmq.cli import output
-from braidmq.cli.asking import Broker
+from braidmq.cli.admin_port import Broker
 from braidmq.cli.demo.buses import Bus
-from braidmq.cli.demo.order import NAME, SiteOrder
+from braidmq.cli.demo.plan import NAME, SiteOrder
 
 
 @dataclass

@@ -19,7 +19,9 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 import braidmq
+from braidmq.admin.contract import Health, Readiness
 from braidmq.broker.notices import Notices, one_line
+from braidmq.server.admin.responses import answer
 from braidmq.server.listening.sockets import ADMIN_PORT, bind_tcp, host_and_port
 
 if TYPE_CHECKING:
@@ -176,13 +178,13 @@ class AdminServer:
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _on_health(self, request: web.Request) -> web.Response:
-        return web.json_response({"status": "ok", "version": braidmq.__version__})
+        return answer(Health("ok", braidmq.__version__))
 
     async def _on_ready(self, request: web.Request) -> web.Response:
         reasons = {name: reason for name, check in self._checks.items() if (reason := check()) is not None}
         if reasons:
-            return web.json_response({"status": "not ready", "reasons": reasons}, status=503)
-        return web.json_response({"status": "ready"})
+            return answer(Readiness("not ready", reasons), status=503)
+        return answer(Readiness("ready"))
 
 
 class _Refusal(asyncio.Protocol):

@@ -1,7 +1,7 @@
 """Message processors on the admin port: what `braidmq process` shows and moves, and how Spark takes and gives topics.
 
     GET  /processing                                  the processors, and how they are
-    GET  /processing/topics?processor=P&topic=T       where topics are processed, and their intervals by offset
+    GET  /processing/topics?processor=P&topic=T       where topics are processed, and their turns by offset
     POST /processing/move       {"processor", "topic", "place"}
     GET  /processing/delegated?processor=P&known=V    what is Spark's, and up to which offset that is settled
     GET  /processing/state?processor=P&topic=T        the spool that Spark begins with: MessagePack of a SpoolState
@@ -17,14 +17,28 @@ something has changed since the `version` that is known.
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from aiohttp import web
 
+from braidmq.admin.client import SPOOL_BYTES_MAX
+from braidmq.admin.contract import (
+    SPOOL,
+    AssignedTopic,
+    AssignedTopics,
+    DelegatedTopic,
+    Delegation,
+    FailureReport,
+    FailuresTold,
+    Move,
+    ProcessingStatus,
+    ProcessorStatus,
+    ResourceUse,
+)
 from braidmq.processing.assignments import MoveError, TopicAssignment
 from braidmq.processors.processor import SpoolState
-from braidmq.server.admin.exchange import is_json, not_json, read_body, refusal
+from braidmq.server.admin.responses import answer, is_json, not_json, read_body, refusal
 
 if TYPE_CHECKING:
     from braidmq.processing.processing import Processing
@@ -33,38 +47,14 @@ if TYPE_CHECKING:
 TOPICS_MAX: Final = 10_000
 """Topics of one answer; more are there if `in_all` says so."""
 MOVE_BYTES_MAX: Final = 1 << 18
-ERRORS_MAX: Final = 1_000
 ERRORS_BYTES_MAX: Final = 4 << 20
-STATE_BYTES_MAX: Final = 256 << 20
-"""The largest spool that is taken back."""
-STATE_TYPE: Final = "application/msgpack"
-
-Json = dict[str, Any]
-
-
-class _Move(msgspec.Struct):
-    processor: str
-    topic: str
-    place: str
-
-
-class _Error(msgspec.Struct):
-    what: str
-    message: str
-    topic: str | None = None
-    offset: int | None = None
-
-
-class _Errors(msgspec.Struct):
-    processor: str
-    errors: Annotated[list[_Error], msgspec.Meta(max_length=ERRORS_MAX)]
 
 
 class ProcessingRoutes:
     def __init__(self, processing: Processing) -> None:
         self._processing = processing
         self._start = secrets.token_hex(8)
-        """Says which run of the broker a version belongs to."""
+        """Says which start of the broker a version is of."""
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         router.add_get("/processing", self._on_list)
@@ -78,36 +68,36 @@ class ProcessingRoutes:
     async def _on_list(self, _request: web.Request) -> web.Response:
         processing = self._processing
         assignments = processing.assignments
-        return web.json_response(
-            {
-                "processors": [self._describe(runner) for runner in processing.runners],
-                "storage": {"used": assignments.load.storage, "max": assignments.capacity.storage},
-                "compute": {"used": assignments.load.compute, "max": assignments.capacity.compute},
-                "local_share": assignments.share,
-            }
+        return answer(
+            ProcessingStatus(
+                [self._describe(runner) for runner in processing.runners],
+                ResourceUse(assignments.load.storage, assignments.capacity.storage),
+                ResourceUse(assignments.load.compute, assignments.capacity.compute),
+                assignments.share,
+            )
         )
 
-    def _describe(self, runner: ProcessorRunner) -> Json:
+    def _describe(self, runner: ProcessorRunner) -> ProcessorStatus:
         ready, counts, config = runner.ready, runner.counts, runner.config
         topics: dict[str, int] = {}
         for assignment in self._processing.assignments:
             if assignment.key[0] == runner.name:
                 topics[assignment.name] = topics.get(assignment.name, 0) + 1
-        return {
-            "name": runner.name,
-            "file": config.file,
-            "where": config.where,
-            "topic": config.topic if ready is None else ready.topic,
-            "spool": config.spool if ready is None else ready.spool,
-            "output": config.output if ready is None else ready.output,
-            "time_limit_s": config.time_limit_s if ready is None else ready.time_limit_s,
-            "state": runner.state,
-            "problem": runner.problem,
-            "pid": runner.pid,
-            "queue": len(runner.queue),
-            "topics": topics,
+        return ProcessorStatus(
+            name=runner.name,
+            file=config.file,
+            where=config.where,
+            topic=config.topic if ready is None else ready.topic,
+            spool=config.spool if ready is None else ready.spool,
+            output=config.output if ready is None else ready.output,
+            time_limit_s=config.time_limit_s if ready is None else ready.time_limit_s,
+            state=runner.state,
+            problem=runner.problem,
+            pid=runner.pid,
+            queue=len(runner.queue),
+            topics=topics,
             **{name: getattr(counts, name) for name in counts.__struct_fields__},
-        }
+        )
 
     async def _on_topics(self, request: web.Request) -> web.Response:
         processor, topic = request.query.get("processor"), request.query.get("topic")
@@ -116,28 +106,27 @@ class ProcessingRoutes:
             for assignment in self._processing.assignments
             if processor in (None, assignment.key[0]) and topic in (None, assignment.topic)
         ]
-        shown = [self._describe_assignment(assignment) for assignment in found[:TOPICS_MAX]]
-        return web.json_response({"topics": shown, "in_all": len(found)})
+        return answer(AssignedTopics([self._described(assignment) for assignment in found[:TOPICS_MAX]], len(found)))
 
-    def _describe_assignment(self, assignment: TopicAssignment) -> Json:
+    def _described(self, assignment: TopicAssignment) -> AssignedTopic:
         intervals = self._processing.assignments.store.intervals(assignment.key)
-        return {
-            "processor": assignment.key[0],
-            "topic": assignment.topic,
-            "place": assignment.name,
-            "is_logged": assignment.is_logged,
-            "turns": [[interval.first, interval.location] for interval in intervals],
-            "returns_at": assignment.returns_at if assignment.returns_at >= 0 else None,
-            "last_offset": assignment.last,
-            "publishers": len(assignment.publishers),
-        }
+        return AssignedTopic(
+            processor=assignment.key[0],
+            topic=assignment.topic,
+            place=assignment.name,
+            is_logged=assignment.is_logged,
+            turns=[(one.first, one.location) for one in intervals],
+            returns_at=assignment.returns_at if assignment.returns_at >= 0 else None,
+            last_offset=assignment.last,
+            publishers=len(assignment.publishers),
+        )
 
     async def _on_move(self, request: web.Request) -> web.Response:
         if not is_json(request):
             return not_json()
         body = await read_body(request, MOVE_BYTES_MAX)
         try:
-            move = msgspec.json.decode(body or b"", type=_Move)
+            move = msgspec.json.decode(body or b"", type=Move)
             if move.place not in ("edge", "spark"):
                 raise MoveError(f"place {move.place!r}: expected edge or spark")
             assignment = await self._processing.reassignment.move(move.processor, move.topic, move.place)
@@ -147,7 +136,7 @@ class ProcessingRoutes:
             return refusal(409, str(error))
         except OSError as error:
             return refusal(503, str(error))
-        return web.json_response(self._describe_assignment(assignment))
+        return answer(self._described(assignment))
 
     async def _on_delegated(self, request: web.Request) -> web.Response:
         processing = self._processing
@@ -160,32 +149,29 @@ class ProcessingRoutes:
             is_early = any(not runner.started.is_set() for runner in processing.runners)
             return refusal(503 if is_early else 409, str(error))
         version = f"{self._start}-{assignments.changes}"
-        answer: Json = {"version": version, "settled": assignments.final_below(name, processing.log.next_offset)}
-        if request.query.get("known") != version:
-            answer["topics"] = [self._delegated(assignment) for assignment in assignments.delegated(name)]
-        return web.json_response(answer)
+        settled = assignments.final_below(name, processing.log.next_offset)
+        if request.query.get("known") == version:
+            return answer(Delegation(version, settled))
+        return answer(
+            Delegation(version, settled, [self._delegated(assignment) for assignment in assignments.delegated(name)])
+        )
 
-    def _delegated(self, assignment: TopicAssignment) -> list[Any]:
-        """Topic, where Spark's interval begins, whether it began with a spool, from where on it is asked back."""
+    def _delegated(self, assignment: TopicAssignment) -> DelegatedTopic:
         intervals = self._processing.assignments.store.intervals(assignment.key)
-        return [
-            assignment.topic,
-            intervals[-1].first,
-            len(intervals) > 1,
-            assignment.returns_at if assignment.returns_at >= 0 else None,
-        ]
+        returns_at = assignment.returns_at if assignment.returns_at >= 0 else None
+        return DelegatedTopic(assignment.topic, intervals[-1].first, len(intervals) > 1, returns_at)
 
     async def _on_errors(self, request: web.Request) -> web.Response:
         if not is_json(request):
             return not_json()
         body = await read_body(request, ERRORS_BYTES_MAX)
         try:
-            told = msgspec.json.decode(body or b"", type=_Errors)
+            told = msgspec.json.decode(body or b"", type=FailureReport)
         except msgspec.MsgspecError as error:
             return refusal(400, f"expected a processor and its errors as JSON: {error}")
         for one in told.errors:
             self._processing.on_remote_error(told.processor, one.what, one.message, one.topic, one.offset)
-        return web.json_response({"told": len(told.errors)})
+        return answer(FailuresTold(len(told.errors)))
 
     async def _on_state(self, request: web.Request) -> web.Response:
         try:
@@ -195,17 +181,17 @@ class ProcessingRoutes:
         if assignment.location != "spark":
             return refusal(409, f"{assignment.topic} of {assignment.key[0]} is the edge's")
         state = self._processing.assignments.store.handed(assignment.key) or SpoolState(-1, ())
-        return web.Response(body=state.encode(), content_type=STATE_TYPE)
+        return web.Response(body=state.encode(), content_type=SPOOL)
 
     async def _on_return(self, request: web.Request) -> web.Response:
-        if request.content_type != STATE_TYPE:
-            return refusal(415, f"expected a spool: Content-Type: {STATE_TYPE}")
+        if request.content_type != SPOOL:
+            return refusal(415, f"expected a spool: Content-Type: {SPOOL}")
         first = request.query.get("first", "")
         if not first.isascii() or not first.isdigit() or len(first) > 18:
             return refusal(400, "first=N: expected the offset from which on the edge is to process")
-        body = await read_body(request, STATE_BYTES_MAX)
+        body = await read_body(request, SPOOL_BYTES_MAX)
         if body is None:
-            return refusal(413, f"a spool has at most {STATE_BYTES_MAX >> 20} MiB")
+            return refusal(413, f"a spool has at most {SPOOL_BYTES_MAX >> 20} MiB")
         try:
             assignment = self._assignment(request)
             self._processing.reassignment.take_back(
@@ -217,7 +203,7 @@ class ProcessingRoutes:
             return refusal(409, str(error))
         except OSError as error:
             return refusal(503, f"the change cannot be written: {error}")
-        return web.json_response(self._describe_assignment(assignment))
+        return answer(self._described(assignment))
 
     def _assignment(self, request: web.Request) -> TopicAssignment:
         processor, topic = request.query.get("processor"), request.query.get("topic")

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from braidmq.cli import output
-from braidmq.cli.asking import AdminOption, DataOption, TokenOption, broker_of
-from braidmq.cli.connecting import check_topic
+from braidmq.cli.admin_port import AdminOption, DataOption, TokenOption, broker_of
 from braidmq.cli.errors import CliError
+from braidmq.cli.mqtt_client.options import check_topic
 
 app = typer.Typer(add_completion=False)
 
@@ -49,7 +49,7 @@ def _show(answer: dict[str, Any]) -> None:
         output.say(f"Nobody wants {answer['topic']}: publications on it stay at their broker.")
         return
     title = f"{answer['topic']} is wanted at {output.counted(len(brokers), 'broker')}"
-    from braidmq.cli.levels import Levels
+    from braidmq.cli.topic_cell import Levels
 
     columns = ("broker", "cluster", "by")
     table = output.table(*columns, title=title, wrapping=columns)

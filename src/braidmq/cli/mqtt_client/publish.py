@@ -10,7 +10,8 @@ from typing import Annotated, Final
 import typer
 
 from braidmq.cli import output
-from braidmq.cli.connecting import (
+from braidmq.cli.errors import UsageError
+from braidmq.cli.mqtt_client.options import (
     ConnectionOptions,
     check_text,
     check_topic,
@@ -18,7 +19,6 @@ from braidmq.cli.connecting import (
     qos_option,
     with_connection_options,
 )
-from braidmq.cli.errors import UsageError
 
 app = typer.Typer(add_completion=False)
 
@@ -178,8 +178,8 @@ def publish(
         "TopicAlias": topic_alias,
     }
 
-    from braidmq.cli.link import Link
-    from braidmq.cli.publishing import Publishing
+    from braidmq.cli.mqtt_client.client import Link
+    from braidmq.cli.mqtt_client.outgoing import Publishing
 
     link = Link(connection, "pub")
     publishing = Publishing(

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from braidmq.cli import output
-from braidmq.cli.connecting import check_text, check_topic, qos_option
 from braidmq.cli.errors import CliError, UsageError
+from braidmq.cli.mqtt_client.options import check_text, check_topic, qos_option
 from braidmq.cli.progress import Bar
 
 if TYPE_CHECKING:
-    from braidmq.cli.load import ConnectionsResult, LoadResult
+    from braidmq.cli.benchmark.load import ConnectionsResult, LoadResult
 
 app = typer.Typer(add_completion=False)
 
@@ -118,8 +118,8 @@ def bench(
     else:
         _raise_file_limit(publishers + subscribers)
 
-    from braidmq.cli.load import Load, Workload, hold_connections
-    from braidmq.cli.load_clients import Broker
+    from braidmq.cli.benchmark.clients import Broker
+    from braidmq.cli.benchmark.load import Load, Workload, hold_connections
 
     broker = Broker(host, port, user, password)
     shown = {"broker": str(broker)}

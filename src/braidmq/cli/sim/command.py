@@ -11,7 +11,7 @@ import typer
 from braidmq.cli import output
 from braidmq.cli.errors import CliError, UsageError
 from braidmq.cli.progress import Bar
-from braidmq.cli.trials import tabulate
+from braidmq.cli.sim.table import tabulate
 
 if TYPE_CHECKING:
     from braidmq.sim.trial import Report, Trial

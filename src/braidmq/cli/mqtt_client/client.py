@@ -22,8 +22,8 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from braidmq.cli.connecting import KEPT_SESSION_EXPIRY_S, ConnectionOptions, Target
 from braidmq.cli.errors import CliError, ExitCode
+from braidmq.cli.mqtt_client.options import KEPT_SESSION_EXPIRY_S, ConnectionOptions, Target
 from braidmq.mqtt.reasons import Reason
 
 EVENTS_MAX: Final = 1_000

@@ -19,9 +19,9 @@ from typing import Any, Final
 import msgspec
 
 from braidmq.cli import output
-from braidmq.cli.asking import Broker
+from braidmq.cli.admin_port import Broker
 from braidmq.cli.demo.buses import FRAME_S, Alert, Bus, ControlRoom, Gone, topic_of
-from braidmq.cli.demo.order import BUSES_A_SITE, COMPUTE_MAX, NAME, PROCESSOR, ROOM_WORD, Order, SiteOrder
+from braidmq.cli.demo.plan import BUSES_A_SITE, COMPUTE_MAX, NAME, PROCESSOR, ROOM_WORD, Order, SiteOrder
 from braidmq.cli.demo.spark_half import START_MAX_S, SparkHalf
 from braidmq.cli.demo.summary import Summary, counts_of
 from braidmq.cli.errors import CliError

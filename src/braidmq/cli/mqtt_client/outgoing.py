@@ -13,7 +13,15 @@ from paho.mqtt.packettypes import PacketTypes
 
 from braidmq.cli import output
 from braidmq.cli.errors import CliError, ExitCode
-from braidmq.cli.link import INFLIGHT_MAX, Broken, Connected, Disconnected, Link, Published, new_properties
+from braidmq.cli.mqtt_client.client import (
+    INFLIGHT_MAX,
+    Broken,
+    Connected,
+    Disconnected,
+    Link,
+    Published,
+    new_properties,
+)
 from braidmq.mqtt.reasons import Reason
 
 LINE_BYTES_MAX: Final = 16 * 1024 * 1024

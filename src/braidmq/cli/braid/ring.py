@@ -7,7 +7,7 @@ from typing import Any, Final
 import typer
 
 from braidmq.cli import output
-from braidmq.cli.asking import AdminOption, DataOption, TokenOption, broker_of, duration
+from braidmq.cli.admin_port import AdminOption, DataOption, TokenOption, broker_of, duration
 from braidmq.cli.errors import CliError
 
 app = typer.Typer(add_completion=False)

@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from braidmq.cli.benchmark.clients import CONNECT_TIMEOUT_S, Broker, Connection, Publisher, Subscriber, open_all
 from braidmq.cli.errors import CliError, ExitCode
-from braidmq.cli.load_clients import CONNECT_TIMEOUT_S, Broker, Connection, Publisher, Subscriber, open_all
 
 SAMPLES_MAX: Final = 1_000_000
 """Latencies that are kept; beyond it, every second one is forgotten."""

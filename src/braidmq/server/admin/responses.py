@@ -1,13 +1,16 @@
-"""What the routes of the admin port share: bodies with a bound, and answers that say what was wrong."""
+"""What the routes of the admin port share: bodies with a bound, and answers as the contract has them."""
 
 from __future__ import annotations
 
+import msgspec
 from aiohttp import web
+
+from braidmq.admin.contract import JSON, ErrorAnswer
 
 
 def is_json(request: web.Request) -> bool:
-    """Whether it is said to be JSON: what a page of another web site cannot send without being asked for leave."""
-    return request.content_type == "application/json"
+    """Whether it says that it is JSON: a page of another web site cannot send that without asking first (CORS)."""
+    return request.content_type == JSON
 
 
 async def read_body(request: web.Request, bytes_max: int) -> bytes | None:
@@ -22,8 +25,12 @@ async def read_body(request: web.Request, bytes_max: int) -> bytes | None:
     return b"".join(parts)
 
 
+def answer(content: msgspec.Struct, status: int = 200) -> web.Response:
+    return web.json_response(msgspec.to_builtins(content), status=status)
+
+
 def refusal(status: int, text: str) -> web.Response:
-    return web.json_response({"error": text}, status=status)
+    return answer(ErrorAnswer(text), status)
 
 
 def not_json() -> web.Response:

@@ -12,7 +12,7 @@ from braidmq.cli.errors import CliError, ExitCode
 from braidmq.processors.processor import Failure, Message, Output, Processor, Spool, spool_step
 
 if TYPE_CHECKING:
-    from braidmq.cli.connecting import ConnectionOptions
+    from braidmq.cli.mqtt_client.options import ConnectionOptions
 
 TOPICS_MAX: Final = 100_000
 """Topics that a trial keeps spools of; of more, the one that came first goes."""
@@ -79,7 +79,7 @@ def over_broker(trial: Trial, connection: ConnectionOptions, *, publish: bool, w
     from paho.mqtt.client import MQTTMessage
     from paho.mqtt.subscribeoptions import SubscribeOptions
 
-    from braidmq.cli.link import Broken, Disconnected, Link, Refused, Subscribed
+    from braidmq.cli.mqtt_client.client import Broken, Disconnected, Link, Refused, Subscribed
 
     interrupt_at_sigterm()
     link = Link(connection, "process")
@@ -110,7 +110,7 @@ def over_broker(trial: Trial, connection: ConnectionOptions, *, publish: bool, w
 
 
 def _message(message: Any, offset: int, origin: str) -> Message:
-    from braidmq.cli.messages import received
+    from braidmq.cli.mqtt_client.messages import received
 
     one = received(message)
     at = round(one.received_at.timestamp(), 6)

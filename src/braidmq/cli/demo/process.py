@@ -16,10 +16,10 @@ import sys
 import time
 from typing import Final
 
-from braidmq.cli.demo.order import ROOM_WORD, Order
+from braidmq.cli.demo.plan import ROOM_WORD, Order
 from braidmq.system.framing import frame
 
-MODULE: Final = "braidmq.cli.demo.conductor"
+MODULE: Final = "braidmq.cli.demo.demonstration"
 END_S: Final = 20.0
 """How long it may take to end by itself, Spark included."""
 ORPHANS_S: Final = 2.0

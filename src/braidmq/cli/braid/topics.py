@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from braidmq.cli import output
-from braidmq.cli.asking import AdminOption, DataOption, TokenOption, brokers_of, duration
+from braidmq.cli.admin_port import AdminOption, DataOption, TokenOption, brokers_of, duration
 
 app = typer.Typer(add_completion=False)
 
@@ -55,7 +55,7 @@ def _show_published(answers: list[dict[str, Any]], count_max: int) -> None:
         return
     in_all = sum(answer["published_in_all"] for answer in answers)
     shown = rows[:count_max]
-    from braidmq.cli.levels import Levels
+    from braidmq.cli.topic_cell import Levels
 
     several = len(answers) > 1
     table = output.table(
@@ -85,7 +85,7 @@ def _show_interest(answers: list[dict[str, Any]], count_max: int) -> None:
         return
     in_all = sum(answer["interest_in_all"] for answer in answers)
     shown = rows[:count_max]
-    from braidmq.cli.levels import Levels
+    from braidmq.cli.topic_cell import Levels
 
     several = len(answers) > 1
     columns = (*(["broker"] if several else []), "filter", "in the braid")

@@ -11,7 +11,7 @@ import typer
 
 import braidmq
 from braidmq.cli import output
-from braidmq.cli.quick import QuickCommand
+from braidmq.cli.base_commands import QuickCommand
 
 app = typer.Typer(add_completion=False)
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from braidmq.cli import output
-from braidmq.cli.asking import TokenOption
+from braidmq.cli.admin_port import TokenOption
+from braidmq.cli.base_commands import QuickGroup
 from braidmq.cli.errors import UsageError
-from braidmq.cli.quick import QuickGroup
 from braidmq.pipeline.library.catalogue import PIPELINES, Pipeline
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ def run(
     source |= _begin(begin, "earliest" if once or checkpoint is not None or is_batch else "latest")
     trigger_s = _seconds("--trigger", trigger)
 
-    from braidmq.cli.pipeline_run import Settings, run_batch, run_stream
+    from braidmq.cli.pipeline.run import Settings, run_batch, run_stream
     from braidmq.pipeline.library.job import TRIGGER_S, Job
 
     job = Job(chosen, source, options)

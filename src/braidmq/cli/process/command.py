@@ -8,10 +8,10 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from braidmq.cli import output
-from braidmq.cli.asking import AdminOption, Broker, DataOption, TokenOption, broker_of, brokers_of
-from braidmq.cli.connecting import ConnectionOptions, check_topic, with_connection_options
+from braidmq.cli.admin_port import AdminOption, Broker, DataOption, TokenOption, broker_of, brokers_of
+from braidmq.cli.base_commands import QuickGroup
 from braidmq.cli.errors import CliError, ExitCode, UsageError
-from braidmq.cli.quick import QuickGroup
+from braidmq.cli.mqtt_client.options import ConnectionOptions, check_topic, with_connection_options
 
 HELP: Final = (
     "Message processors: Python functions over the last messages of a topic, run beside a broker.\n\n"
@@ -81,7 +81,7 @@ def _show_processors(answers: list[tuple[Broker, dict[str, Any]]]) -> None:
     if not rows:
         output.say("No processors. A [[processor]] table in the configuration, with file = …, makes one.")
         return
-    from braidmq.cli.levels import Levels
+    from braidmq.cli.topic_cell import Levels
 
     several = len(answers) > 1
     texts = (*(("broker",) if several else ()), "processor", "topic", "places")
@@ -246,7 +246,7 @@ def run(
     json_lines: output.JsonOption = False,
     color: output.ColorOption = output.Color.AUTO,
 ) -> None:
-    from braidmq.cli.process_run import Trial, over_broker, over_log
+    from braidmq.cli.process.local_run import Trial, over_broker, over_log
     from braidmq.processors.loading import load_processor
     from braidmq.processors.processor import ProcessorError
 
@@ -314,7 +314,7 @@ def on_spark(
     json_lines: output.JsonOption = False,
     color: output.ColorOption = output.Color.AUTO,
 ) -> None:
-    from braidmq.cli.process_spark import run as run_on_spark
+    from braidmq.cli.process.spark_run import run as run_on_spark
     from braidmq.processors.processor import ProcessorError
 
     options = {"brokers": brokers, "startingOffsets": start} | ({} if token is None else {"token": token})

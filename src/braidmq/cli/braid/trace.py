@@ -8,9 +8,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from braidmq.cli import output
-from braidmq.cli.asking import AdminOption, DataOption, TokenOption, broker_of
-from braidmq.cli.connecting import check_topic, qos_option
+from braidmq.cli.admin_port import AdminOption, DataOption, TokenOption, broker_of
 from braidmq.cli.errors import CliError, ExitCode, UsageError
+from braidmq.cli.mqtt_client.options import check_topic, qos_option
 
 app = typer.Typer(add_completion=False)
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from braidmq.cli import checks, output
-from braidmq.cli.checks import Finding, State
+from braidmq.cli import output
+from braidmq.cli.doctor import checks
+from braidmq.cli.doctor.checks import Finding, State
 from braidmq.cli.errors import ExitCode
 
 if TYPE_CHECKING:

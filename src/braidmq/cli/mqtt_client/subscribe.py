@@ -10,13 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from braidmq.cli import output
-from braidmq.cli.connecting import ConnectionOptions, check_filter, parse_pairs, qos_option, with_connection_options
 from braidmq.cli.ending import interrupt_at_sigterm
 from braidmq.cli.errors import CliError, ExitCode, UsageError
+from braidmq.cli.mqtt_client.options import (
+    ConnectionOptions,
+    check_filter,
+    parse_pairs,
+    qos_option,
+    with_connection_options,
+)
 
 if TYPE_CHECKING:
-    from braidmq.cli.link import Connected, Link, Subscribed
-    from braidmq.cli.messages import Received
+    from braidmq.cli.mqtt_client.client import Connected, Link, Subscribed
+    from braidmq.cli.mqtt_client.messages import Received
 
 app = typer.Typer(add_completion=False)
 
@@ -191,8 +197,8 @@ def subscribe(
     from paho.mqtt.packettypes import PacketTypes
     from paho.mqtt.subscribeoptions import SubscribeOptions
 
-    from braidmq.cli.link import Link, new_properties
-    from braidmq.cli.messages import printer
+    from braidmq.cli.mqtt_client.client import Link, new_properties
+    from braidmq.cli.mqtt_client.messages import printer
 
     options = SubscribeOptions(qos, no_local, retain_as_published, 2 if no_retained else retain_handling or 0)
     properties = None
@@ -261,7 +267,7 @@ class Listening:
         """Returns when it has what it was to wait for; raises a CliError if it cannot get it."""
         from paho.mqtt.client import MQTTMessage
 
-        from braidmq.cli.link import Broken, Connected, Disconnected, Refused, Subscribed
+        from braidmq.cli.mqtt_client.client import Broken, Connected, Disconnected, Refused, Subscribed
 
         self._ask()
         end = None if self._wait_s is None else time.monotonic() + self._wait_s
@@ -300,7 +306,7 @@ class Listening:
         return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 
     def _on_message(self, message: Any) -> None:
-        from braidmq.cli.messages import received
+        from braidmq.cli.mqtt_client.messages import received
 
         if not (message.retain and self._skip_retained):
             self._show(received(message))
