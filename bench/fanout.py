@@ -5,8 +5,8 @@ The trials are played twice, at the same time, so that a machine that changes it
 which are the command, Java, Spark's daemon and its workers. And by plain Python processes, as many as Spark has cores,
 over and over until Spark is done: their cost is the CPU time of a trial in the mean, without the start of Python. The
 start of Java costs the same for ten trials and for ten thousand; so the ratio falls with their number. The very first
-start on a machine costs more (`braidmq.pipeline.classes`), and does not count. Told is the round with the median ratio,
-and the ratios of all.
+start on a machine costs more (`braidmq.pipeline.launch.class_archive`), and does not count. Told is the round with the
+median ratio, and the ratios of all.
 """
 
 from __future__ import annotations

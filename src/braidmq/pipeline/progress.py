@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-class Batches:
+class MicroBatches:
     """The micro-batches of one query. Spark remembers the last hundred."""
 
     def __init__(self, query: StreamingQuery) -> None:

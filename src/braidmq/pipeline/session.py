@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from braidmq.pipeline import java, package, python
+from braidmq.pipeline import package
 from braidmq.pipeline.errors import MissingExtra, PipelineError
+from braidmq.pipeline.launch import java, worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,7 +86,7 @@ def session(
 
 def register(spark: SparkSession) -> None:
     """Makes the format "braidmq" known to a session that came from elsewhere (a notebook, `spark-submit`)."""
-    from braidmq.pipeline.source import BraidSource
+    from braidmq.pipeline.source.format import BraidSource
 
     spark.dataSource.register(BraidSource)
 
@@ -137,9 +138,9 @@ def _start(name: str, master: str, quick: bool, own_group: bool, settings: dict[
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-    from braidmq.pipeline.gateway import start_context
+    from braidmq.pipeline.launch.gateway import start_context
 
-    set_environment(master, java.find(), python.executable())
+    set_environment(master, java.find(), worker_python.executable())
     conf = SparkConf().setAppName(name).setMaster(master)
     conf.setAll([*(defaults(master, quick) | settings).items()])
     with starting(master):

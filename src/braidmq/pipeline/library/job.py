@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from braidmq.pipeline.errors import MissingExtra, PipelineError
 from braidmq.pipeline.library.catalogue import Pipeline
-from braidmq.pipeline.logs import settled
+from braidmq.pipeline.source.logs import with_starting_offsets
 
 try:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,9 +62,9 @@ class Job:
     options: Mapping[str, Any]
     """Of the pipeline."""
 
-    def settled(self) -> Job:
-        """The same as a stream that begins now, where it begins with the latest rows (see `logs.settled`)."""
-        return replace(self, source=settled(self.source))
+    def starting_now(self) -> Job:
+        """The same job as a stream that begins with what is latest now (see `logs.with_starting_offsets`)."""
+        return replace(self, source=with_starting_offsets(self.source))
 
     def batch(self, spark: SparkSession) -> DataFrame:
         """What the pipeline makes of all that is in the logs now."""

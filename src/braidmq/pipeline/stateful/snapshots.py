@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from braidmq.pipeline.spools import Kind, SnapshotError, Spools
+from braidmq.pipeline.stateful.spools import SnapshotError, Spools, SpoolsKey
 
 KEPT: Final = 3
 """Snapshots of a partition that are at or before the offset where the last batch began."""
@@ -23,9 +23,9 @@ _log = logging.getLogger("braidmq.pipeline")
 class Snapshots:
     """Of one partition of a log."""
 
-    def __init__(self, folder: str, kind: Kind) -> None:
-        self._folder = Path(folder) / f"{kind.log}-{kind.partition}"
-        self._kind = kind
+    def __init__(self, folder: str, key: SpoolsKey) -> None:
+        self._folder = Path(folder) / f"{key.log}-{key.partition}"
+        self._key = key
 
     def find(self, offset: int) -> Spools | None:
         """The latest one that can be used, of those up to an offset."""
@@ -34,7 +34,7 @@ class Snapshots:
                 continue
             path = self._path(at)
             try:
-                return Spools.decode(path.read_bytes(), self._kind)
+                return Spools.decode(path.read_bytes(), self._key)
             except OSError as error:
                 _log.warning("%s cannot be read (%s); spools are made from the log", path, error)
             except SnapshotError as error:

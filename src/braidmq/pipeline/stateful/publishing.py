@@ -20,8 +20,8 @@ import pyarrow as pa
 from braidmq.admin.client import AdminClient
 from braidmq.admin.contract import FailureReport, ProcessorFailure
 from braidmq.admin.errors import AdminError, AnswerRefused
-from braidmq.pipeline.batches import RETRY_S, Batch
-from braidmq.pipeline.sink import query_and_batch
+from braidmq.pipeline.sink.batches import RETRY_S, PublishBatch
+from braidmq.pipeline.sink.writers import query_and_batch
 
 ERRORS_MAX: Final = 100
 """Errors that a task tells one broker."""
@@ -30,7 +30,7 @@ ERRORS_TIMEOUT_S: Final = 5.0
 _log = logging.getLogger("braidmq.pipeline")
 
 
-class Publisher:
+class AnswerPublisher:
     """For the answers of one task. `urls`: admin ports by the names of brokers."""
 
     def __init__(self, processor: str, urls: Mapping[str, str], token: str | None) -> None:
@@ -41,7 +41,7 @@ class Publisher:
     def passed_on(self, parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The same rows; when they end, they are published."""
         query, number = query_and_batch()
-        going: dict[tuple[str, int], Batch] = {}
+        going: dict[tuple[str, int], PublishBatch] = {}
         errors: dict[str, list[dict[str, Any]]] = {}
         try:
             for part in parts:
@@ -53,7 +53,7 @@ class Publisher:
                     key = (broker, partition)
                     if key not in going:
                         writer = f"{query}/{broker}/{partition}"
-                        going[key] = Batch(self._urls[broker], self._token, writer, number, RETRY_S)
+                        going[key] = PublishBatch(self._urls[broker], self._token, writer, number, RETRY_S)
                     pairs = [(one["name"], one["value"]) for one in row["properties"] or ()]
                     going[key].add((row["topic"], row["payload"], row["qos"], row["retain"], pairs))
                 yield part

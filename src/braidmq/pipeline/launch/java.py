@@ -19,8 +19,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from braidmq.pipeline import shim
 from braidmq.pipeline.errors import INSTALL, PipelineError
+from braidmq.pipeline.launch import wrapper_script
 
 MAJOR_MIN: Final = 17
 """What Spark 4 needs."""
@@ -132,7 +132,7 @@ def _shim(build: _Build, environ: Mapping[str, str]) -> Path:
     """A JAVA_HOME whose `java` is the one of `build`, without the module."""
     script = SHIM.format(module=VECTOR_MODULE, java=shlex.quote(str(build.home / "bin" / "java")))
     try:
-        return shim.write("java", "java", script, environ)
+        return wrapper_script.write("java", "java", script, environ)
     except OSError as error:
         if VECTOR_MODULE in build.modules:
             return build.home  # it will do, with a warning

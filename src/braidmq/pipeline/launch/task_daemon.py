@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from braidmq.pipeline.daemon import serve
+from braidmq.pipeline.launch.daemon import serve
 
-NEEDED: Final = ("pyspark.worker", "braidmq.pipeline.player")
+NEEDED: Final = ("pyspark.worker", "braidmq.pipeline.trials.trial_process")
 
 if __name__ == "__main__":
     serve(NEEDED)

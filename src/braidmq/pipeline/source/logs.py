@@ -22,7 +22,7 @@ from braidmq.log.reader import INFO_NAME, Damage, LogReader
 from braidmq.log.remote import AwayError
 from braidmq.log.source import LogSource, LogState
 from braidmq.pipeline.errors import PipelineError
-from braidmq.pipeline.options import EARLIEST, LATEST, OptionError, Position, ReadOptions
+from braidmq.pipeline.source.options import EARLIEST, LATEST, OptionError, Position, ReadOptions
 
 LOG_FOLDER: Final = "log"
 """Where a broker keeps its log, below its data folder."""
@@ -44,7 +44,7 @@ class RowsLost(SourceError):
 
 
 @dataclass(frozen=True)
-class Place:
+class LogLocation:
     """Where a log is."""
 
     where: str
@@ -73,17 +73,18 @@ class Place:
 class Patience:
     """How long to wait for a broker that is down, or has too much to do. What waiting cannot mend is raised at once."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, location: LogLocation) -> None:
+        self._location = location
         self._pause_s = RETRY_PAUSE_S
-        self._ends_at = time.monotonic() + place.retry_s
+        self._ends_at = time.monotonic() + location.retry_s
 
     def wait(self, error: LogError) -> None:
         if not isinstance(error, AwayError):  # there was an answer, and none that says: later
             raise SourceError(str(error)) from None
         if time.monotonic() + self._pause_s > self._ends_at:
+            where = self._location.where
             raise SourceError(
-                f"the broker at {self._place.where} is down: it did not answer for {self._place.retry_s:g} s ({error})",
+                f"the broker at {where} is down: it did not answer for {self._location.retry_s:g} s ({error})",
                 "Start it and the query again; a stream goes on where it was. `retrySeconds` is how long to wait",
             ) from None
         time.sleep(self._pause_s)
@@ -96,34 +97,34 @@ class Logs:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         wheres = options.brokers or folders(options.path or "")
-        found = [Place(where, options.token, options.retry_s) for where in wheres]
-        self._places: dict[str, Place] = {}
-        for place, state in zip(found, self._ask_all(found), strict=True):
-            if state.broker in self._places:
-                other = self._places[state.broker].where
+        found = [LogLocation(where, options.token, options.retry_s) for where in wheres]
+        self._locations: dict[str, LogLocation] = {}
+        for location, state in zip(found, self._ask_all(found), strict=True):
+            if state.broker in self._locations:
+                other = self._locations[state.broker].where
                 raise SourceError(
-                    f"{other} and {place.where} are both logs of a broker named {state.broker!r}",
+                    f"{other} and {location.where} are both logs of a broker named {state.broker!r}",
                     "Name each once, and give each broker of a braid a name of its own",
                 )
-            self._places[state.broker] = place
+            self._locations[state.broker] = location
 
-    def place(self, broker: str) -> Place:
-        return self._places[broker]
+    def location(self, broker: str) -> LogLocation:
+        return self._locations[broker]
 
     def states(self) -> dict[str, LogState]:
         """Where each stands now."""
-        states = self._ask_all(list(self._places.values()))
-        for broker, state in zip(self._places, states, strict=True):
+        states = self._ask_all(list(self._locations.values()))
+        for broker, state in zip(self._locations, states, strict=True):
             if state.broker != broker:
-                where = self._places[broker].where
+                where = self._locations[broker].where
                 raise SourceError(f"{where} was the log of {broker!r}, and is that of {state.broker!r} now")
-        return dict(zip(self._places, states, strict=True))
+        return dict(zip(self._locations, states, strict=True))
 
     def offsets(self, position: Position, states: Mapping[str, LogState], default: str) -> dict[str, int]:
         """What a position means for each broker; `default` is for those that it does not name."""
         if isinstance(position, datetime):
             at = position
-            return {broker: self._places[broker].ask(lambda log: log.offset_at(at)) for broker in states}
+            return {broker: self._locations[broker].ask(lambda log: log.offset_at(at)) for broker in states}
         if isinstance(position, str):
             return {broker: _named(position, state) for broker, state in states.items()}
         unknown = sorted(set(position) - set(states))
@@ -137,7 +138,7 @@ class Logs:
 
     def offset_after(self, broker: str, start: int, rows: int) -> int:
         """Where so many rows end."""
-        return self._places[broker].ask(lambda log: log.offset_after(start, rows))
+        return self._locations[broker].ask(lambda log: log.offset_after(start, rows))
 
     def bounded(self, broker: str, offset: int, state: LogState) -> int:
         """An offset that a log was asked for from outside: one that it has."""
@@ -159,14 +160,14 @@ class Logs:
             raise RowsLost(text, LOSS_HINT)
         return go_on_at
 
-    def _ask_all(self, places: list[Place]) -> list[LogState]:
-        if len(places) < 2 or not places[0].is_remote:
-            return [place.ask(_state) for place in places]
-        with ThreadPoolExecutor(min(len(places), ASKED_AT_ONCE_MAX)) as pool:
-            return list(pool.map(lambda place: place.ask(_state), places))
+    def _ask_all(self, locations: list[LogLocation]) -> list[LogState]:
+        if len(locations) < 2 or not locations[0].is_remote:
+            return [location.ask(_state) for location in locations]
+        with ThreadPoolExecutor(min(len(locations), ASKED_AT_ONCE_MAX)) as pool:
+            return list(pool.map(lambda location: location.ask(_state), locations))
 
 
-def settled(options: Mapping[str, str]) -> dict[str, str]:
+def with_starting_offsets(options: Mapping[str, str]) -> dict[str, str]:
     """The options of a stream with the offsets that "latest" means now. Spark would find out when it comes to it, which
     can be half a minute after it was told to start; what is published until then would not be seen."""
     read = ReadOptions.parse(options)

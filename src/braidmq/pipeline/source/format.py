@@ -28,9 +28,9 @@ except ImportError as error:
     raise MissingExtra("pyspark") from error
 
 from braidmq.log.schema import COLUMNS, SCHEMA
-from braidmq.pipeline import plan, reading
-from braidmq.pipeline.logs import Logs
-from braidmq.pipeline.options import EARLIEST, LATEST, OptionError, ReadOptions
+from braidmq.pipeline.source import plan, reading
+from braidmq.pipeline.source.logs import Logs
+from braidmq.pipeline.source.options import EARLIEST, LATEST, OptionError, ReadOptions
 
 TYPES: Final = {
     "topic": "string NOT NULL",
@@ -62,17 +62,17 @@ class BraidSource(DataSource):
         return BatchReader(ReadOptions.parse(self.options), _arrow(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        from braidmq.pipeline.stream import StreamReader
+        from braidmq.pipeline.source.stream import StreamReader
 
         return StreamReader(ReadOptions.parse(self.options), _arrow(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from braidmq.pipeline.sink import BatchSink
+        from braidmq.pipeline.sink.writers import BatchSink
 
         return BatchSink(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
-        from braidmq.pipeline.sink import StreamSink
+        from braidmq.pipeline.sink.writers import StreamSink
 
         return StreamSink(self.options, schema, overwrite)
 
@@ -98,12 +98,12 @@ class BatchReader(DataSourceReader):
         starts = logs.offsets(self._options.starting or EARLIEST, states, EARLIEST)
         ends = logs.offsets(self._options.ending or LATEST, states, LATEST)
         ranges = [
-            plan.Range(broker, logs.place(broker), state.id, state.partitions, starts[broker], ends[broker])
+            plan.Range(broker, logs.location(broker), state.id, state.partitions, starts[broker], ends[broker])
             for broker, state in states.items()
         ]
         found = plan.tasks(ranges, self._options.topics, task_each=self._options.task_each)
-        return [*(found or [plan.Task(())])]
+        return [*(found or [plan.ReadTask(())])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, plan.Task)
+        assert isinstance(partition, plan.ReadTask)
         return reading.rows(partition, self._options, self._options.topics, self._schema)

@@ -1,6 +1,6 @@
 """Message processors on Spark: a stateful streaming query over the brokers' logs.
 
-    query = start(spark, Shipped.of("alerts.py"), {"brokers": "http://127.0.0.1:9883"}, "state/alerts")
+    query = start(spark, PortableProcessor.of("alerts.py"), {"brokers": "http://127.0.0.1:9883"}, "state/alerts")
 
 A topic has one partition of its broker's log and comes there in the order of its offsets; so the state of a query, the
 spools, lies by partition, and no row is ever shuffled. `running` says what a task does and where spools come from;
@@ -23,15 +23,15 @@ from braidmq.log.filters import TopicFilters
 from braidmq.log.partition import partition_of
 from braidmq.log.schema import COLUMNS
 from braidmq.log.source import LogState
-from braidmq.pipeline.answers import Publisher
-from braidmq.pipeline.delegation import BrokerClient, Delegated
 from braidmq.pipeline.errors import MissingExtra, PipelineError
-from braidmq.pipeline.logs import Logs, Place, settled
-from braidmq.pipeline.options import OptionError, ReadOptions
-from braidmq.pipeline.plan import Piece
-from braidmq.pipeline.running import ANSWERS, Part, Run
-from braidmq.pipeline.shipped import Shipped
-from braidmq.pipeline.stream import Offsets, StreamReader
+from braidmq.pipeline.portable import PortableProcessor
+from braidmq.pipeline.source.logs import LogLocation, Logs, with_starting_offsets
+from braidmq.pipeline.source.options import OptionError, ReadOptions
+from braidmq.pipeline.source.plan import Piece
+from braidmq.pipeline.source.stream import Offsets, StreamReader
+from braidmq.pipeline.stateful.delegation import BrokerClient, Delegated
+from braidmq.pipeline.stateful.publishing import AnswerPublisher
+from braidmq.pipeline.stateful.running import ANSWERS, PartitionBatch, TaskRunner
 from braidmq.processors.processor import SpoolState
 
 try:
@@ -63,14 +63,14 @@ PROCESSED: Final = "processed"
 """The `error` of a row that is none: its `offset` is how many rows a task has processed. And the name of what Spark
 counts by it, in the progress of a query."""
 TRIGGER_MS: Final = 50
-SHARE_ROWS_MIN: Final = 4_000
+TASK_ROWS_MIN: Final = 4_000
 """Rows from which another task is worth what it costs."""
 
 
-class Setup(msgspec.Struct, frozen=True):
+class QuerySetup(msgspec.Struct, frozen=True):
     """`folder`: of snapshots; empty if none are kept."""
 
-    shipped: Shipped
+    portable: PortableProcessor
     folder: str
     is_delegated: bool
     publish: str | None = None
@@ -78,10 +78,10 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Share(InputPartition):
+class ProcessorTask(InputPartition):
     """What one task of Spark does, part after part."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[PartitionBatch, ...]
 
 
 class ProcessorSource(DataSource):
@@ -96,14 +96,14 @@ class ProcessorSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         options = dict(self.options)
-        setup = msgspec.json.decode(options.pop(SETUP), type=Setup)
-        return ProcessorStream(setup, replace(ReadOptions.parse(options), topics=(setup.shipped.topic,)))
+        setup = msgspec.json.decode(options.pop(SETUP), type=QuerySetup)
+        return ProcessorStream(setup, replace(ReadOptions.parse(options), topics=(setup.portable.topic,)))
 
 
 class ProcessorStream(StreamReader):
     """Offsets and checkpoints are those of the format "braidmq"; tasks give answers in place of rows."""
 
-    def __init__(self, setup: Setup, options: ReadOptions) -> None:
+    def __init__(self, setup: QuerySetup, options: ReadOptions) -> None:
         super().__init__(options, COLUMNS)
         self._setup = setup
         self._clients: dict[str, BrokerClient] = {}
@@ -122,30 +122,32 @@ class ProcessorStream(StreamReader):
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         states = self._states_for(end)
         starts, ends = self._resumed(start, states), self._resumed(end, states)
-        parts: list[Part] = []
+        parts: list[PartitionBatch] = []
         for broker, state in states.items():
             if broker in end["brokers"] and starts[broker] < ends[broker]:
                 parts += self._parts(broker, state, starts[broker], ends[broker])
-        return [*shares(parts, {broker: state.partitions for broker, state in states.items()}, self._options.task_each)]
+        return [
+            *tasks_of(parts, {broker: state.partitions for broker, state in states.items()}, self._options.task_each)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Share)
-        run = self._run()
-        found = run.answers_of(partition.parts)
+        assert isinstance(partition, ProcessorTask)
+        runner = self._runner()
+        found = runner.answers_of(partition.parts)
         publish = self._setup.publish
         if publish is None:
             return found
-        places = {part.piece.broker: part.piece.place.where for part in partition.parts}
-        urls = {broker: where if publish == ORIGIN else publish for broker, where in places.items()}
-        return _counted(run, Publisher(self._setup.shipped.name, urls, self._options.token).passed_on(found))
+        locations = {part.piece.broker: part.piece.location.where for part in partition.parts}
+        urls = {broker: where if publish == ORIGIN else publish for broker, where in locations.items()}
+        return _counted(runner, AnswerPublisher(self._setup.portable.name, urls, self._options.token).passed_on(found))
 
-    def _parts(self, broker: str, state: LogState, start: int, until: int) -> list[Part]:
-        place = self.logs.place(broker)
+    def _parts(self, broker: str, state: LogState, start: int, until: int) -> list[PartitionBatch]:
+        location = self.logs.location(broker)
         found = self._client(broker).delegated() if self._setup.is_delegated else None
         parts = []
-        for number in TopicFilters((self._setup.shipped.topic,)).partitions(state.partitions):
-            piece = Piece(broker, place, state.id, number, start, until)
-            part = Part(piece) if found is None else _delegated_part(piece, found, state.partitions)
+        for number in TopicFilters((self._setup.portable.topic,)).partitions(state.partitions):
+            piece = Piece(broker, location, state.id, number, start, until)
+            part = PartitionBatch(piece) if found is None else _delegated_part(piece, found, state.partitions)
             if part.firsts is None or part.firsts:
                 parts.append(part)
         return parts
@@ -161,71 +163,76 @@ class ProcessorStream(StreamReader):
         if due:
             self._give_back(broker, state, start, found, due)
             found = client.delegated()
-        return min(end, max(start, min([found.settled, *found.returns.values()])))
+        return min(end, max(start, min([found.final_below, *found.returns.values()])))
 
     def _give_back(self, broker: str, state: LogState, at: int, found: Delegated, topics: list[str]) -> None:
-        run = self._run()
+        runner = self._runner()
         for number in {partition_of(topic, state.partitions) for topic in topics}:
-            piece = Piece(broker, self.logs.place(broker), state.id, number, at, at)
+            piece = Piece(broker, self.logs.location(broker), state.id, number, at, at)
             part = _delegated_part(piece, found, state.partitions)
-            spools = run.spools_at(part, at)
+            spools = runner.spools_at(part, at)
             for topic in topics:
                 if partition_of(topic, state.partitions) == number:
                     self._client(broker).give_back(topic, at, spools.by_topic[topic].state)
 
-    def _run(self) -> Run:
-        return Run(self._setup.shipped.load(), self._options, self._setup.folder, self._fetch)
+    def _runner(self) -> TaskRunner:
+        return TaskRunner(self._setup.portable.load(), self._options, self._setup.folder, self._fetch)
 
     def _fetch(self, piece: Piece, topic: str) -> SpoolState:
-        return BrokerClient(piece.place, self._setup.shipped.name).handed(topic)
+        return BrokerClient(piece.location, self._setup.portable.name).handed(topic)
 
     def _client(self, broker: str) -> BrokerClient:
         if broker not in self._clients:
-            self._clients[broker] = BrokerClient(self.logs.place(broker), self._setup.shipped.name)
+            self._clients[broker] = BrokerClient(self.logs.location(broker), self._setup.portable.name)
         return self._clients[broker]
 
 
-def _counted(run: Run, answers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _counted(runner: TaskRunner, answers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same, and how much was done for it."""
     yield from answers
-    yield pa.RecordBatch.from_pylist([{"error": PROCESSED, "offset": run.processed}], ANSWERS)
+    yield pa.RecordBatch.from_pylist([{"error": PROCESSED, "offset": runner.processed}], ANSWERS)
 
 
-def _delegated_part(piece: Piece, found: Delegated, partitions: int) -> Part:
+def _delegated_part(piece: Piece, found: Delegated, partitions: int) -> PartitionBatch:
     """What Spark has of a partition: of turns that begin behind the piece nothing is known yet."""
     firsts = {
         topic: first
         for topic, first in found.firsts.items()
         if first <= piece.until and partition_of(topic, partitions) == piece.partition
     }
-    return Part(piece, firsts, found.handed & firsts.keys())
+    return PartitionBatch(piece, firsts, found.handed & firsts.keys())
 
 
-def shares(parts: list[Part], partitions: Mapping[str, int], task_each: bool) -> list[Share]:
+def tasks_of(parts: list[PartitionBatch], partitions: Mapping[str, int], task_each: bool) -> list[ProcessorTask]:
     """A task costs some milliseconds, so small parts go together. Who does a part makes no difference to it."""
-    found: list[Share] = []
-    gathered: list[Part] = []
+    found: list[ProcessorTask] = []
+    gathered: list[PartitionBatch] = []
     rows = 0.0
     for part in parts:
         gathered.append(part)
         rows += (part.piece.until - part.piece.start) / partitions[part.piece.broker]
-        if task_each or rows >= SHARE_ROWS_MIN:
-            found.append(Share(tuple(gathered)))
+        if task_each or rows >= TASK_ROWS_MIN:
+            found.append(ProcessorTask(tuple(gathered)))
             gathered, rows = [], 0.0
-    return [*found, Share(tuple(gathered))] if gathered else found
+    return [*found, ProcessorTask(tuple(gathered))] if gathered else found
 
 
 # For drivers
 
 
 def answers(
-    spark: SparkSession, shipped: Shipped, options: Mapping[str, str], *, folder: str = "", delegated: bool = False
+    spark: SparkSession,
+    portable: PortableProcessor,
+    options: Mapping[str, str],
+    *,
+    folder: str = "",
+    delegated: bool = False,
 ) -> DataFrame:
     """What a processor says, as a streaming table (`running.ANSWERS`). `options` are those of the format "braidmq"."""
-    return _table(spark, Setup(shipped, folder, delegated), options)
+    return _table(spark, QuerySetup(portable, folder, delegated), options)
 
 
-def _table(spark: SparkSession, setup: Setup, options: Mapping[str, str]) -> DataFrame:
+def _table(spark: SparkSession, setup: QuerySetup, options: Mapping[str, str]) -> DataFrame:
     read = ReadOptions.parse(options)  # what is wrong with them is said now
     if setup.is_delegated and not read.brokers:
         raise OptionError("what edges delegate is asked of their brokers", "Name their admin ports with `brokers`")
@@ -236,7 +243,7 @@ def _table(spark: SparkSession, setup: Setup, options: Mapping[str, str]) -> Dat
 
 def start(
     spark: SparkSession,
-    shipped: Shipped,
+    portable: PortableProcessor,
     options: Mapping[str, str],
     checkpoint: str,
     *,
@@ -255,14 +262,14 @@ def start(
         raise OptionError("logs are read from files, so it is not known where to publish", "Say it with `publish`")
     logs = Logs(read)  # brokers that cannot be asked are told now
     if delegated:
-        shipped = _at_edges(shipped, {broker: logs.place(broker) for broker in logs.states()})
-    setup = Setup(shipped, snapshot_folder(checkpoint), delegated, publish or ORIGIN)
-    options = settled(options)
+        portable = _at_edges(portable, {broker: logs.location(broker) for broker in logs.states()})
+    setup = QuerySetup(portable, snapshot_folder(checkpoint), delegated, publish or ORIGIN)
+    options = with_starting_offsets(options)
     return (
         _table(spark, setup, options)
-        .observe(PROCESSED, *Done.columns())
+        .observe(PROCESSED, *BatchCounts.columns())
         .writeStream.format(SINK)
-        .queryName(f"processor {shipped.name}")
+        .queryName(f"processor {portable.name}")
         .option("checkpointLocation", checkpoint)
         .outputMode("append")
         .trigger(processingTime=f"{trigger_ms} milliseconds")
@@ -271,7 +278,7 @@ def start(
 
 
 @dataclass(frozen=True)
-class Done:
+class BatchCounts:
     """What some micro-batches did."""
 
     rows: int = 0
@@ -279,7 +286,7 @@ class Done:
     answers: int = 0
 
     @classmethod
-    def of(cls, progress: StreamingQueryProgress) -> Done:
+    def of(cls, progress: StreamingQueryProgress) -> BatchCounts:
         """One micro-batch, as Spark tells of it."""
         told = progress["observedMetrics"].get(PROCESSED)
         counts = {} if told is None else told.asDict()
@@ -293,17 +300,17 @@ class Done:
             f.count_if(f.col("error").isNull()).alias("answers"),
         )
 
-    def __add__(self, other: Done) -> Done:
-        return Done(self.rows + other.rows, self.answers + other.answers)
+    def __add__(self, other: BatchCounts) -> BatchCounts:
+        return BatchCounts(self.rows + other.rows, self.answers + other.answers)
 
 
-def _at_edges(shipped: Shipped, places: Mapping[str, Place]) -> Shipped:
-    found = {broker: BrokerClient(place, shipped.name).at_edge(shipped) for broker, place in places.items()}
+def _at_edges(portable: PortableProcessor, locations: Mapping[str, LogLocation]) -> PortableProcessor:
+    found = {broker: BrokerClient(location, portable.name).at_edge(portable) for broker, location in locations.items()}
     first, *others = found
     for other in others:
         if found[other] != found[first]:
             raise PipelineError(
-                f"{shipped.name} is not the same at {first!r} and {other!r}: another topic, spool or output",
+                f"{portable.name} is not the same at {first!r} and {other!r}: another topic, spool or output",
                 "Give it the same settings at both, or run a query for each",
             )
     return found[first]

@@ -28,7 +28,7 @@ class SnapshotError(ValueError):
     """A snapshot that cannot be used: the text says why."""
 
 
-class Kind(msgspec.Struct, frozen=True):
+class SpoolsKey(msgspec.Struct, frozen=True):
     """Of what a snapshot is. The function does not matter: spools hold messages, and nothing of it."""
 
     topic: str
@@ -40,7 +40,7 @@ class Kind(msgspec.Struct, frozen=True):
 
 class _Content(msgspec.Struct, frozen=True, array_like=True):
     format: int
-    kind: Kind
+    key: SpoolsKey
     at: int
     spools: list[tuple[str, int, SpoolState]]
 
@@ -52,8 +52,8 @@ _decode = msgspec.msgpack.Decoder(_Content).decode
 class Spools:
     """`at`: all rows of the partition below this offset are in."""
 
-    def __init__(self, kind: Kind, at: int) -> None:
-        self.kind = kind
+    def __init__(self, key: SpoolsKey, at: int) -> None:
+        self.key = key
         self.at = at
         self.by_topic: dict[str, Spool] = {}
         self.begun: dict[str, int] = {}
@@ -68,7 +68,7 @@ class Spools:
         """Rows that were processed before: only the last ones of each topic have to be looked at."""
         self.rows_since += batch.num_rows
         known = self.by_topic
-        for message in messages_of(latest_of(batch, self.kind.spool)):
+        for message in messages_of(latest_of(batch, self.key.spool)):
             spool = known.get(message.topic) if firsts is None else None
             if spool is None:
                 spool = self.spool_of(message, firsts)
@@ -80,14 +80,14 @@ class Spools:
         spool = self.by_topic.get(message.topic)
         if firsts is None:
             if spool is None:
-                spool = self.by_topic[message.topic] = Spool(self.kind.spool)
+                spool = self.by_topic[message.topic] = Spool(self.key.spool)
                 self.begun[message.topic] = WHOLE
             return spool
         return spool if message.offset >= firsts.get(message.topic, message.offset + 1) else None
 
     def enter(self, topic: str, first: int, state: SpoolState) -> None:
         """A topic becomes Spark's, with this spool."""
-        self.by_topic[topic] = Spool(self.kind.spool, state)
+        self.by_topic[topic] = Spool(self.key.spool, state)
         self.begun[topic] = first
 
     def keep(self, firsts: Mapping[str, int]) -> None:
@@ -107,11 +107,11 @@ class Spools:
 
     def encode(self) -> bytes:
         spools = [(topic, self.begun[topic], spool.state) for topic, spool in self.by_topic.items()]
-        body = _encode(_Content(FORMAT, self.kind, self.at, spools))
+        body = _encode(_Content(FORMAT, self.key, self.at, spools))
         return zlib.crc32(body).to_bytes(_CRC_BYTES) + body
 
     @staticmethod
-    def decode(data: bytes, kind: Kind) -> Spools:
+    def decode(data: bytes, key: SpoolsKey) -> Spools:
         """A SnapshotError says why not."""
         body = data[_CRC_BYTES:]
         if zlib.crc32(body).to_bytes(_CRC_BYTES) != data[:_CRC_BYTES]:
@@ -122,14 +122,14 @@ class Spools:
             raise SnapshotError(f"it was written by another version ({error})") from None
         if content.format != FORMAT:
             raise SnapshotError(f"it was written by another version (format {content.format}, this one is {FORMAT})")
-        if content.kind != kind:
-            raise SnapshotError(f"it is of {_words(content.kind)}, and {_words(kind)} is asked for")
-        found = Spools(kind, content.at)
+        if content.key != key:
+            raise SnapshotError(f"it is of {_words(content.key)}, and {_words(key)} is asked for")
+        found = Spools(key, content.at)
         for topic, first, state in content.spools:
             found.enter(topic, first, state)
         return found
 
 
-def _words(kind: Kind) -> str:
-    turn = ", as far as it was delegated" if kind.is_delegated else ""
-    return f"{kind.topic} with a spool of {kind.spool}, partition {kind.partition} of log {kind.log}{turn}"
+def _words(key: SpoolsKey) -> str:
+    turn = ", as far as it was delegated" if key.is_delegated else ""
+    return f"{key.topic} with a spool of {key.spool}, partition {key.partition} of log {key.log}{turn}"

@@ -1,7 +1,7 @@
-"""Spark's daemon, which forks its Python workers: `braidmq.pipeline.python` puts this one in its place.
+"""Spark's daemon, which forks its Python workers, replaced by this module (see `worker_python`).
 
-It is quiet when Java hangs up on a worker; and it has imported what workers need before it forks them, so that they are
-there at once, be it the first ones or those that come after a crash, and share that memory.
+It is quiet when Java hangs up on a worker; and it imports what workers need before it forks them, so that they start at
+once, the first ones as well as those that come after a crash, and share that memory.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
-from braidmq.pipeline.unzipped import prefer_installed
+from braidmq.pipeline.launch.installed_pyspark import prefer_installed
 
 prefer_installed()
 
 from pyspark import daemon  # noqa: E402 - from where it is installed
 
-NEEDED: Final = ("pyspark.worker", "pandas", "pyarrow.compute", "braidmq.pipeline.stateful", "braidmq.pipeline.answers")
+NEEDED: Final = ("pyspark.worker", "pandas", "pyarrow.compute", "braidmq.pipeline.stateful")
 
 _spark_worker = daemon.worker
 

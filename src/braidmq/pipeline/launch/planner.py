@@ -1,7 +1,7 @@
-"""Starts a process of Spark that plans a stream, in time: `braidmq.pipeline.python` puts it before Spark's own module.
+"""Starts a process of Spark that plans a stream in time: it is run in place of Spark's module (see `worker_python`).
 
-Java gives such a process ten seconds to connect. It would do so after its imports, which take longer than that on a
-small or busy machine; so the connection is made first, and is what Spark's module then finds.
+Java gives such a process ten seconds to connect. Spark's module connects after its imports, which take longer than that
+on a small or busy machine; so the connection is made here first, and Spark's module then finds it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from braidmq.pipeline.unzipped import prefer_installed
+from braidmq.pipeline.launch.installed_pyspark import prefer_installed
 
 PATH_VARIABLE = "PYTHON_WORKER_FACTORY_SOCK_PATH"
 BUFFER_BYTES = 65536

@@ -15,10 +15,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from braidmq.log.source import LogState
-from braidmq.pipeline import plan, reading
 from braidmq.pipeline.errors import MissingExtra
-from braidmq.pipeline.logs import Logs, SourceError
-from braidmq.pipeline.options import EARLIEST, LATEST, OptionError, ReadOptions
+from braidmq.pipeline.source import plan, reading
+from braidmq.pipeline.source.logs import Logs, SourceError
+from braidmq.pipeline.source.options import EARLIEST, LATEST, OptionError, ReadOptions
 
 try:
     from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -99,12 +99,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = []
         for broker, state in states.items():
             if broker in end["brokers"]:  # else it joined after this batch was planned
-                place = self.logs.place(broker)
-                ranges.append(plan.Range(broker, place, state.id, state.partitions, starts[broker], ends[broker]))
+                location = self.logs.location(broker)
+                ranges.append(plan.Range(broker, location, state.id, state.partitions, starts[broker], ends[broker]))
         return [*plan.tasks(ranges, self._options.topics, task_each=self._options.task_each)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, plan.Task)
+        assert isinstance(partition, plan.ReadTask)
         return reading.rows(partition, self._options, self._options.topics, self._schema)
 
     def _states_for(self, end: Offsets) -> dict[str, LogState]:

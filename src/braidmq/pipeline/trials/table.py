@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from braidmq.pipeline.errors import MissingExtra, PipelineError
-from braidmq.pipeline.player import played
+from braidmq.pipeline.trials.trial_process import played
 from braidmq.sim.rows import COLUMNS, Row, name_of, row_of, trial_of
 
 try:

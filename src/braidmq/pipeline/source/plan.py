@@ -14,7 +14,7 @@ from typing import Final
 
 from braidmq.log.filters import TopicFilters
 from braidmq.pipeline.errors import MissingExtra
-from braidmq.pipeline.logs import Place
+from braidmq.pipeline.source.logs import LogLocation
 
 try:
     from pyspark.sql.datasource import InputPartition
@@ -36,7 +36,7 @@ class Range:
     """Offsets of one broker's log: `start` <= offset < `until`."""
 
     broker: str
-    place: Place
+    location: LogLocation
     log_id: str
     partitions: int
     start: int
@@ -48,7 +48,7 @@ class Piece:
     """The part of a range in one partition of the log, or a part of that."""
 
     broker: str
-    place: Place
+    location: LogLocation
     log_id: str
     partition: int
     start: int
@@ -56,18 +56,18 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Task(InputPartition):
+class ReadTask(InputPartition):
     """What one task of Spark reads, piece after piece."""
 
     pieces: tuple[Piece, ...]
 
 
-def tasks(ranges: Iterable[Range], topics: Sequence[str], *, task_each: bool) -> list[Task]:
+def tasks(ranges: Iterable[Range], topics: Sequence[str], *, task_each: bool) -> list[ReadTask]:
     """The tasks for some ranges; partitions that cannot have a topic of the filters are left out."""
     wanted = TopicFilters(topics)
     ranges = list(ranges)
     enough = _task_rows(sum(each.until - each.start for each in ranges))
-    found: list[Task] = []
+    found: list[ReadTask] = []
     gathered: list[Piece] = []
     rows = 0.0
     for each in ranges:
@@ -75,10 +75,10 @@ def tasks(ranges: Iterable[Range], topics: Sequence[str], *, task_each: bool) ->
             gathered.append(piece)
             rows += (piece.until - piece.start) / each.partitions
             if task_each or rows >= enough:
-                found.append(Task(tuple(gathered)))
+                found.append(ReadTask(tuple(gathered)))
                 gathered, rows = [], 0.0
     if gathered:
-        found.append(Task(tuple(gathered)))
+        found.append(ReadTask(tuple(gathered)))
     return found
 
 
@@ -94,4 +94,4 @@ def _pieces(each: Range, wanted: TopicFilters, task_each: bool) -> Iterator[Piec
     for partition in wanted.partitions(each.partitions):
         for start in range(each.start, each.until, step):
             until = min(start + step, each.until)
-            yield Piece(each.broker, each.place, each.log_id, partition, start, until)
+            yield Piece(each.broker, each.location, each.log_id, partition, start, until)

@@ -21,9 +21,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from braidmq.pipeline.batches import RETRY_S, Batch
 from braidmq.pipeline.errors import MissingExtra, PipelineError
-from braidmq.pipeline.options import RETRY_S_MAX, Given, admin_url
+from braidmq.pipeline.sink.batches import RETRY_S, PublishBatch
+from braidmq.pipeline.source.options import RETRY_S_MAX, Given, admin_url
 
 try:
     from pyspark import TaskContext
@@ -172,7 +172,7 @@ def _task() -> TaskContext:
 
 def _write(options: SinkOptions, writer: str, number: int, parts: Iterable[pa.RecordBatch]) -> Written:
     broker = options.brokers[_task().partitionId() % len(options.brokers)]
-    batch = Batch(broker, options.token, writer, number, options.retry_s)
+    batch = PublishBatch(broker, options.token, writer, number, options.retry_s)
     count = 0
     try:
         for part in parts:

@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from braidmq.pipeline.java import Java
+from braidmq.pipeline.launch.java import Java
 
 QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"
 """Without words about an archive that does not fit."""

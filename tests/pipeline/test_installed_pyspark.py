@@ -8,7 +8,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from braidmq.pipeline.unzipped import prefer_installed
+from braidmq.pipeline.launch.installed_pyspark import prefer_installed
 
 ZIPS = Path(pyspark.__file__).parent / "python" / "lib"
 

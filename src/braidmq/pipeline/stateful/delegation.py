@@ -17,8 +17,8 @@ import msgspec
 from braidmq.admin.client import AdminClient
 from braidmq.admin.errors import AdminError, AnswerRefused, Unanswered, Unreachable, WrongToken
 from braidmq.log.remote import AwayError
-from braidmq.pipeline.logs import Patience, Place, SourceError
-from braidmq.pipeline.shipped import Shipped
+from braidmq.pipeline.portable import PortableProcessor
+from braidmq.pipeline.source.logs import LogLocation, Patience, SourceError
 from braidmq.processors.processor import SpoolState
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ class Delegated:
 
     version: str
     """Says whether anything has changed."""
-    settled: int
+    final_below: int
     """Whose turn it is below this offset is known for good."""
     firsts: dict[str, int]
     """Topics that are Spark's, and where its turn began."""
@@ -47,18 +47,18 @@ class StillDelegated(SourceError):
 class BrokerClient:
     """A broker's admin port, for the processor of one name. A broker that is down is asked again for a while."""
 
-    def __init__(self, place: Place, processor: str) -> None:
-        self._place = place
+    def __init__(self, location: LogLocation, processor: str) -> None:
+        self._location = location
         self._processor = processor
         self._known: Delegated | None = None
 
-    def at_edge(self, shipped: Shipped) -> Shipped:
+    def at_edge(self, portable: PortableProcessor) -> PortableProcessor:
         """The processor as the broker's configuration has it: both have to take and keep the same."""
         for one in self._ask(AdminClient.processing).processors:
             if one.name == self._processor and one.topic is not None and one.spool is not None:
-                return msgspec.structs.replace(shipped, topic=one.topic, spool=one.spool, output=one.output)
+                return msgspec.structs.replace(portable, topic=one.topic, spool=one.spool, output=one.output)
         raise SourceError(
-            f"the broker at {self._place.where} runs no processor {self._processor}, so it leaves nothing to Spark",
+            f"the broker at {self._location.where} runs no processor {self._processor}, so it leaves nothing to Spark",
             "Name it in a [[processor]] table there, or give this one the name that it has there",
         )
 
@@ -86,7 +86,7 @@ class BrokerClient:
         try:
             return SpoolState.decode(body)
         except msgspec.MsgspecError as error:
-            raise SourceError(f"the broker at {self._place.where} gave no spool for {topic}: {error}") from None
+            raise SourceError(f"the broker at {self._location.where} gave no spool for {topic}: {error}") from None
 
     def give_back(self, topic: str, first: int, state: SpoolState) -> bool:
         """Whether the edge goes on from `first`; if not, it is still Spark's turn."""
@@ -97,10 +97,10 @@ class BrokerClient:
         return True
 
     def _ask(self, question: Callable[[AdminClient], T]) -> T:
-        patience = Patience(self._place)
+        patience = Patience(self._location)
         while True:
             try:
-                with AdminClient(self._place.where, self._place.token) as admin:
+                with AdminClient(self._location.where, self._location.token) as admin:
                     return question(admin)
             except (Unreachable, Unanswered) as error:
                 patience.wait(AwayError(error.reason))
@@ -115,10 +115,10 @@ class BrokerClient:
             text = "it wants the token of its admin port: give it with the option token"
         elif isinstance(error, AnswerRefused) and error.status == HTTPStatus.NOT_FOUND:
             text = "it has no processors"
-        kind = (
+        key = (
             StillDelegated if isinstance(error, AnswerRefused) and error.status == HTTPStatus.CONFLICT else SourceError
         )
-        return kind(
-            f"the broker at {self._place.where} does not say what it leaves to Spark: {text}",
+        return key(
+            f"the broker at {self._location.where} does not say what it leaves to Spark: {text}",
             f"It needs a [[processor]] {self._processor}, and its topics in [log]",
         )

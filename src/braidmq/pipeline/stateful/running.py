@@ -20,12 +20,12 @@ import pyarrow as pa
 
 from braidmq.log.batches import between
 from braidmq.log.schema import PROPERTIES
-from braidmq.pipeline import reading
-from braidmq.pipeline.options import ReadOptions
-from braidmq.pipeline.plan import Piece
-from braidmq.pipeline.snapshots import Snapshots
-from braidmq.pipeline.spools import Kind, Spools
-from braidmq.pipeline.time_limit import TimeLimit, TookTooLong
+from braidmq.pipeline.source import reading
+from braidmq.pipeline.source.options import ReadOptions
+from braidmq.pipeline.source.plan import Piece
+from braidmq.pipeline.stateful.snapshots import Snapshots
+from braidmq.pipeline.stateful.spools import Spools, SpoolsKey
+from braidmq.pipeline.stateful.time_limit import TimeLimit, TookTooLong
 from braidmq.processors.hops import HOPS, HOPS_MAX, hops_of, loop_words
 from braidmq.processors.processor import Failure, Message, Output, Processor, SpoolState, spool_step
 from braidmq.processors.rows import messages_of
@@ -66,7 +66,7 @@ _log = logging.getLogger("braidmq.pipeline")
 
 
 @dataclass(frozen=True)
-class Part:
+class PartitionBatch:
     """One partition's share of a batch. `firsts`: where Spark's turn of each topic began; None: all is Spark's."""
 
     piece: Piece
@@ -75,27 +75,27 @@ class Part:
     """Topics that have a spool to begin with: their broker has it."""
 
 
-class Memory:
+class SpoolCache:
     """Spools that a worker keeps between batches; a cache, and no more."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, Kind], tuple[Spools, int]] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, SpoolsKey], tuple[Spools, int]] = OrderedDict()
         self._messages = 0
 
     def __len__(self) -> int:
         """Messages in it."""
         return self._messages
 
-    def take(self, folder: str, kind: Kind) -> Spools | None:
+    def take(self, folder: str, key: SpoolsKey) -> Spools | None:
         """It is gone from here then: a task that fails leaves nothing half done."""
-        found, messages = self._kept.pop((folder, kind), (None, 0))
+        found, messages = self._kept.pop((folder, key), (None, 0))
         self._messages -= messages
         return found
 
     def keep(self, folder: str, spools: Spools, messages: int) -> None:
         """`messages`: how many are in the spools."""
-        self.take(folder, spools.kind)
-        self._kept[folder, spools.kind] = (spools, messages)
+        self.take(folder, spools.key)
+        self._kept[folder, spools.key] = (spools, messages)
         self._messages += messages
         while self._messages > CACHED_MESSAGES_MAX:
             _, (_, dropped) = self._kept.popitem(last=False)
@@ -103,12 +103,12 @@ class Memory:
 
 
 @cache
-def memory() -> Memory:
+def spool_cache() -> SpoolCache:
     """Of this worker."""
-    return Memory()
+    return SpoolCache()
 
 
-class Run:
+class TaskRunner:
     """A processor over the log, for the parts of one task."""
 
     def __init__(
@@ -127,16 +127,16 @@ class Run:
         self.processed = 0
         """Rows that the function has had."""
 
-    def answers_of(self, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+    def answers_of(self, parts: Sequence[PartitionBatch]) -> Iterator[pa.RecordBatch]:
         """Processes all parts of a task; what comes of it. Then each log is asked whether all rows were there."""
         for part in parts:
             yield from self.answers(part)
         if self._options.fail_on_data_loss:
             for piece in {part.piece.broker: part.piece for part in parts}.values():
                 reading.check(piece)
-        reading.settle()
+        reading.freeze_imports()
 
-    def answers(self, part: Part) -> Iterator[pa.RecordBatch]:
+    def answers(self, part: PartitionBatch) -> Iterator[pa.RecordBatch]:
         """Processes a part; what comes of it."""
         piece = part.piece
         spools, rows = self._begun(part)
@@ -158,15 +158,15 @@ class Run:
             yield pa.RecordBatch.from_pylist([_error(piece, "function", text, None, None)], ANSWERS)
         self._finish(spools, piece)
 
-    def _begun(self, part: Part) -> tuple[Spools, Iterator[pa.RecordBatch]]:
+    def _begun(self, part: PartitionBatch) -> tuple[Spools, Iterator[pa.RecordBatch]]:
         """The spools of a part, and its rows."""
         piece = part.piece
-        if not piece.place.is_remote:
+        if not piece.location.is_remote:
             return self.spools_at(part, piece.start), self._rows(piece, part, self._options)
         spools = self._known(part, piece.start)
         return spools, self._caught_up(spools, part)
 
-    def _caught_up(self, spools: Spools, part: Part) -> Iterator[pa.RecordBatch]:
+    def _caught_up(self, spools: Spools, part: PartitionBatch) -> Iterator[pa.RecordBatch]:
         """The rows of a part; those before it that are not in the spools yet are put in on the way. To ask the broker
         twice would take longer than all else that is done for a small batch."""
         piece = part.piece
@@ -177,7 +177,7 @@ class Run:
             if rows.num_rows:
                 yield rows
 
-    def spools_at(self, part: Part, offset: int) -> Spools:
+    def spools_at(self, part: PartitionBatch, offset: int) -> Spools:
         """The spools of a part's partition, as they are before an offset."""
         found = self._known(part, offset)
         if found.at < offset:
@@ -187,42 +187,44 @@ class Run:
             found.at = offset
         return found
 
-    def _known(self, part: Part, offset: int) -> Spools:
+    def _known(self, part: PartitionBatch, offset: int) -> Spools:
         """The same as they are before that offset or an earlier one."""
         piece, firsts = part.piece, part.firsts
-        kind = Kind(self._processor.topic, self._processor.spool, piece.log_id, piece.partition, firsts is not None)
-        found = memory().take(self._folder, kind)
+        key = SpoolsKey(self._processor.topic, self._processor.spool, piece.log_id, piece.partition, firsts is not None)
+        found = spool_cache().take(self._folder, key)
         if found is not None and found.at > offset:
             found = None
         if (found is None or offset - found.at > ROLLED_OFFSETS_MAX) and self._folder:
-            kept = Snapshots(self._folder, kind).find(offset)
+            kept = Snapshots(self._folder, key).find(offset)
             found = kept if kept is not None and (found is None or kept.at > found.at) else found
         if firsts is not None:
-            found = self._entered(found, kind, part, offset)
+            found = self._entered(found, key, part, offset)
         elif found is None:
-            found = Spools(kind, self._begin(piece, offset))
+            found = Spools(key, self._begin(piece, offset))
         return found
 
     def _begin(self, piece: Piece, offset: int) -> int:
         """Spools that nothing is known of are made from all that the log has."""
-        return min(offset, piece.place.ask(lambda log: log.state()).first_offset)
+        return min(offset, piece.location.ask(lambda log: log.state()).first_offset)
 
-    def _entered(self, found: Spools | None, kind: Kind, part: Part, offset: int) -> Spools:
+    def _entered(self, found: Spools | None, key: SpoolsKey, part: PartitionBatch, offset: int) -> Spools:
         """The same with topics that an edge has handed over since; from where Spark's turn began if need be."""
         firsts = part.firsts or {}
         if found is not None:
             found.keep(firsts)
         if found is None or any(first < found.at and topic not in found.begun for topic, first in firsts.items()):
-            found = Spools(kind, min([offset, *firsts.values()]))
+            found = Spools(key, min([offset, *firsts.values()]))
         for topic, first in firsts.items():
             if topic not in found.begun:
                 found.enter(topic, first, self._fetch(part.piece, topic) if topic in part.handed else _EMPTY)
         return found
 
-    def _rows(self, piece: Piece, part: Part, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    def _rows(self, piece: Piece, part: PartitionBatch, options: ReadOptions) -> Iterator[pa.RecordBatch]:
         return reading.piece_rows(piece, options, filters_of(self._processor.topic, part.firsts))
 
-    def _step_all(self, batch: pa.RecordBatch, spools: Spools, part: Part) -> list[tuple[Message, Output | Failure]]:
+    def _step_all(
+        self, batch: pa.RecordBatch, spools: Spools, part: PartitionBatch
+    ) -> list[tuple[Message, Output | Failure]]:
         """What comes of some rows. Most come to nothing, and there are many: so little is done for each."""
         processor, firsts = self._processor, part.firsts
         known = spools.by_topic
@@ -257,8 +259,8 @@ class Run:
             _log.warning("%d topics of partition %d had their spools taken: too many", forgotten, piece.partition)
         messages = spools.messages
         if self._folder and spools.rows_since >= max(SNAPSHOT_ROWS_MIN, SNAPSHOT_SHARE * messages):
-            Snapshots(self._folder, spools.kind).write(spools, piece.start)
-        memory().keep(self._folder, spools, messages)
+            Snapshots(self._folder, spools.key).write(spools, piece.start)
+        spool_cache().keep(self._folder, spools, messages)
 
 
 NAMED_TOPICS_MAX: Final = 64

@@ -13,19 +13,19 @@ import pyarrow as pa
 
 from braidmq.log.errors import LogError
 from braidmq.log.reader import Damage
-from braidmq.pipeline.logs import LOSS_HINT, Patience, RowsLost
-from braidmq.pipeline.options import ReadOptions
-from braidmq.pipeline.plan import Piece, Task
+from braidmq.pipeline.source.logs import LOSS_HINT, Patience, RowsLost
+from braidmq.pipeline.source.options import ReadOptions
+from braidmq.pipeline.source.plan import Piece, ReadTask
 
 
-def rows(task: Task, options: ReadOptions, topics: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def rows(task: ReadTask, options: ReadOptions, topics: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of a task, with the columns of a table in their order."""
     for piece in task.pieces:
         for batch in piece_rows(piece, options, topics, schema.names):
             yield pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
         if options.fail_on_data_loss:
             check(piece)
-    settle()
+    freeze_imports()
 
 
 def piece_rows(
@@ -36,14 +36,14 @@ def piece_rows(
     Goes on behind the last row if the broker was away for a moment.
     """
     start = piece.start
-    patience = Patience(piece.place)
+    patience = Patience(piece.location)
     while True:
         try:
-            log = piece.place.open(_refuse if options.fail_on_data_loss else None)
+            log = piece.location.open(_refuse if options.fail_on_data_loss else None)
             for batch in log.read(piece.partition, start, piece.until, topics, columns=columns):
                 yield batch
                 start = batch.column("offset")[-1].as_py() + 1
-                patience = Patience(piece.place)
+                patience = Patience(piece.location)
             break
         except LogError as error:
             patience.wait(error)
@@ -51,8 +51,8 @@ def piece_rows(
 
 def check(piece: Piece) -> None:
     """Asked after the reading, of any partition: what is there now was there all the time."""
-    state = piece.place.ask(lambda log: log.state())
-    where = f"{piece.broker!r} ({piece.place.where})"
+    state = piece.location.ask(lambda log: log.state())
+    where = f"{piece.broker!r} ({piece.location.where})"
     if state.id != piece.log_id:
         raise RowsLost(f"the log of {where} was made anew while it was read", LOSS_HINT)
     if state.first_offset > piece.start:
@@ -68,7 +68,7 @@ def _refuse(damage: Damage) -> None:
 
 
 @cache
-def settle() -> None:
+def freeze_imports() -> None:
     """Once a worker, at the end of its first task: Spark collects garbage after each, and need not look at all that the
     imports left (15 ms less a task)."""
     gc.collect()

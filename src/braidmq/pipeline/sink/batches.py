@@ -26,7 +26,7 @@ class BatchError(Exception):
     """The batch could not be published; the text says why."""
 
 
-class Batch:
+class PublishBatch:
     """One writer's batch: rows are added, and `finish` makes them count. Sent again, it is published only once."""
 
     def __init__(self, url: str, token: str | None, writer: str, number: int, retry_s: float = RETRY_S) -> None:
