@@ -122,9 +122,7 @@ class BraidNode:
         incarnation = int((time.time() - INCARNATION_EPOCH_S) * INCARNATIONS_A_SECOND)
         introducers = Introducers(self.host, config.join)
         overlay_, method = build(config, self.host, name, incarnation, introducers)
-        self.braid = self._broker.braid = Braid(
-            self._broker, overlay_, method, name, incarnation, introducers, config.cluster, self._own
-        )
+        self.braid = Braid(self._broker, overlay_, method, name, incarnation, introducers, config.cluster, self._own)
         membership = self.braid.membership
         membership.refusals = lambda: self.host.refusals
         self.host.watch(membership.on_linked, membership.on_parted)

@@ -82,7 +82,7 @@ class Processing:
         """The filter of each processor that gets messages, and whether the broker subscribes to it."""
         self._sweeper: asyncio.Task[None] | None = None
         self._stopping: set[asyncio.Task[None]] = set()
-        broker.router.tap_for = self._feed_for
+        broker.router.feed_for = self._feed_for
 
     @property
     def log(self) -> PublicationLog | None:
@@ -252,8 +252,7 @@ class Processing:
     def _changed(self, topic_filter: str, wanted: bool) -> None:
         """Routes and demand have to be found anew."""
         self._broker.router.forget(topic_filter)
-        if self._broker.braid is not None:
-            self._broker.braid.demand.on_filter(topic_filter, wanted)
+        self._broker.federation.on_processed(topic_filter, wanted)
 
     # What runners report
 

@@ -29,7 +29,6 @@ from braidmq.overlay.ranges.delivery import Outcome
 
 if TYPE_CHECKING:
     from braidmq.broker.broker import Broker
-    from braidmq.broker.connection import Connection
     from braidmq.broker.router import Target
     from braidmq.broker.session import Session
 
@@ -149,13 +148,15 @@ class RetainedQueries:
 
     # From the subscription on
 
-    def begin(self, connection: Connection, session: Session, topic_filter: str) -> Ask | None:
+    def begin(self, session: Session, topic_filter: str) -> Ask | None:
         """A subscription that is about to be made will ask: notes from now on what its client is sent.
 
         None if the same question is under way for the same session: its answer will serve for both.
         """
         if any(one.topic_filter == topic_filter and not one.is_giving for one in self._by_session.get(session, ())):
             return None
+        connection = session.connection
+        assert connection is not None
         ask = Ask(self, session, topic_filter)
         self._by_session.setdefault(session, []).append(ask)
         connection.takes_plain = False

@@ -110,15 +110,23 @@ class CutThroughSender:
         "_first_max",
         "_frames",
         "_lanes",
+        "_outlet",
         "_overlay",
         "_size",
         "_version",
         "_view",
     )
 
-    def __init__(self, lanes: CutThrough, batch: Batch, frames: list[tuple[Peer, FrameTemplate, int, int]]) -> None:
+    def __init__(
+        self,
+        lanes: CutThrough,
+        outlet: OutboundTopic,
+        batch: Batch,
+        frames: list[tuple[Peer, FrameTemplate, int, int]],
+    ) -> None:
         """`frames`: to whom, the mould, which of the topic's filters it is for, and what it counts for."""
         self._lanes = lanes
+        self._outlet = outlet
         self._ends_at = lanes.now() + LANE_S
         self._overlay = lanes.braid.overlay
         self._view = self._overlay.view
@@ -128,19 +136,20 @@ class CutThroughSender:
         self._first_max = next(last for last, _, _, _ in _WIDTHS if batch.first <= last)
         self._frames = frames
 
-    def holds(self, outlet: OutboundTopic, version: int, size: int, now: float) -> bool:
+    def holds(self, version: int, size: int, now: float) -> bool:
         """Whether the long way would lead where the lane does, for a publication like this."""
         return (
             size == self._size
             and version == self._version
-            and outlet.number < self._first_max
+            and self._outlet.number < self._first_max
             and now < self._ends_at
             and self._overlay.view is self._view
         )
 
-    def send(self, outlet: OutboundTopic, version: int, run: bytes, now: float) -> bool:
+    def send(self, version: int, run: bytes, now: float) -> bool:
         """Sends one plain publication at once; False if it has to take the long way."""
-        if outlet.is_holding or not self.holds(outlet, version, len(run), now):
+        outlet = self._outlet
+        if outlet.is_holding or not self.holds(version, len(run), now):
             return False
         for peer, _, _, _ in self._frames:
             if not peer.is_clear:
@@ -263,7 +272,7 @@ class CutThrough:
         with self.host.recording() as posts:
             self.braid.publish(outlet, batch)
         if list(outlet.wanted) == wanted and (posts or self.braid.arrivals == arrivals + len(wanted)):
-            outlet.lane = self._lane_out(batch, posts)
+            outlet.cut_through = self._lane_out(outlet, batch, posts)
 
     def _is_lively(self, outlet: OutboundTopic, batch: Batch) -> bool:
         if batch.count != 1 or batch.letters or batch.skips or len(batch.run) > RUN_BYTES_MAX:
@@ -271,11 +280,13 @@ class CutThrough:
         now = self.now()
         version, size, at = outlet.lone
         outlet.lone = (batch.version, len(batch.run), now)
-        if outlet.lane is not None and outlet.lane.holds(outlet, batch.version, len(batch.run), now):
+        if outlet.cut_through is not None and outlet.cut_through.holds(batch.version, len(batch.run), now):
             return False  # it has one, which could not be taken this time
         return version == batch.version and size == len(batch.run) and now - at < LIVELY_S
 
-    def _lane_out(self, batch: Batch, posts: list[tuple[Address, Envelope]]) -> CutThroughSender | None:
+    def _lane_out(
+        self, outlet: OutboundTopic, batch: Batch, posts: list[tuple[Address, Envelope]]
+    ) -> CutThroughSender | None:
         if len(posts) > PEERS_MAX or batch.first > _WIDTHS[-1][0]:
             return None
         frames = []
@@ -289,7 +300,7 @@ class CutThrough:
                 return None
             which = deliveries.setdefault(told.body.number, len(deliveries))
             frames.append((peer, mould, which, self.host.weight_of(told)))
-        return CutThroughSender(self, batch, frames)
+        return CutThroughSender(self, outlet, batch, frames)
 
     # In
 
@@ -335,7 +346,7 @@ class CutThrough:
         inlet = self.braid.inlets.at_rest(batch)
         route = self.braid.broker.router.route(batch.topic)
         same, other = (route.plain5, route.plain3) if batch.version == V5 else (route.plain3, route.plain5)
-        if inlet is None or not same or other or route.special or route.groups or route.tap is not None:
+        if inlet is None or not same or other or route.special or route.groups or route.feed is not None:
             return None
         head = head_of(batch.run, batch.topic, batch.version)
         mould = mould_of(self._content_of, told, batch, head)

@@ -15,8 +15,8 @@ from braidmq.braid.catch_up.history import GENERATIONS_MAX, HISTORY_S, History
 from braidmq.braid.interest.shapes import shape_of
 from braidmq.braid.task_limiter import TaskLimiter
 from braidmq.braid.transfer.batch import Batch, BatchItem, Skip
+from braidmq.keys import is_within
 from braidmq.mqtt.packets import V5
-from braidmq.pubsub.locality.delegates import is_within
 
 if TYPE_CHECKING:
     from braidmq.braid.interest.shapes import Shape, Shapes
@@ -58,11 +58,11 @@ class OutboundTopic:
         "_scoped",
         "_size",
         "_waiting",
+        "cut_through",
         "filters",
         "incarnation",
         "is_settled",
         "is_watched",
-        "lane",
         "lone",
         "number",
         "topic",
@@ -89,7 +89,7 @@ class OutboundTopic:
         self.used_at = 0.0
         self.wanted_at = outlets.haunted_at
         """When somebody was last known to want it."""
-        self.lane: CutThroughSender | None = None
+        self.cut_through: CutThroughSender | None = None
         """The short way for a publication that comes alone, while it holds."""
         self.lone = (0, 0, 0.0)
         """Version, size and time of the last one that did, and took the long way."""
@@ -132,7 +132,7 @@ class OutboundTopic:
         """Whether somebody who cannot be reached now may still want it: then QoS 1 and 2 are kept for them."""
         return self.is_open or now - self.wanted_at < HISTORY_S
 
-    def take_run(self, version: int, run: bytes, count: int) -> None:
+    def send_run(self, version: int, run: bytes, count: int) -> None:
         """Plain QoS 0 publications, as they came."""
         if not self.is_open:
             return
@@ -319,7 +319,7 @@ class OutboundTopics:
 
     def _update(self, outlet: OutboundTopic, topic_filter: str, wanted: bool) -> None:
         was_open = outlet.is_open
-        outlet.lane = None
+        outlet.cut_through = None
         if was_open:
             outlet.wanted_at = self._host.now()
         if wanted:
@@ -384,7 +384,7 @@ class OutboundTopics:
 
     def _add_filter(self, outlet: OutboundTopic, topic_filter: str) -> None:
         outlet.filters[topic_filter] = None
-        outlet.lane = None
+        outlet.cut_through = None
         if outlet.is_settled and topic_filter not in self._known:
             self._taking_up[topic_filter] = None
         others = self._by_filter.get(topic_filter)
@@ -403,7 +403,7 @@ class OutboundTopics:
 
     def _drop(self, outlet: OutboundTopic) -> None:
         del self._by_topic[outlet.topic]
-        outlet.lane = None
+        outlet.cut_through = None
         self._generation = (self._generation + 1) % GENERATIONS_MAX
         for topic_filter in outlet.filters:
             others = self._by_filter[topic_filter]
