@@ -1,4 +1,4 @@
-"""A commit: what is written together, with its offsets, each partition's rows in one piece."""
+"""A commit: the rows that are written together, with their offsets, each partition's rows in one piece."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Records = npt.NDArray[np.void]
 
 
 class PartitionRows(NamedTuple):
-    """What one partition gets of it: runs in the order of their offsets."""
+    """The rows of one partition in a commit: runs in the order of their offsets."""
 
     partition: int
     records: Records
     firsts: Numbers
-    """The first offset of each run: as its record has it, if nothing came in between."""
+    """The first offset of each run: that of its record, unless it had to be moved up."""
     data: memoryview
     properties: dict[int, tuple[Property, ...]]
-    """Those of the runs that have some, by the number of the run."""
+    """MQTT properties of the runs that have some, by the number of the run."""
     rows: int
     first: int
     last: int
@@ -36,7 +36,7 @@ class PartitionRows(NamedTuple):
 
 class Commit:
     def __init__(self, contents: BufferContents, memory: memoryview, following: int) -> None:
-        """`following` is the lowest offset that is not used."""
+        """`following` is the lowest unused offset."""
         self.topics: Final = contents.topics
         self.clients: Final = contents.clients
         regions = contents.regions
@@ -44,9 +44,9 @@ class Commit:
         firsts = _firsts(records, following)
         self.parts: Final = [_partition_rows(*one, memory) for one in zip(regions, records, firsts, strict=True)]
         self.following: Final = max([part.last for part in self.parts]) + 1
-        """The offset behind all of them."""
+        """The offset after the last row."""
         self.has_acknowledged: Final = any(one["qos"].any() for one in records)
-        """Whether somebody waits for any of it."""
+        """Whether any row is of QoS 1 or 2, so that its publisher waits."""
 
 
 def _partition_rows(region: PartitionRegion, records: Records, firsts: Numbers, memory: memoryview) -> PartitionRows:
@@ -58,7 +58,7 @@ def _partition_rows(region: PartitionRegion, records: Records, firsts: Numbers, 
 def _firsts(records: list[Records], following: int) -> list[Numbers]:
     """The first offsets of the runs of each region: those they came with, unless these are used by now.
 
-    Then rows get higher ones, in the order in which they came, which is that of the offsets they came with.
+    Then rows get higher ones, in the order of the offsets that they came with.
     """
     own = [one["first"] for one in records]
     if min([one[0] for one in own]) >= following:

@@ -1,8 +1,8 @@
 """Compaction: a closed segment that is old enough becomes Parquet, for batch work.
 
-The same rows with the same offsets, in a fraction of the space and in large groups. The file is made under another
-name, is on the disk before it takes its place, and only then do the old files go: whoever reads finds one or the other.
-A segment that is damaged stays as it is, so that what can be read of it is not taken for all there was.
+It has the same rows with the same offsets, in a fraction of the space and in large groups. The file is made under
+another name and is on the disk before it gets its own; only then are the old files removed: readers find one or the
+other. A damaged segment stays as it is, so that what can be read of it is not taken for everything it had.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from braidmq.log.segment import DATA, INDEX, PARQUET, UNFINISHED, with_end
 from braidmq.log.segment_files import SUMMARY, closed_segment
 
 COMPACT_AFTER_S: Final = 600.0
-"""How old the latest row of a segment is before it becomes Parquet."""
+"""How old the latest row of a segment has to be before it becomes Parquet."""
 
 GROUP_ROWS: Final = 64 * 1024
 """Rows of a row group: what is read at a time."""
@@ -42,10 +42,10 @@ class Compaction:
         self._reader = LogReader(log.folder)
         self.after_s = after_s
         self._spared: set[Path] = set()
-        """Damaged ones, which stay as they are; they go with retention."""
+        """Damaged segments, which stay as they are until retention removes them."""
 
     def run(self, now_us: int, ends: Callable[[], bool] = lambda: False) -> int:
-        """Compacts what is due, one segment after the other until `ends`; how many that were."""
+        """Compacts what is due, one segment after the other until `ends`; returns how many."""
         old_us = now_us - int(self.after_s * 1e6)
         due = [one for one in list(self._log.closed) if self._is_due(one, old_us)]
         done = 0

@@ -44,7 +44,7 @@ _log = logging.getLogger("braidmq.log")
 
 
 class Log:
-    """One at a time for a folder. Threads may share it."""
+    """One process at a time has the log of a folder open. Threads may share it."""
 
     def __init__(
         self,
@@ -72,23 +72,23 @@ class Log:
         self._maker = BatchMaker(broker)
         self._safe = 0
         """Below this, offsets are reserved on the disk."""
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._open: dict[int, Segment] = {}
         self.closed: list[ClosedSegment] = []
-        self._lock = _locked(self.folder)
+        self._folder_lock = _locked(self.folder)
         try:
             self.id = self._identify()
             self._offsets = OffsetsFile(self.folder)
             self._journal = Journal(self.folder, self._sync)
             self._recover()
         except LogError:
-            os.close(self._lock)
+            os.close(self._folder_lock)
             raise
         except OSError as error:
-            os.close(self._lock)
+            os.close(self._folder_lock)
             raise self._unusable(error) from error
 
-    # What an earlier process left
+    # Recovery
 
     def _identify(self) -> str:
         path = self.folder / INFO_NAME
@@ -143,7 +143,7 @@ class Log:
         self._journal.clear()
 
     def _replay(self, first: int, watermark: int) -> int:
-        """Brings rows to their segments that were noted and did not come there any more; returns where they end."""
+        """Writes noted rows to their segments that had not got there; returns the offset after them."""
         noted = [run for run in self._journal.read() if run.first is not None and run.first >= watermark]
         self._now = Offsets(first, watermark, watermark)
         if noted:
@@ -160,8 +160,8 @@ class Log:
             self._safe = offsets.reserved
 
     def reserve(self) -> None:
-        """Reserves more offsets before they run short. The disk may take its time: nobody waits for it meanwhile."""
-        with self._turn:
+        """Reserves more offsets before they run short, without holding the lock while the disk syncs."""
+        with self._lock:
             if self._now.reserved - self._now.next > RESERVE // 2:
                 return
             self._set_offsets(self._now._replace(reserved=self._now.next + RESERVE), sync=False)
@@ -194,12 +194,12 @@ class Log:
             self.append_contents(self._contents(runs))
 
     def append_contents(self, contents: BufferContents, memory: memoryview = NO_MEMORY) -> None:
-        """The same, of what a buffer holds, and the memory where it has its data."""
-        with self._turn:
+        """The same for the contents of a write buffer, whose data is in `memory`."""
+        with self._lock:
             try:
-                self._journal.turn_over()
+                self._journal.switch_files()
                 self._append(contents, memory)
-                self._journal.settle(self._now.next)
+                self._journal.discard_below(self._now.next)
             except LogError:
                 raise
             except OSError as error:
@@ -209,7 +209,7 @@ class Log:
         return WriteBuffer.of(runs, self._now.next, self.partitions).contents
 
     def note(self, runs: Sequence[Run]) -> None:
-        """Makes rows durable that have their offsets, and that an `append` will bring soon. LogError as there."""
+        """Makes rows durable that have their offsets, and that an `append` will bring soon. A LogError as there."""
         try:
             self._journal.note(runs)
         except OSError as error:
@@ -219,7 +219,7 @@ class Log:
         commit = Commit(contents, memory, self._now.next)
         if commit.following > self._safe:
             self._set_offsets(self._now._replace(reserved=commit.following + RESERVE), sync=True)
-        sync = self._sync and commit.has_acknowledged  # nobody waits for QoS 0
+        sync = self._sync and commit.has_acknowledged  # no publisher of QoS 0 waits
         written: list[tuple[Segment, int, PartitionRows]] = []
         touched: list[Segment] = []
         try:
@@ -262,8 +262,8 @@ class Log:
     # Retention
 
     def retain(self, now_us: int) -> int:
-        """Gives up what is beyond the bounds; how many segments that were."""
-        with self._turn:
+        """Removes the segments that are beyond the bounds; returns how many."""
+        with self._lock:
             oldest_us = None if not self.retain_age_s else now_us - int(self.retain_age_s * 1e6)
             if oldest_us is not None:
                 span_us = int(self.retain_age_s * 1e6 / SEGMENTS_BELOW_BOUND)
@@ -281,17 +281,17 @@ class Log:
             return len(gone)
 
     def replace(self, old: ClosedSegment, swap: Callable[[], ClosedSegment]) -> None:
-        """Puts another form of a segment in its place, unless retention has taken it in the meantime."""
-        with self._turn:
+        """Replaces a segment by another form of it, unless retention has removed it in the meantime."""
+        with self._lock:
             if old in self.closed:
                 self.closed[self.closed.index(old)] = swap()
 
-    # The end
+    # Closing
 
     def close(self) -> None:
-        """In good order: the next process goes on without a gap."""
-        with self._turn:
-            if self._lock < 0:
+        """Closes the log in good order: the next process goes on without a gap in the offsets."""
+        with self._lock:
+            if self._folder_lock < 0:
                 return
             self._set_offsets(self._now._replace(reserved=self._now.next), sync=True)
             for segment in self._open.values():
@@ -299,8 +299,8 @@ class Log:
             self._open.clear()
             self._journal.close()
             self._offsets.close()
-            os.close(self._lock)
-            self._lock = -1
+            os.close(self._folder_lock)
+            self._folder_lock = -1
 
     def _unusable(self, error: OSError) -> LogError:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):

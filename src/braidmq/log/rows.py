@@ -1,7 +1,7 @@
 """Rows of the log: the Arrow batch that is made of many publications at once.
 
-A run of plain QoS 0 publications to one topic is kept as it stood on the wire, with what is the same for all. Its
-columns are made later and in bulk, of many runs together: hardly anything is done a message.
+A run of plain QoS 0 publications to one topic is kept as it came over the wire, with what is the same for all. Its
+columns are made later and in bulk, of many runs together: there is hardly any work for a single message.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class BatchMaker:
         self._stock_rows = 0
 
     def make(self, part: PartitionRows, topics: Sequence[bytes], clients: Sequence[bytes]) -> pa.RecordBatch:
-        """The rows of a part; the rows of a run have consecutive offsets from its first."""
+        """The rows of a partition; the rows of a run have consecutive offsets from its first."""
         rows = part.rows
         if rows > self._stock_rows:
             self._stock_up(max(rows, STOCK_ROWS_MIN))
@@ -91,7 +91,7 @@ def _properties(part: PartitionRows) -> pa.Array:
     found = part.properties
     each = [found.get(run, ()) for run, rows in enumerate(part.records["rows"].tolist()) for _ in range(rows)]
     pairs = [pair for properties in each for pair in properties]
-    fields = [single_texts(pa.string(), [pair[place].encode() for pair in pairs]) for place in (0, 1)]
+    fields = [single_texts(pa.string(), [pair[index].encode() for pair in pairs]) for index in (0, 1)]
     structs = pa.Array.from_buffers(PROPERTIES.value_type, len(pairs), [None], 0, children=fields)
     ends = pa.py_buffer(array("i", accumulate([len(properties) for properties in each], initial=0)))
     mask = bits(np.array([bool(properties) for properties in each]))

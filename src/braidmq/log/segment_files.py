@@ -1,4 +1,4 @@
-"""Segments that are closed: what is in them, and how they go."""
+"""Closed segments: what is in them, and how they are removed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from braidmq.log.index import read_entries, sound
+from braidmq.log.index import intact, read_entries
 from braidmq.log.retention import ClosedSegment
 from braidmq.log.segment import DATA, INDEX, PARQUET, UNFINISHED, with_end
 
@@ -18,13 +18,13 @@ SUMMARY: Final = b"braidmq"
 
 
 def closed_segment(path: Path) -> ClosedSegment:
-    """What a segment has. Of one that is damaged, what is left is told."""
+    """What a segment has; of a damaged one, what is left of it."""
     parquet = with_end(path, PARQUET)
     if parquet.exists():
         return _parquet_segment(path, parquet)
     entries = read_entries(with_end(path, INDEX))
     size = sum(one.stat().st_size for one in (with_end(path, DATA), with_end(path, INDEX)) if one.exists())
-    entries = entries[sound(entries)]
+    entries = entries[intact(entries)]
     first = int(path.name)
     if not len(entries):
         return ClosedSegment(path, first, first - 1, 0, size, 0)
@@ -43,13 +43,13 @@ def _parquet_segment(path: Path, parquet: Path) -> ClosedSegment:
 
 
 def remove_segment(path: Path) -> None:
-    """The index first: without it the rest is nothing."""
+    """Removes the index before the data: without it the data does not count."""
     for end in (PARQUET, INDEX, DATA):
         with_end(path, end).unlink(missing_ok=True)
 
 
 def tidy(folder: Path) -> None:
-    """Takes away what a crash left half made, or half taken away."""
+    """Removes what a crash left half made, or half removed."""
     if not folder.is_dir():
         return
     for unfinished in folder.glob(f"*{UNFINISHED}"):

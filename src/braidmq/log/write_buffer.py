@@ -35,50 +35,50 @@ RECORD_FIELDS: Final = {
 
 RECORD: Final = struct.Struct("<" + "".join(RECORD_FIELDS.values()))
 UNSAID: Final = -1
-"""In the place of `published_us` and `client`, where there is none."""
+"""The value of `published_us` and `client` where there is none."""
 
 KEPT_BYTES: Final = 32 * 1024 * 1024
 KEPT_TIMES: Final = 8
-"""Memory that stays with an empty buffer, and how many times what it held last; more is given back."""
+"""Memory that an empty buffer keeps: so many bytes, or so many times what it held last; more is given back."""
 
 BUFFERS: Final = 2
 """One is filled while the other is written."""
 
 NO_MEMORY: Final = memoryview(b"")
-"""What a buffer has that holds its data itself."""
+"""The memory of a buffer that holds its data itself."""
 
 _pack = RECORD.pack
 
 
 class PartitionRegion(msgspec.Struct):
-    """A partition's part of a buffer."""
+    """The part of a buffer for one partition."""
 
     partition: int
     begin: int
-    """Its place in the memory."""
+    """Its address in the memory."""
     end: int
     """How far it is filled."""
     limit: int
     records: bytearray
     apart: list[tuple[int, bytes]]
-    """Data for which there was no room, and the places where they belong."""
+    """Data for which there was no room, with the addresses where it belongs."""
     properties: list[tuple[int, tuple[Property, ...]]]
-    """Those of the runs that have some, with the number of the run."""
+    """MQTT properties of the runs that have some, with the number of the run."""
 
     def data(self, memory: memoryview) -> memoryview:
-        """Those of all its runs."""
+        """The data of all its runs."""
         if not self.apart:
             return memory[self.begin : self.end]
         pieces: list[bytes | memoryview] = []
         at = self.begin
-        for place, piece in self.apart:
-            pieces += (memory[at:place], piece)
-            at = place
+        for position, piece in self.apart:
+            pieces += (memory[at:position], piece)
+            at = position
         return memoryview(b"".join([*pieces, memory[at : self.end]]))
 
 
 class BufferContents(msgspec.Struct):
-    """What a buffer holds."""
+    """What a buffer holds, as it is sent to the process that writes the log."""
 
     regions: list[PartitionRegion]
     topics: list[bytes]
@@ -86,12 +86,12 @@ class BufferContents(msgspec.Struct):
 
 
 class WriteBuffer:
-    """Is filled, written, and filled again. Without shared memory it holds the data itself."""
+    """Is filled, written, cleared and filled again. Without shared memory it holds the data itself."""
 
     def __init__(self, partitions: int, memory: SharedMemory | None = None, number: int = 0) -> None:
         self.rows = 0
         self.bytes = 0
-        """What its rows have in bytes, about: each has its topic and its client."""
+        """About the size of its rows, with topic and client for each."""
         self._memory = memory
         self._map: mmap | bytearray = bytearray() if memory is None else memory.map
         first = number * partitions * REGION_BYTES
@@ -101,13 +101,13 @@ class WriteBuffer:
             for partition, begin in enumerate(range(first, first + partitions * REGION_BYTES, REGION_BYTES))
         ]
         self._reached = [region.begin for region in self._regions]
-        """How far the memory of each was ever in use, since it was given back."""
+        """How far the memory of each region has been in use since it was given back."""
         self._topics: dict[bytes, tuple[PartitionRegion, int, int]] = {}
         self._clients: dict[str | None, tuple[int, int]] = {}
 
     @classmethod
     def of(cls, runs: Sequence[Run], following: int, partitions: int) -> WriteBuffer:
-        """Some runs. Those without an offset get one: this or what follows."""
+        """A buffer of some runs. Those without an offset get the next one from `following` on."""
         buffer = cls(partitions)
         for run in runs:
             first = following if run.first is None else max(run.first, following)
@@ -140,13 +140,13 @@ class WriteBuffer:
         region, topic_number, topic_bytes = self._topics.get(topic) or self._met_topic(topic)
         client_number, client_bytes = self._clients.get(client) or self._met_client(client)
         length = len(data)
-        place = region.end
-        end = place + length
+        position = region.end
+        end = position + length
         if end <= region.limit:
-            self._map[place:end] = data
+            self._map[position:end] = data
             region.end = end
         else:
-            region.apart.append((place, data))
+            region.apart.append((position, data))
         region.records.extend(
             _pack(first, at_us, published_us, rows, head, size, length, topic_number, client_number, qos, retain)
         )
@@ -172,7 +172,7 @@ class WriteBuffer:
         return BufferContents(regions, list(self._topics), [(client or "").encode() for client in self._clients])
 
     def clear(self) -> None:
-        """All of it is written: it can be filled again."""
+        """Its contents are written: it can be filled again."""
         used = sum([region.end - region.begin for region in self._regions])
         self._reached = [max(region.end, reached) for region, reached in zip(self._regions, self._reached, strict=True)]
         for region in self._regions:

@@ -1,8 +1,8 @@
 """The process that writes a broker's log: `python -m braidmq.log.writer`, started by the broker, with requests on its
 standard input and reports on its standard output.
 
-To make batches of rows, compress and write them is work that can be done beside the broker and not in it. The process
-ends when its input does, whatever became of the broker: by then all that had been sent to it is written.
+Making batches of rows, compressing and writing them is work that can be done beside the broker. The process ends when
+its input does, whatever became of the broker: by then everything that was sent to it is written.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from braidmq.log.write_buffer import BUFFERS
 from braidmq.log.writer_messages import AppendRequest, WriterReport, WriterSettings
 from braidmq.system.framing import FrameWriter, read_frame
 
-HOUSEKEEPING_S: Final = 10.0
-"""How often segments are looked at: those to give up, and those to make Parquet of."""
+MAINTENANCE_S: Final = 10.0
+"""How often old segments are removed or made into Parquet."""
 
 LOCK_WAIT_S: Final = 15.0
 """How long the writer of a broker that has died may still need the log."""
 
 LOCK_POLL_S: Final = 0.05
 NOTES_MAX: Final = 100
-"""PendingNotes that wait for the next report; more are left out."""
+"""Notes that wait for the next report; more are left out."""
 
 KEPT_BYTES: Final = 256 * 1024 * 1024
-"""Batch after batch takes and frees some megabytes: they stay here."""
+"""Memory that the process keeps: batch after batch allocates and frees some megabytes."""
 
 GC_THRESHOLD: Final = 100_000
-"""New objects between two looks for garbage: runs come by the thousand, and hardly anything refers to itself."""
+"""New objects between two garbage collections: runs come by the thousand, and hardly any is part of a cycle."""
 
 NICENESS: Final = 10
-"""Rows may be in the log a moment later, but what holds the broker up, all its clients notice: where processors are
-busy, the writer gets a tenth of what the broker gets."""
+"""Rows may be in the log a moment later, but all clients notice what holds the broker up: where processors are busy,
+the writer gets a tenth of what the broker gets."""
 
 _INPUT, _OUTPUT = 0, 1
 
 
 class PendingNotes(logging.Handler):
-    """Keeps what is logged here until the next report."""
+    """Keeps log records until the next report takes them to the broker."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -76,8 +76,8 @@ class LogWriter:
         self._decode = msgspec.msgpack.Decoder(AppendRequest).decode
 
     def run(self) -> None:
-        housekeeping = threading.Thread(target=self._keep_house, daemon=True)
-        housekeeping.start()
+        maintenance = threading.Thread(target=self._maintain, daemon=True)
+        maintenance.start()
         self._report(None)
         while (body := read_frame(_INPUT)) is not None:
             request = self._decode(body)
@@ -88,7 +88,7 @@ class LogWriter:
             except LogError as error:
                 self._report(str(error))
         self._end.set()
-        housekeeping.join()
+        maintenance.join()
         self._log.close()
 
     def _report(self, error: str | None) -> None:
@@ -99,9 +99,9 @@ class LogWriter:
                 _OUTPUT, WriterReport(error, log.first_offset, log.next_offset, *sizes, self._notes.take())
             )
 
-    def _keep_house(self) -> None:
+    def _maintain(self) -> None:
         compaction = Compaction(self._log)
-        while not self._end.wait(HOUSEKEEPING_S):
+        while not self._end.wait(MAINTENANCE_S):
             try:
                 self._log.reserve()
                 self._log.retain(time.time_ns() // 1000)
@@ -111,7 +111,7 @@ class LogWriter:
 
 
 def open_log(settings: WriterSettings) -> Log:
-    """The log; while another process has it, that is waited for, since it may be about to end."""
+    """The log; waits while another process has it, since that may be about to end."""
     ends_at = time.monotonic() + LOCK_WAIT_S
     options: dict[str, Any] = msgspec.structs.asdict(settings)
     folder, _ = options.pop("folder"), options.pop("memory")

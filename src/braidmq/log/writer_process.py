@@ -1,7 +1,7 @@
 """The broker's side of the process that writes its log (see `writer`).
 
 It is used like a `Log`, by one thread at a time. A writer that dies is started again with the next request; the request
-that it died over fails as a write to a bad disk would, and may be tried again. The journal is on this side: what is
+during which it died fails as a write to a bad disk would, and may be tried again. The journal is on this side: what is
 noted there is safe without the writer.
 """
 
@@ -29,7 +29,7 @@ END_S: Final = 20.0
 """How long the writer has to write the rest when the broker ends."""
 
 PIPE_BYTES: Final = 1 << 20
-"""What may be under way to the writer, if the system grants it."""
+"""The size of the pipe to the writer, if the system grants it."""
 
 _log = logging.getLogger("braidmq.log")
 
@@ -85,7 +85,7 @@ class WriterProcess:
             raise
 
     def _exchange(self, message: msgspec.Struct) -> None:
-        """Sends an request and takes in the report."""
+        """Sends a request and waits for the report on it."""
         assert self._process is not None
         try:
             self._frames.write(_pipe(self._process.stdin), message)
@@ -103,7 +103,7 @@ class WriterProcess:
         self._report = report
 
     def _stop(self) -> None:
-        """Lets it end by itself, or sees to it."""
+        """Lets the process end by itself, and kills it if it does not in time."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -121,7 +121,7 @@ class WriterProcess:
 
     def _restart(self) -> None:
         self._start()
-        self._journal.clear()  # the new one has put into the log what was noted
+        self._journal.clear()  # the new process has put into the log what was noted
 
     # As a log
 
@@ -129,9 +129,9 @@ class WriterProcess:
         """Writes the rows, all or none; they can be read then. A LogError says why not, and they may be tried again."""
         if self._process is None:
             self._restart()
-        self._journal.turn_over()
+        self._journal.switch_files()
         self._exchange(AppendRequest(buffer.contents, self.retain_bytes, self.retain_age_s))
-        self._journal.settle(self.next_offset)
+        self._journal.discard_below(self.next_offset)
 
     def note(self, runs: list[Run]) -> None:
         """Makes rows durable that have their offsets, and that an `append` will bring soon."""

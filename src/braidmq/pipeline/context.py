@@ -1,4 +1,4 @@
-"""A SparkContext alone, without SQL: for work that is tasks and no tables. It takes a third of what a session costs."""
+"""A SparkContext alone, without SQL: for tasks without tables. It costs a third of what a session does."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ UNIX_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 """They are for many short tasks; here there are few."""
 ARCHIVE_END_S: Final = 120.0
 """How long Java may take to end when it writes the archive of its classes: seconds, but many on a busy machine. Killed
-before, it would have nothing to show for it, and every later start would try again."""
+before that, it leaves no archive, and every later start tries again."""
 
 
 @contextmanager
 def context(name: str, master: str) -> Iterator[SparkContext]:
-    """On any master but Spark Connect; a PipelineError says why there is none. Java has ended behind it."""
+    """On any master but Spark Connect; a PipelineError says why there is none. Java has ended when it is left."""
     try:
         from pyspark import SparkConf
     except ImportError as error:
@@ -60,7 +60,7 @@ def context(name: str, master: str) -> Iterator[SparkContext]:
 
 @contextmanager
 def _without_numpy() -> Iterator[None]:
-    """To see whether what goes to Java is numpy's, Spark imports its tests, and pandas with them. Here nothing is."""
+    """To find numpy values on their way to Java, Spark imports its tests, and pandas with them. Here there are none."""
     from py4j.protocol import INPUT_CONVERTER
     from pyspark.sql.types import NumpyArrayConverter, NumpyScalarConverter
 

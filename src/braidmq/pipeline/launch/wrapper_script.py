@@ -1,4 +1,4 @@
-"""Small scripts that stand in for a program, with one of its arguments changed: kept in the user's cache folder."""
+"""Small scripts that run a program with one of its arguments changed: kept in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def write(kind: str, program: str, script: str, environ: Mapping[str, str] = os.
     path = folder / "bin" / program
     if not path.exists() or path.read_text() != script:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Others may look for it at the same time: they find all of it, or nothing.
+        # Other processes may look for it at the same time: they find all of it, or nothing.
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
             file.write(script)
         os.chmod(file.name, 0o755)  # noqa: S103 - a program

@@ -1,4 +1,7 @@
-"""A batch of rows on its way into a broker, part by part, over its admin port (see the broker's `ledger`)."""
+"""A batch of rows on its way into a broker, part by part, over its admin port.
+
+The broker publishes a batch of one writer and number once, however often it is sent (see `broker.transactions`).
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""The way back: rows of Spark become publications, once each.
+"""The sinks of the format "braidmq": rows of Spark become publications, once each.
 
     alerts.writeStream.format("braidmq").option("brokers", "http://127.0.0.1:9883") \\
         .option("checkpointLocation", "state/alerts").start()
 
 Columns: `topic` (or the option of that name, for all rows) and `payload`, and if they are there `qos` (1 otherwise),
-`retain` and `properties`. Every partition of every micro-batch is a batch of a writer of its own for the broker's
-ledger (`batches`), named by the query and the partition: one that Spark runs again, after whatever failure, is the same
-batch, and is not published again. The same holds for `df.write` within one job, and over several jobs that name their
+`retain` and `properties`. Every partition of every micro-batch is a batch of a writer of its own (`batches`), named by
+the query and the partition: one that Spark runs again, after whatever failure, is the same batch, and the broker does
+not publish it again. The same holds for `df.write` within one job, and over several jobs that name their
 `writer`.
 
 With several brokers a partition always goes to the same one of them, so their order must stay as it is.
@@ -45,7 +45,7 @@ NAMES: Final = ("brokers", "token", "topic", "qos", "writer", "retrySeconds", "c
 COLUMNS: Final = ("topic", "payload", "qos", "retain", "properties")
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
-"""Under which a task finds what it belongs to."""
+"""The properties in which a task finds its query and batch."""
 
 Pairs = list[tuple[str, str]]
 

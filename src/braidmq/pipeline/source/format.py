@@ -3,7 +3,8 @@
     spark.read.format("braidmq").load("data").where("topic = 'plant1/line2/temperature'").show()
     spark.read.format("braidmq").option("brokers", "http://127.0.0.1:9883").option("topics", "plant1/#").load()
 
-`session` registers the format; `register(spark)` does so for a session from elsewhere. Options: `options.ReadOptions`.
+`session` registers the format; `register(spark)` does so for a session from elsewhere. The options are those of
+`options.ReadOptions`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The logs that a query reads: found once, by the brokers' names, and asked where they stand.
+"""The logs that a query reads: found once, by the names of their brokers, and asked for their state.
 
 A log is a folder or a broker's admin port. A broker that is down is asked again for as long as the query allows, and
-then named. What a log no longer has, or never had, is told as lost rows: the option `failOnDataLoss` decides whether
-that ends the query.
+then named in an error. What a log no longer has, or never had, counts as lost rows: the option `failOnDataLoss` decides
+whether that ends the query.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SourceError(PipelineError):
 
 
 class RowsLost(SourceError):
-    """The log does not have them any more, or another log is there in its place."""
+    """The log does not have them any more, or was replaced by another log."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class LogLocation:
         return LogReader(self.where, on_damage)
 
     def ask(self, question: Callable[[LogSource], T]) -> T:
-        """An answer of the log; if its broker is down, of the one that comes back in time."""
+        """An answer of the log; if its broker is down, waits for it as long as the query allows."""
         patience = Patience(self)
         while True:
             try:
@@ -71,7 +71,7 @@ class LogLocation:
 
 
 class Patience:
-    """How long to wait for a broker that is down, or has too much to do. What waiting cannot mend is raised at once."""
+    """How long to wait for a broker that is down or too busy. What waiting cannot mend is raised at once."""
 
     def __init__(self, location: LogLocation) -> None:
         self._location = location
@@ -79,7 +79,7 @@ class Patience:
         self._ends_at = time.monotonic() + location.retry_s
 
     def wait(self, error: LogError) -> None:
-        if not isinstance(error, AwayError):  # there was an answer, and none that says: later
+        if not isinstance(error, AwayError):  # it answered, and did not ask for patience
             raise SourceError(str(error)) from None
         if time.monotonic() + self._pause_s > self._ends_at:
             where = self._location.where
@@ -112,7 +112,7 @@ class Logs:
         return self._locations[broker]
 
     def states(self) -> dict[str, LogState]:
-        """Where each stands now."""
+        """The state of each log now."""
         states = self._ask_all(list(self._locations.values()))
         for broker, state in zip(self._locations, states, strict=True):
             if state.broker != broker:
@@ -137,11 +137,11 @@ class Logs:
         return found
 
     def offset_after(self, broker: str, start: int, rows: int) -> int:
-        """Where so many rows end."""
+        """The offset after so many rows."""
         return self._locations[broker].ask(lambda log: log.offset_after(start, rows))
 
     def bounded(self, broker: str, offset: int, state: LogState) -> int:
-        """An offset that a log was asked for from outside: one that it has."""
+        """An offset that a user or a checkpoint asks for, moved to one that the log has."""
         if offset > state.next_offset:
             text = f"{broker!r} has no offset {offset} yet: its next one is {state.next_offset}"
             return self._lost(text, state.next_offset)
@@ -151,7 +151,7 @@ class Logs:
         return offset
 
     def lost_log(self, broker: str, state: LogState) -> int:
-        """Another log stands where the one of a checkpoint stood: its offsets mean nothing here."""
+        """The log of a checkpoint was replaced by another one, in which its offsets mean nothing."""
         text = f"the log of {broker!r} is another one than that of the checkpoint: its folder was made anew"
         return self._lost(text, state.first_offset)
 
@@ -168,8 +168,8 @@ class Logs:
 
 
 def with_starting_offsets(options: Mapping[str, str]) -> dict[str, str]:
-    """The options of a stream with the offsets that "latest" means now. Spark would find out when it comes to it, which
-    can be half a minute after it was told to start; what is published until then would not be seen."""
+    """The options of a stream with the offsets that "latest" means now. Spark would find them when it gets to it, which
+    can be half a minute after it was told to start; it would not see what is published until then."""
     read = ReadOptions.parse(options)
     position = read.starting or LATEST
     if position == EARLIEST or isinstance(position, datetime):
@@ -187,7 +187,7 @@ LOSS_HINT: Final = (
 
 
 def folders(path: str) -> tuple[str, ...]:
-    """The logs below a path: itself, that of a broker's data folder, or those of the brokers in a folder."""
+    """The logs at a path: the log itself, that of a broker's data folder, or those of all brokers in a folder."""
     root = Path(path)
     if not root.exists():
         raise SourceError(f"there is no folder {path}", "A log is where the broker's `data` folder is, in `log`")

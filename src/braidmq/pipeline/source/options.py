@@ -1,4 +1,4 @@
-"""The options of `spark.read` and `spark.readStream.format("braidmq")`: read as a whole, and refused in words.
+"""The options of `spark.read` and `spark.readStream.format("braidmq")`: checked as a whole, with errors for people.
 
 `path` or `brokers` says which logs; the rest says which rows of them, and how they come.
 """
@@ -21,7 +21,7 @@ from braidmq.pipeline.errors import PipelineError
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 RETRY_S: Final = 30.0
-"""How long a broker that does not answer is asked again."""
+"""How long a broker that does not answer is tried again."""
 RETRY_S_MAX: Final = 3600.0
 TOKEN_VARIABLE: Final = "BRAIDMQ_TOKEN"  # noqa: S105 - a name
 NAMES: Final = (
@@ -44,7 +44,7 @@ Position = str | datetime | dict[str, str | int]
 
 
 class OptionError(PipelineError, ValueError):
-    """An option that cannot be meant."""
+    """An option that makes no sense."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class ReadOptions:
     """MQTT filters; none takes all."""
     columns: tuple[str, ...] = COLUMNS
     starting: Position | None = None
-    """None: where a batch or a stream starts if nothing is said."""
+    """None: where a batch or a stream starts by default."""
     ending: Position | None = None
     rows_max: int | None = None
     """Of one micro-batch, before the filters."""
@@ -92,7 +92,7 @@ class ReadOptions:
 
 
 class Given:
-    """The options as they were written; Spark does not look at upper and lower case. None but `names` are known."""
+    """The options as they were given; Spark ignores case. Only `names` are known."""
 
     def __init__(self, options: Mapping[str, str], names: tuple[str, ...]) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
@@ -107,7 +107,7 @@ class Given:
         return self._values.get(name.lower(), "").strip() or None
 
     def token(self) -> str | None:
-        """Of the admin ports; it need not stand in a program."""
+        """The token of the admin ports; it need not be written into a program."""
         return self.text("token") or os.environ.get(TOKEN_VARIABLE) or None
 
     def words(self, name: str) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """How ranges of logs become tasks of Spark.
 
-A task costs ten milliseconds, whatever it reads. So few rows of many partitions are one task, and many rows of one
-partition are several. With `tasks = partitions` there is one for each partition of a log, which is what a processor
-needs that keeps something for each topic: a topic has one partition, and comes in the order of its offsets.
+A task costs ten milliseconds, whatever it reads. So a few rows of many partitions are one task, and many rows of one
+partition are several. With `tasks = partitions` each partition of a log is one task, which a processor with state for
+each topic needs: a topic has one partition, and its rows come in the order of their offsets.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ except ImportError as error:
 
 TASK_ROWS_MIN: Final = 25_000
 TASK_ROWS_GOOD: Final = 250_000
-"""What a task has, if there is that much for every core: with more, what it costs by itself hardly counts any less."""
+"""The rows of a task, if there are as many for every core: with more, its own cost hardly counts any less."""
 
 TASKS_A_CORE: Final = 2
-"""Of the machine that plans. One task may have more to do than another: so no core has nothing to do for long."""
+"""Counts the cores of the machine that plans. One task may take longer than another; so no core idles for long."""
 
 TASK_ROWS_MAX: Final = 1_000_000
 
@@ -83,7 +83,7 @@ def tasks(ranges: Iterable[Range], topics: Sequence[str], *, task_each: bool) ->
 
 
 def _task_rows(rows: int) -> float:
-    """How many rows make a task, if there are so many in all."""
+    """How many rows make a task, if there are `rows` in all."""
     return min(max(rows / (TASKS_A_CORE * (os.cpu_count() or 1)), TASK_ROWS_MIN), TASK_ROWS_GOOD)
 
 

@@ -1,6 +1,6 @@
 """What a task does in a Python worker of Spark: reads its pieces of the logs, as Arrow record batches.
 
-The same task gives the same rows again, or fails: what a log has lost between planning and reading is found out.
+The same task gives the same rows again, or fails: what a log has lost between planning and reading is detected.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def piece_rows(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a piece, with some columns and the offset, or with all; `check` comes behind it.
 
-    Goes on behind the last row if the broker was away for a moment.
+    Goes on after the last row if the broker was away for a moment.
     """
     start = piece.start
     patience = Patience(piece.location)
@@ -50,7 +50,7 @@ def piece_rows(
 
 
 def check(piece: Piece) -> None:
-    """Asked after the reading, of any partition: what is there now was there all the time."""
+    """Whether the log still has all of a piece. It is asked after reading: what is there now was there all the time."""
     state = piece.location.ask(lambda log: log.state())
     where = f"{piece.broker!r} ({piece.location.where})"
     if state.id != piece.log_id:
@@ -69,7 +69,7 @@ def _refuse(damage: Damage) -> None:
 
 @cache
 def freeze_imports() -> None:
-    """Once a worker, at the end of its first task: Spark collects garbage after each, and need not look at all that the
-    imports left (15 ms less a task)."""
+    """Once a worker, at the end of its first task: Spark collects garbage after each task, and then skips everything
+    that the imports left (15 ms less a task)."""
     gc.collect()
     gc.freeze()

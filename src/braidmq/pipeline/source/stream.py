@@ -1,10 +1,10 @@
-"""The format "braidmq" as a stream: micro-batches between two offsets a broker, the same rows whenever they are read.
+"""The format "braidmq" as a stream: micro-batches between two offsets of each broker, which always give the same rows.
 
     spark.readStream.format("braidmq").option("path", "data").option("startingOffsets", "earliest").load()
 
 A checkpoint holds, for each broker, which log it has and the offset up to which all was read. Brokers may join a braid
 under a running checkpoint: a new one is read from its beginning. None may be missing, and no log may be another one:
-rows would be lost, or read twice, and nobody would know.
+rows would be lost, or read twice, without notice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ except ImportError as error:
     raise MissingExtra(error.name) from None
 
 FORMAT: Final = 1
-"""Of what a checkpoint says about this source."""
+"""The version of what a checkpoint holds for this source."""
 
 Offsets = dict[str, Any]
 """{"format": 1, "brokers": {name: {"log": the log's id, "offset": the next one to read}}}"""

@@ -1,8 +1,8 @@
-"""What edges leave to Spark, asked of their brokers, and given back to them (there: `processing_routes`).
+"""The topics that edges leave to Spark: asked of their brokers, and given back to them.
 
-A broker says which topics are Spark's and from which offset on, and up to which offset that is settled: no turn below
-it will change any more. A query reads no further. A topic that is asked back stops the query at the offset from which
-on the edge wants it; there its spool is returned, and the broker's answer says who goes on.
+A broker says which topics are Spark's and from which offset on, and below which offset that is final. A query reads no
+further. A topic that is asked back stops the query at the offset from which on the edge wants it; there its spool is
+returned, and the broker's answer says whether the edge or Spark goes on.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Delegated:
     version: str
     """Says whether anything has changed."""
     final_below: int
-    """Whose turn it is below this offset is known for good."""
+    """Below this offset it is final which topics are Spark's."""
     firsts: dict[str, int]
-    """Topics that are Spark's, and where its turn began."""
+    """Topics that are Spark's, and the offsets from which on they are."""
     handed: frozenset[str]
     """Those of them that begin with a spool."""
     returns: dict[str, int]
@@ -81,7 +81,7 @@ class BrokerClient:
         return found
 
     def handed(self, topic: str) -> SpoolState:
-        """The spool with which Spark's turn begins."""
+        """The spool with which Spark begins."""
         body = self._ask(lambda admin: admin.spool(self._processor, topic))
         try:
             return SpoolState.decode(body)
@@ -89,7 +89,7 @@ class BrokerClient:
             raise SourceError(f"the broker at {self._location.where} gave no spool for {topic}: {error}") from None
 
     def give_back(self, topic: str, first: int, state: SpoolState) -> bool:
-        """Whether the edge goes on from `first`; if not, it is still Spark's turn."""
+        """Whether the edge goes on from `first`; if not, Spark does."""
         try:
             self._ask(lambda admin: admin.return_spool(self._processor, topic, first, state.encode()))
         except StillDelegated:

@@ -1,12 +1,12 @@
-"""What processors on Spark say, on its way into the brokers: each notification once, each error told.
+"""Publishes what processors on Spark say: each notification once, and their errors.
 
-The answers of one partition of one log in one micro-batch are a batch of a writer of their own for the broker's
-ledger, named by the query, the broker and the partition. Run again, in whatever task, it is the same batch, and is not
-published again. Errors go to the broker as well, which tells them on `$processor/<name>/errors` as it does its own;
-they are not worth a failed query, so they are tried once.
+The answers of one partition of one log in one micro-batch are a batch of a writer of their own, named by the query, the
+broker and the partition. Run again, in whatever task, it is the same batch, and the broker does not publish it again.
+Errors go to the broker as well, which publishes them on `$processor/<name>/errors` as it does its own; they are not
+worth a failed query, so they are tried once.
 
-The task that has the answers publishes them itself. A sink of Spark would be two more Python processes for each batch:
-one that the answers go to by way of Java, and one that is told that they were written.
+The task that has the answers publishes them itself. A sink of Spark would take two more Python processes for each
+batch: one that gets the answers by way of Java, and one that is told that they were written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from braidmq.pipeline.sink.batches import RETRY_S, PublishBatch
 from braidmq.pipeline.sink.writers import query_and_batch
 
 ERRORS_MAX: Final = 100
-"""Errors that a task tells one broker."""
+"""Errors that a task reports to one broker."""
 ERRORS_TIMEOUT_S: Final = 5.0
 
 _log = logging.getLogger("braidmq.pipeline")
@@ -63,9 +63,9 @@ class AnswerPublisher:
             for each in going.values():
                 each.close()
         for broker, found in errors.items():
-            self._tell(broker, found)
+            self._report(broker, found)
 
-    def _tell(self, broker: str, errors: list[dict[str, Any]]) -> None:
+    def _report(self, broker: str, errors: list[dict[str, Any]]) -> None:
         told = [
             ProcessorFailure(row["error"], row["payload"].decode(), row["of"], row["offset"])
             for row in errors[:ERRORS_MAX]

@@ -1,11 +1,9 @@
-"""Message processors on Spark: a stateful streaming query over the brokers' logs.
+"""The streaming query of a message processor, and how a driver starts it.
 
-    query = start(spark, PortableProcessor.of("alerts.py"), {"brokers": "http://127.0.0.1:9883"}, "state/alerts")
-
-A topic has one partition of its broker's log and comes there in the order of its offsets; so the state of a query, the
-spools, lies by partition, and no row is ever shuffled. `running` says what a task does and where spools come from;
-`answers` publishes what functions say, once each. With `delegated` the query takes what edges leave to it and no more,
-and gives topics back when they ask (`delegation`).
+A topic has one partition of its broker's log, and its rows come in the order of their offsets; so the state of a query,
+the spools, is kept by partition, and no row is ever shuffled. `running` says what a task does and where spools come
+from; `publishing` publishes the answers, once each. With `delegated` the query takes only what edges leave to it, and
+gives topics back on request (`delegation`).
 """
 
 from __future__ import annotations
@@ -53,15 +51,15 @@ SCHEMA: Final = (
 )
 """`running.ANSWERS`, as Spark knows it."""
 SETUP: Final = "setup"
-"""The option that says which processor it is; the others are those of the format "braidmq"."""
+"""The option with the processor; all other options are those of the format "braidmq"."""
 SNAPSHOTS: Final = "spools"
 """The folder of snapshots below a checkpoint."""
 ORIGIN: Final = "origin"
 SINK: Final = "noop"
-"""Answers are published where they are made; what comes to Spark of them is counted."""
+"""Answers are published by the tasks; what reaches Spark is only counted."""
 PROCESSED: Final = "processed"
-"""The `error` of a row that is none: its `offset` is how many rows a task has processed. And the name of what Spark
-counts by it, in the progress of a query."""
+"""The `error` of a row that is no answer: its `offset` is how many rows a task has processed. It is also the name of
+the count in the progress of a query."""
 TRIGGER_MS: Final = 50
 TASK_ROWS_MIN: Final = 4_000
 """Rows from which another task is worth what it costs."""
@@ -85,7 +83,7 @@ class ProcessorTask(InputPartition):
 
 
 class ProcessorSource(DataSource):
-    """What a processor says to what brokers logged."""
+    """The answers of a processor to what brokers have logged."""
 
     @classmethod
     def name(cls) -> str:
@@ -112,7 +110,7 @@ class ProcessorStream(StreamReader):
         return super().__getstate__() | {"_clients": {}}
 
     def _first_offsets(self) -> Offsets:
-        """Where it says; what is delegated begins where the first of Spark's turns did."""
+        """As the options say; what is delegated begins with the first offset that is Spark's."""
         found = super()._first_offsets()
         if self._setup.is_delegated:
             for broker, at in found["brokers"].items():
@@ -153,7 +151,7 @@ class ProcessorStream(StreamReader):
         return parts
 
     def _end(self, broker: str, start: int, state: LogState) -> int:
-        """No further than it is known whose turn it is. All below `start` is done, and published."""
+        """No further than it is final what is Spark's. All below `start` is processed and published."""
         end = super()._end(broker, start, state)
         if not self._setup.is_delegated:
             return end
@@ -188,13 +186,13 @@ class ProcessorStream(StreamReader):
 
 
 def _counted(runner: TaskRunner, answers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same, and how much was done for it."""
+    """The same, followed by the number of rows that were processed."""
     yield from answers
     yield pa.RecordBatch.from_pylist([{"error": PROCESSED, "offset": runner.processed}], ANSWERS)
 
 
 def _delegated_part(piece: Piece, found: Delegated, partitions: int) -> PartitionBatch:
-    """What Spark has of a partition: of turns that begin behind the piece nothing is known yet."""
+    """Spark's topics of a partition, except those that become Spark's only after the piece."""
     firsts = {
         topic: first
         for topic, first in found.firsts.items()
@@ -204,7 +202,7 @@ def _delegated_part(piece: Piece, found: Delegated, partitions: int) -> Partitio
 
 
 def tasks_of(parts: list[PartitionBatch], partitions: Mapping[str, int], task_each: bool) -> list[ProcessorTask]:
-    """A task costs some milliseconds, so small parts go together. Who does a part makes no difference to it."""
+    """A task costs some milliseconds, so small parts are put together. Any task can do any part."""
     found: list[ProcessorTask] = []
     gathered: list[PartitionBatch] = []
     rows = 0.0
@@ -233,7 +231,7 @@ def answers(
 
 
 def _table(spark: SparkSession, setup: QuerySetup, options: Mapping[str, str]) -> DataFrame:
-    read = ReadOptions.parse(options)  # what is wrong with them is said now
+    read = ReadOptions.parse(options)  # mistakes in them are reported now
     if setup.is_delegated and not read.brokers:
         raise OptionError("what edges delegate is asked of their brokers", "Name their admin ports with `brokers`")
     spark.dataSource.register(ProcessorSource)
@@ -260,7 +258,7 @@ def start(
     read = ReadOptions.parse(options)
     if publish is None and not read.brokers:
         raise OptionError("logs are read from files, so it is not known where to publish", "Say it with `publish`")
-    logs = Logs(read)  # brokers that cannot be asked are told now
+    logs = Logs(read)  # brokers that do not answer are reported now
     if delegated:
         portable = _at_edges(portable, {broker: logs.location(broker) for broker in logs.states()})
     setup = QuerySetup(portable, snapshot_folder(checkpoint), delegated, publish or ORIGIN)
@@ -279,10 +277,10 @@ def start(
 
 @dataclass(frozen=True)
 class BatchCounts:
-    """What some micro-batches did."""
+    """What some micro-batches did, in numbers."""
 
     rows: int = 0
-    """That the function has had."""
+    """Rows that the function has processed."""
     answers: int = 0
 
     @classmethod
@@ -294,7 +292,7 @@ class BatchCounts:
 
     @staticmethod
     def columns() -> tuple[Column, ...]:
-        """What Spark has to count for it."""
+        """What Spark has to count."""
         return (
             f.sum(f.when(f.col("error") == PROCESSED, f.col("offset"))).alias("rows"),
             f.count_if(f.col("error").isNull()).alias("answers"),

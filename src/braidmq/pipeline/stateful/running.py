@@ -1,10 +1,10 @@
 """What a task does in a Python worker of Spark: takes rows of a log through a processor, partition by partition.
 
-    spools before the batch ──▶ each row: into its spool, through the function ──▶ spools behind it, and answers
+    spools before the batch ──▶ each row: into its spool, through the function ──▶ spools after it, and answers
 
-The spools come from this worker's memory if it had the partition last, else from the latest snapshot, else from the
-log; from wherever they come, the rows up to the batch are put in. So a batch that is run again, here or on another
-machine, gives the same answers.
+The spools come from this worker's cache if it had the partition last, otherwise from the latest snapshot or from the
+log; in any case, the rows up to the batch are put in. So a batch that is run again, here or on another machine, gives
+the same answers.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ SNAPSHOT_ROWS_MIN: Final = 10_000
 SNAPSHOT_SHARE: Final = 4.0
 """A snapshot is written after so many rows, and so many times what it holds: it costs less than the rows do."""
 ROLLED_OFFSETS_MAX: Final = 100_000
-"""How far what is in memory may be behind, before it is looked for a snapshot."""
+"""How far cached spools may be behind before a snapshot is looked for."""
 ERROR_ROWS_MAX: Final = 20
-"""Errors of one partition and batch that are told one by one."""
+"""Errors of one partition and batch that are reported one by one."""
 
 PAYLOAD_BYTES_MAX: Final = 16 << 20
-"""The largest notification: a broker takes it from Spark as one piece."""
+"""The largest notification: a broker takes it in one piece."""
 
 ANSWERS: Final = pa.schema(
     [
@@ -59,7 +59,7 @@ ANSWERS: Final = pa.schema(
         pa.field("error", pa.string()),
     ]
 )
-"""A notification, and of which message it came; or, with `error`, an error: its words are the payload."""
+"""A notification and the message that caused it; or, with `error`, an error whose text is the payload."""
 
 _EMPTY: Final = SpoolState(-1, ())
 _log = logging.getLogger("braidmq.pipeline")
@@ -67,7 +67,7 @@ _log = logging.getLogger("braidmq.pipeline")
 
 @dataclass(frozen=True)
 class PartitionBatch:
-    """One partition's share of a batch. `firsts`: where Spark's turn of each topic began; None: all is Spark's."""
+    """One partition's part of a batch. `firsts`: from which offsets on topics are Spark's; None: all of them are."""
 
     piece: Piece
     firsts: Mapping[str, int] | None = None
@@ -76,7 +76,7 @@ class PartitionBatch:
 
 
 class SpoolCache:
-    """Spools that a worker keeps between batches; a cache, and no more."""
+    """Spools that a worker keeps between batches. Losing them costs only the time to make them again."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[str, SpoolsKey], tuple[Spools, int]] = OrderedDict()
@@ -87,7 +87,7 @@ class SpoolCache:
         return self._messages
 
     def take(self, folder: str, key: SpoolsKey) -> Spools | None:
-        """It is gone from here then: a task that fails leaves nothing half done."""
+        """Removes the spools from the cache: a task that fails leaves nothing half done."""
         found, messages = self._kept.pop((folder, key), (None, 0))
         self._messages -= messages
         return found
@@ -104,7 +104,7 @@ class SpoolCache:
 
 @cache
 def spool_cache() -> SpoolCache:
-    """Of this worker."""
+    """The cache of this worker."""
     return SpoolCache()
 
 
@@ -125,10 +125,10 @@ class TaskRunner:
         self._fetch = fetch
         self._topics_max = topics_max
         self.processed = 0
-        """Rows that the function has had."""
+        """Rows that the function has processed."""
 
     def answers_of(self, parts: Sequence[PartitionBatch]) -> Iterator[pa.RecordBatch]:
-        """Processes all parts of a task; what comes of it. Then each log is asked whether all rows were there."""
+        """Processes all parts of a task; yields the answers. Then each log is asked whether all rows were there."""
         for part in parts:
             yield from self.answers(part)
         if self._options.fail_on_data_loss:
@@ -137,7 +137,7 @@ class TaskRunner:
         reading.freeze_imports()
 
     def answers(self, part: PartitionBatch) -> Iterator[pa.RecordBatch]:
-        """Processes a part; what comes of it."""
+        """Processes a part; yields the answers."""
         piece = part.piece
         spools, rows = self._begun(part)
         errors = 0
@@ -167,8 +167,8 @@ class TaskRunner:
         return spools, self._caught_up(spools, part)
 
     def _caught_up(self, spools: Spools, part: PartitionBatch) -> Iterator[pa.RecordBatch]:
-        """The rows of a part; those before it that are not in the spools yet are put in on the way. To ask the broker
-        twice would take longer than all else that is done for a small batch."""
+        """The rows of a part; rows before it that are not in the spools yet are put in on the way. Asking the broker
+        twice would take longer than everything else that is done for a small batch."""
         piece = part.piece
         for batch in self._rows(replace(piece, start=spools.at), part, self._options):
             before, rows = between(batch, 0, piece.start), between(batch, piece.start, piece.until)
@@ -188,7 +188,7 @@ class TaskRunner:
         return found
 
     def _known(self, part: PartitionBatch, offset: int) -> Spools:
-        """The same as they are before that offset or an earlier one."""
+        """The same as they are before that offset or an earlier one, from cache or snapshot."""
         piece, firsts = part.piece, part.firsts
         key = SpoolsKey(self._processor.topic, self._processor.spool, piece.log_id, piece.partition, firsts is not None)
         found = spool_cache().take(self._folder, key)
@@ -204,11 +204,11 @@ class TaskRunner:
         return found
 
     def _begin(self, piece: Piece, offset: int) -> int:
-        """Spools that nothing is known of are made from all that the log has."""
+        """Spools without a snapshot are made from everything that the log has."""
         return min(offset, piece.location.ask(lambda log: log.state()).first_offset)
 
     def _entered(self, found: Spools | None, key: SpoolsKey, part: PartitionBatch, offset: int) -> Spools:
-        """The same with topics that an edge has handed over since; from where Spark's turn began if need be."""
+        """The same with topics that an edge has handed over since; made anew if they became Spark's before."""
         firsts = part.firsts or {}
         if found is not None:
             found.keep(firsts)
@@ -225,7 +225,7 @@ class TaskRunner:
     def _step_all(
         self, batch: pa.RecordBatch, spools: Spools, part: PartitionBatch
     ) -> list[tuple[Message, Output | Failure]]:
-        """What comes of some rows. Most come to nothing, and there are many: so little is done for each."""
+        """The answers to some rows. Most rows have none, and there are many: so little is done for each."""
         processor, firsts = self._processor, part.firsts
         known = spools.by_topic
         found: list[tuple[Message, Output | Failure]] = []
@@ -268,7 +268,7 @@ NAMED_TOPICS_MAX: Final = 64
 
 
 def filters_of(topic_filter: str, firsts: Mapping[str, int] | None) -> tuple[str, ...]:
-    """What has to be read of a log."""
+    """The filters of what has to be read of a log."""
     return tuple(firsts) if firsts is not None and len(firsts) <= NAMED_TOPICS_MAX else (topic_filter,)
 
 

@@ -1,7 +1,7 @@
-"""Files with spools: one for a partition and an offset, written as a whole or not at all, a few of the last ones kept.
+"""Files with spools: one for a partition and an offset, written as a whole or not at all; the last few are kept.
 
-They lie below the query's checkpoint, where all workers should reach them. One that cannot see the folder, or finds a
-file that it cannot use, makes the spools from the log.
+They are below the query's checkpoint, where all workers should reach them. A worker that cannot see the folder, or
+finds a file that it cannot use, makes the spools from the log.
 """
 
 from __future__ import annotations

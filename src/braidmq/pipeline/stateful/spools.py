@@ -1,8 +1,8 @@
 """The spools of one partition of a log, as they are before an offset.
 
 They are a function of the log alone: the last messages of each topic below `at`. So they can be kept anywhere, or
-nowhere, and be made again from the log; what is kept only saves the reading. Where an edge delegates its topics, those
-of Spark begin with what the edge handed over, at the offset where Spark's turn began; `begun` holds that.
+nowhere, and be made again from the log; keeping them only saves the reading. Where an edge delegates its topics, those
+of Spark begin with the spool that the edge handed over, at the offset in `begun`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from braidmq.processors.rows import latest_of, messages_of
 FORMAT: Final = 1
 """Of a snapshot."""
 WHOLE: Final = -1
-"""`begun` of a topic that was Spark's from the first row of the log on."""
+"""`begun` of a topic that has been Spark's from the first row of the log on."""
 _CRC_BYTES: Final = 4
 
 
@@ -29,7 +29,7 @@ class SnapshotError(ValueError):
 
 
 class SpoolsKey(msgspec.Struct, frozen=True):
-    """Of what a snapshot is. The function does not matter: spools hold messages, and nothing of it."""
+    """What spools are of. The function does not matter: spools hold messages, and nothing of it."""
 
     topic: str
     spool: int
@@ -65,7 +65,7 @@ class Spools:
         return sum(map(len, self.by_topic.values()))
 
     def put(self, batch: pa.RecordBatch, firsts: Mapping[str, int] | None) -> None:
-        """Rows that were processed before: only the last ones of each topic have to be looked at."""
+        """Rows that were processed before: only the last ones of each topic matter."""
         self.rows_since += batch.num_rows
         known = self.by_topic
         for message in messages_of(latest_of(batch, self.key.spool)):
@@ -76,7 +76,7 @@ class Spools:
                 spool.put(message)
 
     def spool_of(self, message: Message, firsts: Mapping[str, int] | None) -> Spool | None:
-        """The spool of a message's topic; None if it is not Spark's turn."""
+        """The spool of a message's topic; None if the message is not Spark's."""
         spool = self.by_topic.get(message.topic)
         if firsts is None:
             if spool is None:
@@ -91,12 +91,12 @@ class Spools:
         self.begun[topic] = first
 
     def keep(self, firsts: Mapping[str, int]) -> None:
-        """Forgets what is not Spark's any more, or was so in another turn."""
+        """Forgets topics that are not Spark's any more, or have left and come again."""
         for topic in [one for one, first in self.begun.items() if firsts.get(one) != first]:
             del self.by_topic[topic], self.begun[topic]
 
     def bound(self, topics_max: int) -> int:
-        """Forgets the topics that were silent for longest; how many."""
+        """Forgets the topics that were silent for longest; returns how many."""
         surplus = len(self.by_topic) - topics_max
         if surplus > 0:
             for topic in sorted(self.by_topic, key=lambda one: self.by_topic[one].last)[:surplus]:
@@ -131,5 +131,5 @@ class Spools:
 
 
 def _words(key: SpoolsKey) -> str:
-    turn = ", as far as it was delegated" if key.is_delegated else ""
-    return f"{key.topic} with a spool of {key.spool}, partition {key.partition} of log {key.log}{turn}"
+    part = ", as far as it was delegated" if key.is_delegated else ""
+    return f"{key.topic} with a spool of {key.spool}, partition {key.partition} of log {key.log}{part}"

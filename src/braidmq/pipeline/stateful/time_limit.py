@@ -1,8 +1,8 @@
 """Ends a function that takes too long for a message, without a timer for each message.
 
-One timer goes off at every `limit_s`. If the function is then still at the message that it was at the last time, it
-gets a TookTooLong where it stands: so it has between one and two times the limit. What never comes back to Python, such
-as a call that hangs in C, cannot be ended so.
+One timer fires every `limit_s`. If the function is then still at the same message as the last time, a TookTooLong is
+raised in it: so it has between one and two times the limit. A call that hangs in C, and never returns to Python, cannot
+be ended in this way.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class TookTooLong(BaseException):
 
 
 class TimeLimit:
-    """`with TimeLimit(1.0) as limit:` and then, for each message, `limit.running = number` before and -1 behind it."""
+    """`with TimeLimit(1.0) as limit:` and then, for each message, `limit.running = number` before and -1 after it."""
 
     def __init__(self, limit_s: float) -> None:
         self.running = -1
