@@ -19,11 +19,11 @@ from braidmq.braid.roaming.directory import (
 )
 from braidmq.braid.roaming.hash_ranges import place_of, stand_of
 from braidmq.host import Address, Message
-from braidmq.overlay.flexible.graph import FlexibleGraph
-from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.skip_graph.graph import SkipGraph
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX
-from braidmq.overlay.suzaku.suzaku import Suzaku
+from braidmq.overlay import Overlay
+from braidmq.overlay.flexible import FlexibleGraph
+from braidmq.overlay.skip_graph import SkipGraph
+from braidmq.overlay.suzaku import Suzaku
+from braidmq.overlay.vectors import DIGITS_MAX
 from braidmq.sim.engine import Simulator
 from braidmq.sim.network import Faults, Network, Uniform
 

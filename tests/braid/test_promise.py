@@ -14,8 +14,8 @@ from braidmq.braid.gossip import HOME
 from braidmq.braid.interest import agreement
 from braidmq.host import Address, Message
 from braidmq.keys import Role, segment
-from braidmq.overlay.ranges.messages import Deliver
-from braidmq.pubsub.signals import QUESTION
+from braidmq.overlay.ranges import Deliver
+from braidmq.pubsub.relay_free.signals import QUESTION
 from braidmq.sim.network import Constant
 from tests.conformance import wire
 from tests.conformance.pair import Peer, Type

@@ -13,8 +13,8 @@ from braidmq.braid.inspect.status import AskStatus, Status, Unanswerable
 from braidmq.braid.transfer.accounting import weigh
 from braidmq.braid.transfer.batch import Batch, pack
 from braidmq.keys import Role, segment
-from braidmq.overlay.ranges.messages import Deliver, Plan
-from braidmq.pubsub.signals import MESSAGE, QUESTION, RESUME
+from braidmq.overlay.ranges import Deliver, Plan
+from braidmq.pubsub.relay_free.signals import MESSAGE, QUESTION, RESUME
 
 from .sites import Sites, payloads
 

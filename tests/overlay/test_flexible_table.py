@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braidmq.keys import Role, key_of
-from braidmq.overlay.flexible.table import Contact, FlexibleTable, is_better, subscribers_of
-from braidmq.overlay.peers import Peer
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX
+from braidmq.overlay import Peer
+from braidmq.overlay.flexible import Contact, FlexibleTable, is_better, subscribers_of
+from braidmq.overlay.vectors import DIGITS_MAX
 
 LOW, HIGH = b"40", b"60"
 """Keys in between stand for subscribers of the own topic."""

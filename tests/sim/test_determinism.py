@@ -12,10 +12,10 @@ import pytest
 
 from braidmq.host import Address, Host
 from braidmq.keys import Key
-from braidmq.overlay.overlay import Introduce, Overlay
-from braidmq.overlay.skip_graph.graph import SkipGraph
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX
-from braidmq.overlay.suzaku.suzaku import Suzaku
+from braidmq.overlay import Introduce, Overlay
+from braidmq.overlay.skip_graph import SkipGraph
+from braidmq.overlay.suzaku import Suzaku
+from braidmq.overlay.vectors import DIGITS_MAX
 from braidmq.sim.engine import Simulator
 from braidmq.sim.network import Faults, Uniform
 from braidmq.sim.trace import Trace

@@ -47,8 +47,8 @@ from braidmq.host import Address
 from braidmq.keys import Role, key_of
 from braidmq.mqtt.packets import Publish, Will
 from braidmq.mqtt.reasons import Reason
-from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.ranges.delivery import Outcome
+from braidmq.overlay import Overlay
+from braidmq.overlay.ranges import Outcome
 from braidmq.pubsub.method import Method, ProvenMethod, ScopedMethod
 from braidmq.pubsub.method import Publication as Arrival
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from braidmq.braid.transfer.cut_through import CutThrough
     from braidmq.broker.broker import Broker
     from braidmq.broker.session import Session
-    from braidmq.broker.shares import Subscribed
+    from braidmq.broker.subscription import Subscribed
 
 FOUND_AFTER_S = 5.0
 """How long a broker looks for the others before it begins a braid of its own; two braids that meet become one."""
@@ -134,7 +134,7 @@ class Braid:
         self.outlets = OutboundTopics(self.origin, incarnation, self.shapes, host, self.history, self._crew)
         self.outlets.advertise = self._advertise
         self.outlets.withdraw = method.withdraw
-        self.outlets.on_touched = broker.ring
+        self.outlets.on_touched = broker.request_flush
         self.outlets.on_open = broker.router.forget
         self.inlets = InboundStreams(host, self._deliver, self._on_gap, self.cursors.is_next, cluster)
         self.reconciler = Reconciler(
@@ -291,7 +291,7 @@ class Braid:
             self.history.trim(self.broker.now())
             self._own = msgspec.structs.replace(self._own, alive_at=self.broker.now())
             self.broker.store.save_cursor(OWN, msgspec.msgpack.encode(self._own))
-            self.broker.ring()
+            self.broker.request_flush()
 
     async def _keep_refreshing(self) -> None:
         while self.is_in:

@@ -142,7 +142,7 @@ class Gossip(Service):
     def _learn_clusters(self, told: tuple[Seen, ...]) -> None:
         self._braid.clusters.learn(told, self._broker.now())
         if self._broker.store.dirty:
-            self._broker.ring()
+            self._broker.request_flush()
 
     def announce(self, shapes: list[Shape], clusters: tuple[Seen, ...] = ()) -> None:
         """Tells all brokers of shapes that are used here, and of a cluster."""

@@ -62,5 +62,5 @@ def own_of(broker: Broker, chance: Chance, name: str | None = None, earlier_name
         made = msgspec.structs.replace(own, identity=f"{given}#{own.history:x}", name=given)
     if made != own or not row:
         broker.store.save_cursor(OWN, msgspec.msgpack.encode(made))
-        broker.ring()
+        broker.request_flush()
     return made

@@ -7,21 +7,18 @@ the tree of filters is walked once. A change of one plain filter drops one route
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from braidmq.broker.client import Client
 from braidmq.broker.federation import Alone, Federation, Outbound
 from braidmq.broker.feed import TopicFeed
 from braidmq.broker.local_topics import is_local
-from braidmq.broker.shares import ShareGroup, Subscribed
+from braidmq.broker.session import Session
+from braidmq.broker.shares import ShareGroup
+from braidmq.broker.subscription import Subscribed
 from braidmq.mqtt.packets import V3, V5
 from braidmq.mqtt.topics import has_wildcard, split_share
 from braidmq.mqtt.trees import FilterTree
 from braidmq.mqtt.wire import string
-
-if TYPE_CHECKING:
-    from braidmq.broker.connection import Connection
-    from braidmq.broker.session import Session
-
 
 LEVEL_BYTES = 200
 """What a level of a filter costs in the tree, if nobody else has it."""
@@ -101,8 +98,8 @@ class Route:
         """False while other brokers have not been asked about this topic: then the fast path does not know it."""
         self.logged = False
         """Whether publications of clients here are kept for those who read them later."""
-        self.plain3: list[Connection] = []
-        self.plain5: list[Connection] = []
+        self.plain3: list[Client] = []
+        self.plain5: list[Client] = []
         self.special: list[Target] = []
         self.plain1: list[Session] | None = None
         self.plain1_version = 0

@@ -1,19 +1,24 @@
-"""How `ring`, `topics`, `demand`, `trace` and `process` ask a broker: over its admin port, as JSON."""
+"""How `ring`, `topics`, `demand`, `trace` and `process` find a broker's admin port, and ask it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final
-from urllib.parse import urlencode, urlsplit
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from urllib.parse import urlsplit
 
 import typer
 
 from braidmq.cli.errors import CliError, ExitCode, UsageError
 
+if TYPE_CHECKING:
+    from braidmq.admin.client import AdminClient
+    from braidmq.admin.errors import AdminError
+
 ADMIN_URL: Final = "http://127.0.0.1:9883"
-TIMEOUT_S: Final = 30.0
-ANSWER_BYTES_MAX: Final = 64 << 20
+
+T = TypeVar("T")
 
 PANEL: Final = "Broker"
 
@@ -43,88 +48,62 @@ DataOption = Annotated[
 ]
 
 
-class Broker:
-    """A broker's admin port. Its name is that of its site, where that is known, else the address."""
+class BrokerAdmin:
+    """The admin port of a broker. Its name is that of its site, where that is known, else the address."""
 
     def __init__(self, url: str, token: str | None, name: str = "") -> None:
+        from braidmq.admin.client import AdminClient
+
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(f"{url} is no address of an admin port", f"Write --admin {ADMIN_URL}")
+        if token is not None and (not token.isascii() or not token.isprintable()):
+            raise UsageError("the token has characters that no token has")
         self.url = f"{parts.scheme}://{parts.netloc}"
         self.name = name or self.url
-        self._token = token
+        self._client = AdminClient(self.url, token)
 
-    def get(self, path: str, **query: str | int) -> dict[str, Any]:
+    def ask(self, question: Callable[[AdminClient], T]) -> T:
         """An answer; a CliError says why there is none."""
-        return self._ask(f"{self.url}{path}" + (f"?{urlencode(query)}" if query else ""), None)
+        from braidmq.admin.errors import AdminError
 
-    def post(self, path: str, **content: str | int) -> dict[str, Any]:
-        """The answer to something that is to be done; a CliError says why it was not."""
-        return self._ask(f"{self.url}{path}", json.dumps(content).encode())
-
-    def _ask(self, address: str, body: bytes | None) -> dict[str, Any]:
-        import http.client
-        import urllib.error
-        import urllib.request
-
-        request = urllib.request.Request(address, body)  # noqa: S310 - the scheme is checked above
-        if body is not None:
-            request.add_header("Content-Type", "application/json")
-        if self._token is not None:
-            if not self._token.isascii() or not self._token.isprintable():
-                raise UsageError("the token has characters that no token has")
-            request.add_header("Authorization", f"Bearer {self._token}")
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with opener.open(request, timeout=TIMEOUT_S) as response:
-                return _parse(self.url, response.read(ANSWER_BYTES_MAX))
-        except urllib.error.HTTPError as error:
-            raise self._refusal(error.code, error.read(65536)) from None
-        except TimeoutError:
-            raise CliError(f"{self.url} did not answer within {TIMEOUT_S:g} s", ExitCode.TIMEOUT) from None
-        except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", error)
-            raise CliError(
-                f"there is no admin port at {self.url}: {getattr(reason, 'strerror', None) or reason}",
+            return question(self._client)
+        except AdminError as error:
+            raise _cli_error(error) from None
+
+
+def _cli_error(error: AdminError) -> CliError:
+    from braidmq.admin.errors import TooSlow, Unanswered, Unreachable, WrongToken
+
+    match error:
+        case WrongToken():
+            return CliError(
+                str(error), hint="Give the token of [admin] in its configuration with --token or BRAIDMQ_TOKEN."
+            )
+        case TooSlow():
+            return CliError(str(error), ExitCode.TIMEOUT)
+        case Unreachable() | Unanswered():
+            return CliError(
+                str(error),
                 ExitCode.UNAVAILABLE,
                 "A broker has one with `braidmq up --admin-port 9883`; --admin says where, --data finds those of "
                 "`braidmq up --brokers`.",
-            ) from None
-
-    def _refusal(self, status: int, body: bytes) -> CliError:
-        if status == 401:
-            return CliError(
-                f"{self.url} asks for the right token",
-                hint="Give the token of [admin] in its configuration with --token or BRAIDMQ_TOKEN.",
             )
-        try:
-            text = str(json.loads(body)["error"])
-        except (ValueError, KeyError, TypeError):
-            text = f"it answered {status}: is that the admin port of a broker?"
-        return CliError(f"{self.url}: {text}")
+    return CliError(str(error))
 
 
-def _parse(url: str, body: bytes) -> dict[str, Any]:
-    try:
-        answer = json.loads(body)
-    except ValueError:
-        answer = None
-    if not isinstance(answer, dict):
-        raise CliError(f"{url} gave no JSON: is that the admin port of a broker?")
-    return answer
-
-
-def brokers_of(admin: str | None, token: str | None, data: Path | None) -> list[Broker]:
+def brokers_of(admin: str | None, token: str | None, data: Path | None) -> list[BrokerAdmin]:
     """The brokers to ask: the one that is named, or all that a folder tells of."""
     if data is None:
-        return [Broker(admin or ADMIN_URL, token)]
+        return [BrokerAdmin(admin or ADMIN_URL, token)]
     if admin is not None:
         raise UsageError("--admin together with --data", "Either of them says where to ask.")
     brokers = []
     for path in (*sorted(data.glob("admin.json")), *sorted(data.glob("*/admin.json"))):
         try:
             told = json.loads(path.read_text())
-            brokers.append(Broker(str(told["url"]), token, str(told["name"])))
+            brokers.append(BrokerAdmin(str(told["url"]), token, str(told["name"])))
         except (OSError, ValueError, KeyError, TypeError):
             raise CliError(f"{path} cannot be read", ExitCode.UNAVAILABLE) from None
     if not brokers:
@@ -136,7 +115,7 @@ def brokers_of(admin: str | None, token: str | None, data: Path | None) -> list[
     return brokers
 
 
-def broker_of(admin: str | None, token: str | None, data: Path | None) -> Broker:
+def broker_of(admin: str | None, token: str | None, data: Path | None) -> BrokerAdmin:
     """The one broker to ask; any of a folder will do."""
     return brokers_of(admin, token, data)[0]
 

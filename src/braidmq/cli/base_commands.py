@@ -12,7 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 from braidmq.cli import output
 
 
-class _QuickHelp:
+class _OwnHelp:
     params: list[Any]
 
     def get_help_option(self, ctx: Any) -> Any:
@@ -29,9 +29,9 @@ class _QuickHelp:
         help_page.show(self, ctx)
 
 
-class QuickGroup(_QuickHelp, TyperGroup):
+class BaseGroup(_OwnHelp, TyperGroup):
     pass
 
 
-class QuickCommand(_QuickHelp, TyperCommand):
+class BaseCommand(_OwnHelp, TyperCommand):
     pass

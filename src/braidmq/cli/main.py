@@ -11,7 +11,7 @@ import typer
 
 import braidmq
 from braidmq.cli import output
-from braidmq.cli.base_commands import QuickCommand, QuickGroup
+from braidmq.cli.base_commands import BaseCommand, BaseGroup
 from braidmq.cli.ending import heed_ctrl_c
 from braidmq.cli.errors import CliError, ExitCode
 from braidmq.pipeline.errors import PipelineError
@@ -48,7 +48,7 @@ EXAMPLES: Final = output.examples(
 )
 
 
-class Commands(QuickGroup):
+class Commands(BaseGroup):
     """The subcommands by name. What goes wrong in one as can be expected ends with a message and an exit code."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -59,7 +59,7 @@ class Commands(QuickGroup):
             return None
         app: typer.Typer = importlib.import_module(COMMANDS[cmd_name]).app
         for command in app.registered_commands:
-            command.cls = QuickCommand
+            command.cls = BaseCommand
         return typer.main.get_command(app)
 
     def invoke(self, ctx: Any) -> Any:

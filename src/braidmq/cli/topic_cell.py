@@ -13,7 +13,7 @@ from rich.text import Text
 from braidmq.cli import output
 
 
-class Levels(Text):
+class TopicCell(Text):
     """Topics and filters, broken behind a slash or a space; within a level only if that alone is too long."""
 
     def __init__(self, text: str, style: str = "") -> None:

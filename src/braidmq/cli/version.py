@@ -11,7 +11,7 @@ import typer
 
 import braidmq
 from braidmq.cli import output
-from braidmq.cli.base_commands import QuickCommand
+from braidmq.cli.base_commands import BaseCommand
 
 app = typer.Typer(add_completion=False)
 
@@ -22,7 +22,7 @@ EXAMPLES: Final = output.examples(
 )
 
 
-@app.command("version", cls=QuickCommand, epilog=EXAMPLES)
+@app.command("version", cls=BaseCommand, epilog=EXAMPLES)
 def show(json_lines: output.JsonOption = False) -> None:
     """Show the versions of BraidMQ and of what it stands on."""
     try:

@@ -14,6 +14,7 @@ import msgspec
 
 from braidmq.broker.limits import Count, CountOrNone, Limits, Seconds
 from braidmq.processors.processor import SPOOL_MAX
+from braidmq.pubsub.registry import METHOD_DEFAULT, TABLE_SIZE_DEFAULT, MethodName
 from braidmq.security.settings import AccessConfig, Authentication, Text, Texts
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
@@ -98,7 +99,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """`normal` survives a crash of the broker; `full` also waits for the disk, and survives a power cut."""
 
 
-class Admin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AdminConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host: Text = "127.0.0.1"
     """The address of the admin port: metrics, health and readiness over HTTP."""
     port: Port = 9883
@@ -119,9 +120,9 @@ class BraidConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     there. A new name over an old store is taken: the broker stays the one that it was."""
     cluster: str = ""
     """Where it stands, as a path such as `cloud1/edge1`. No level may be `-` or `.`."""
-    method: Literal["adaptive", "relayfree", "suzaku", "locality", "scribe", "bayeux", "canmc"] = "adaptive"
+    method: MethodName = METHOD_DEFAULT
     """How publications travel. All brokers of a braid need the same; the last three are for comparison."""
-    table_size: Annotated[int, msgspec.Meta(ge=16, le=1024)] = 60
+    table_size: Annotated[int, msgspec.Meta(ge=16, le=1024)] = TABLE_SIZE_DEFAULT
     """Entries of a routing table (adaptive): topics with fewer subscribing brokers take one hop."""
     key: Text | None = None
     """The braid's key: a passphrase of at least 12 characters, or 64 hexadecimal digits. `key_file` is safer."""
@@ -173,7 +174,7 @@ class ProcessingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """After so long without a message a topic's spool is forgotten."""
 
 
-class Log(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     topics: Texts = ()
     """Topic filters: what clients of this broker publish there is kept in the log, for Spark and others to read. Topics
     that begin with `$` are never kept. Needs the extra `log`."""
@@ -208,7 +209,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Who clients are."""
     access: AccessConfig = AccessConfig()
     """What clients may do."""
-    admin: Admin | None = None
+    admin: AdminConfig | None = None
     """The admin port; without this table there is none."""
     braid: BraidConfig | None = None
     """What joins this broker to others; without this table it stands alone."""
@@ -218,7 +219,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """What they may use."""
     sys_interval_s: Annotated[float, msgspec.Meta(ge=0)] = 10.0
     """How often the `$SYS` statistics are published; 0 turns them off."""
-    log: Log = Log()
+    log: LogConfig = LogConfig()
     """What the broker writes: the log of publications, and lines about itself."""
 
     def admits_anonymous(self, listener: Listener | None) -> bool:

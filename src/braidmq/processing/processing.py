@@ -298,7 +298,7 @@ class Processing:
             message.retain = False  # it is delivered even if it cannot be kept
         runner.counts.notified += 1
         broker.publish(message)
-        broker.ring()
+        broker.request_flush()
 
     def on_done(self, runner: ProcessorRunner, messages: list[QueuedMessage]) -> None:
         for topic in dict.fromkeys([message.topic for message in messages]):
@@ -332,7 +332,7 @@ class Processing:
         reporter.report(what, text, topic, offset)
 
     def begin_read(self) -> Callable[[], None]:
-        return self._broker.begin_read()
+        return self._broker.tick.begin_read()
 
 
 def _capacity(settings: ProcessingConfig) -> Capacity:

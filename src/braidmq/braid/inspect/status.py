@@ -23,8 +23,8 @@ from braidmq.host import Address, CallError, Message, Reply, Service, handles
 from braidmq.keys import SEPARATOR, Key, Role, key_of, parts_of
 from braidmq.mqtt.errors import PacketError
 from braidmq.mqtt.topics import check_filter, check_topic, matches
-from braidmq.overlay.peers import Peer
-from braidmq.overlay.ranges.delivery import Outcome
+from braidmq.overlay import Peer
+from braidmq.overlay.ranges import Outcome
 from braidmq.overlay.ring import RingNode
 from braidmq.pubsub.method import ProvenMethod, Publication
 

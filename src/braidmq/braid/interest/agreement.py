@@ -19,7 +19,7 @@ import msgspec
 from braidmq.braid.gossip import HOME
 from braidmq.braid.interest.shapes import SHAPE_KEPT_S, SHAPES_MAX, Shape
 from braidmq.keys import Role, segment
-from braidmq.overlay.ranges.delivery import Delivery, OnOutcome, Outcome, RangeDelivery
+from braidmq.overlay.ranges import OnOutcome, Outcome, RangeArrival, RangeDelivery
 
 if TYPE_CHECKING:
     from braidmq.braid.braid import Braid
@@ -102,7 +102,7 @@ class Agreement:
         elif self._braid.proven is not None:
             self._braid.proven.ask(HOME, body, timeout_s, on_outcome)
 
-    def _on_delivery(self, delivery: Delivery) -> bytes | None:
+    def _on_delivery(self, delivery: RangeArrival) -> bytes | None:
         return self.on_question(delivery.body)
 
     def on_question(self, body: bytes) -> bytes | None:

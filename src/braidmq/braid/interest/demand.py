@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from braidmq.broker.local_topics import DEMAND_PREFIX
 from braidmq.broker.message import Message
-from braidmq.broker.shares import Subscribed
+from braidmq.broker.subscription import Subscribed
 from braidmq.mqtt.topics import has_wildcard, matches
 from braidmq.mqtt.trees import FilterTree
 from braidmq.mqtt.wire import string
@@ -123,9 +123,8 @@ class Demand:
             if session.connection is not None and message.topic in session.subscriptions:
                 session.deliver_retained([(message, subscribed)])
         route = self._broker.router.route(message.topic)
-        self._broker.publisher = None
         self._broker.deliver(message, [one for one in route.targets if one.session not in owed], route.groups)
-        self._broker.ring()
+        self._broker.request_flush()
 
 
 class DemandQuery:

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 
 from braidmq.braid.retained.replication import AskKeptPage, KeptPage, RetainedReplication, message_of, pages_of
 from braidmq.broker.message import Message
-from braidmq.broker.shares import Subscribed
+from braidmq.broker.subscription import Subscribed
 from braidmq.host import Address, CallError, Host
 from braidmq.mqtt.topics import matches
-from braidmq.overlay.ranges.delivery import Outcome
+from braidmq.overlay.ranges import Outcome
 
 if TYPE_CHECKING:
     from braidmq.broker.broker import Broker
@@ -188,8 +188,8 @@ class RetainedQueries:
         del self._by_session[ask.session]
         connection = ask.session.connection
         if connection is not None:
-            connection.takes_plain = not connection.aliases_out_max and not connection.packet_max_out
-            self._broker.forget_routes(ask.session)
+            connection.reset_plain()
+            self._broker.sessions.forget_routes(ask.session)
         if not self._by_session:
             self._broker.on_delivery = None
 
@@ -326,7 +326,7 @@ class RetainedQueries:
             ids = (subscribed.identifier,) if subscribed.identifier else ()
             for message in given:
                 session.deliver(message, min(message.qos, subscribed.qos), True, ids)
-        self._broker.ring()
+        self._broker.request_flush()
 
     def _remember(self, client_id: str, message: Message, qos: int, now: float) -> None:
         self._given[client_id, message.topic] = (message.at, min(qos, message.qos))

@@ -26,7 +26,7 @@ from braidmq.broker.local_topics import is_local
 from braidmq.broker.message import Message as Publication
 from braidmq.host import Address, Host, Message, Reply, Service, handles
 from braidmq.mqtt.wire import string
-from braidmq.overlay.ranges.delivery import OnOutcome, Outcome
+from braidmq.overlay.ranges import OnOutcome, Outcome
 from braidmq.pubsub.method import Method, ProvenMethod
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ class RetainedReplication(Service):
 
     def _drop(self, topic: str) -> None:
         self._broker.drop_retained(topic)
-        self._broker.ring()
+        self._broker.request_flush()
 
     def _catch_up(self) -> None:
         """This broker can be asked now.

@@ -29,8 +29,7 @@ import msgspec
 from braidmq.braid.roaming.hash_ranges import HIGH, LOW, HashRange, HashRanges, is_inside, place_of, stand_of
 from braidmq.host import Address, CallError, Host, Message, Reply, Service, handles
 from braidmq.keys import Key
-from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.peers import Peer
+from braidmq.overlay import Overlay, Peer
 from braidmq.overlay.ring import RingNode
 from braidmq.security.identity import is_foreign
 

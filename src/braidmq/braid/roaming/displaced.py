@@ -100,7 +100,7 @@ class DisplacedSessions(Service):
                 broker.metrics.messages_dropped += 1
                 continue
             session.deliver(message, min(message.qos, targets[0].qos), item.retain, targets[0].ids)
-        broker.ring()
+        broker.request_flush()
 
     def shelve(self, client_id: str) -> None:
         """The client begins anew here; an older session of its own that is here is left behind, too."""
@@ -121,7 +121,7 @@ class DisplacedSessions(Service):
         self._aside.pop(client_id, None)
         session = self._broker.sessions.get(client_id)
         if session is not None and session.connection is None:
-            self._broker.end_session(session, moved=True)
+            self._broker.sessions.end(session, moved=True)
 
     def take_back(self, client_id: str) -> None:
         """The session here is the client's last one."""
@@ -192,7 +192,7 @@ class DisplacedSessions(Service):
         if session.connection is not None:
             text = "this client identifier has a session of another user"
             session.connection.disconnect(Reason.NOT_AUTHORIZED, text)
-        self._broker.end_session(session)
+        self._broker.sessions.end(session)
 
     def _set_aside(self, holder: Holder) -> None:
         """The client is elsewhere: its session here stands for nothing any more, and is offered there."""
@@ -204,7 +204,7 @@ class DisplacedSessions(Service):
             session = self._broker.sessions.get(client_id)
         if session is None or client_id in self._aside:
             return
-        self._broker.wills.renew(session, None)
+        self._broker.sessions.wills.renew(session, None)
         self._aside[client_id] = session
         unsubscribe_all(self._broker, session, session.subscriptions)
         self._host.spawn(self._keep_offering(client_id, session, holder.address))

@@ -32,7 +32,7 @@ from braidmq.braid.roaming.transfer import (
     unsubscribe_all,
 )
 from braidmq.broker.session import Session
-from braidmq.broker.shares import Subscribed
+from braidmq.broker.subscription import Subscribed
 from braidmq.host import Address, CallError, Message, Reply, Service, handles
 from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.topics import matches
@@ -220,7 +220,7 @@ class Handovers(Service):
             return self.is_coming(client_id, user)
         if self.under_way(client_id) or self._broker.is_kept_from(client_id, user):
             return True
-        self._broker.end_session(session)
+        self._broker.sessions.end(session)
         self._broker.flush()
         return False
 
@@ -247,7 +247,7 @@ class Handovers(Service):
             if gone_to is not None and gone_to.name != asked.name:
                 return GivenUp(Answer.ELSEWHERE, 0, gone_to)
             return GivenUp(Answer.NOTHING if self.has_served(client_id) else Answer.UNKNOWN)
-        self._broker.wills.renew(session, None)  # its client is back [MQTT-3.1.3-9]
+        self._broker.sessions.wills.renew(session, None)  # its client is back [MQTT-3.1.3-9]
         if session.expiry_timer is not None:
             session.expiry_timer.cancel()
             session.expiry_timer = None
@@ -269,9 +269,9 @@ class Handovers(Service):
             session.connection.disconnect(Reason.SESSION_TAKEN_OVER, text)
             session = broker.sessions.get(client_id)
         if session is not None and clean:
-            broker.end_session(session)
+            broker.sessions.end(session)
             session = None
-        broker.ring()
+        broker.request_flush()
         return session
 
     @handles(FetchSubscriptions)
@@ -314,7 +314,7 @@ class Handovers(Service):
         departure = self._of(told.move, told.client_id)
         if departure is not None and departure.session is not None:
             session, departure.session = departure.session, None
-            self._broker.end_session(session, moved=True)
+            self._broker.sessions.end(session, moved=True)
             self._broker.flush()
             self.given += 1
             self._host.spawn(self._end_later(told.client_id, departure))
@@ -367,7 +367,7 @@ class Handovers(Service):
                     if _is_wanted(session, d.message.topic, d.group):
                         session.deliver(d.message, d.qos, d.retain, d.ids, d.group)
             if session.connection is None:
-                self._broker.expire_detached(session)
+                self._broker.sessions.expire_detached(session)
         if relay is not None:
             unsubscribe_all(self._broker, relay, departure.subscriptions)
 

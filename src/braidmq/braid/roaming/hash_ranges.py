@@ -9,8 +9,7 @@ import msgspec
 
 from braidmq.host import Address
 from braidmq.keys import Key, Role, key_of, segment
-from braidmq.overlay.overlay import Found, Overlay
-from braidmq.overlay.peers import Peer
+from braidmq.overlay import FoundOwner, Overlay, Peer
 
 TOPIC = "$braid/dir"
 LOW, HIGH = segment(TOPIC, Role.SUBSCRIBER)
@@ -124,7 +123,7 @@ class HashRanges:
             self._silent.pop(next(iter(self._silent)))
 
 
-def _arc(found: Found) -> HashRange | None:
+def _arc(found: FoundOwner) -> HashRange | None:
     """What a lookup says about the keepers around a place."""
     owner, right = found.owner, found.right
     if is_inside(owner.key):

@@ -57,7 +57,7 @@ from braidmq.braid.roaming.transfer import (
 )
 from braidmq.broker.admission import Arrived
 from braidmq.broker.router import filter_cost
-from braidmq.broker.shares import Subscribed
+from braidmq.broker.subscription import Subscribed
 from braidmq.host import Address, CallError, Message
 from braidmq.mqtt.topics import split_share
 from braidmq.security.identity import is_foreign
@@ -165,7 +165,7 @@ class Takeovers:
                 self._broker.store.drop_cursor(key)
                 continue
             saved = msgspec.msgpack.decode(row, type=SavedMove)
-            roaming = RoamingSession.instead_of(session, self.marks, Horizon(saved.horizon))
+            roaming = RoamingSession.instead_of(self._broker, session, self.marks, Horizon(saved.horizon))
             self.came_from[client_id] = saved.giver
             self._settling[roaming] = saved.giver
             self._host.spawn(self._settle_later(roaming))
@@ -349,7 +349,7 @@ class Takeovers:
         broker.flush()
         if broker.degraded:  # it stays where it was
             if not arrival.is_late:
-                broker.end_session(session, moved=True)
+                broker.sessions.end(session, moved=True)
             return False
         self.taken += 1
         self.came_from[client_id] = giver.name
@@ -421,10 +421,10 @@ class Takeovers:
         left_behind = [] if old is None or self.departures.under_way(client_id) else state_of(old, broker.now())
         self.strays.forget(client_id)
         if old is not None:
-            broker.end_session(old, moved=True)
+            broker.sessions.end(old, moved=True)
         session.subscriptions = dict(subscriptions)
         session.filter_bytes = sum(filter_cost(one) for one in subscriptions)
-        broker.adopt(session)
+        broker.sessions.adopt(session)
         session.arrive(state, received, horizon)
         self.departures.end(client_id, session)
         self.strays.fill(client_id, left_behind)
@@ -457,11 +457,11 @@ class Takeovers:
         await self._host.sleep(OVERLAP_S)
         self._settling.pop(session, None)
         session.settle()
-        self._broker.forget_routes(session)
+        self._broker.sessions.forget_routes(session)
         current = self._broker.sessions.get(session.client_id)
         if current is session or not isinstance(current, RoamingSession):
             self._broker.store.drop_cursor(MOVED + session.client_id)
-            self._broker.ring()
+            self._broker.request_flush()
 
     # Others ask
 

@@ -23,8 +23,7 @@ from braidmq.host import Address, Message
 from braidmq.mqtt.packets import V5
 from braidmq.net.frame_template import FrameTemplate
 from braidmq.net.frames import LENGTH_BYTES, Envelope, Tell
-from braidmq.overlay.ranges.delivery import SPLITS_KEPT_S
-from braidmq.overlay.ranges.messages import Deliver
+from braidmq.overlay.ranges import SPLITS_KEPT_S, Deliver
 from braidmq.pubsub.relay_free import RelayFree
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from braidmq.braid.transfer.accounting import HopCounts
     from braidmq.braid.transfer.inbound import InboundStream
     from braidmq.braid.transfer.outbound import OutboundTopic
-    from braidmq.broker.connection import Connection
+    from braidmq.broker.client import Client
     from braidmq.net.host import NetHost
     from braidmq.net.peer import Peer
 
@@ -188,7 +187,7 @@ class CutThroughReceiver:
         mould: FrameTemplate,
         head: bytes,
         inlet: InboundStream,
-        receivers: list[Connection],
+        receivers: list[Client],
         hops: int,
         weight: int,
     ) -> None:
@@ -245,7 +244,7 @@ class CutThrough:
         self.braid = braid
         self.host = host
         self.hops = hops
-        self.now = braid.broker.clock
+        self.now = braid.broker.tick.clock
         self.number = host.chance.getrandbits(61) | 1 << 61
         """Of the next delivery: far from those that range delivery counts itself, and always eight bytes."""
         self._in_lanes: dict[tuple[Address, bytes], CutThroughReceiver] = {}
@@ -307,7 +306,7 @@ class CutThrough:
     def take(self, sender: Address, frame: bytes) -> int:
         """Handles a frame with one message, if it has a lane; the bytes of publications in it, 0 if it has none."""
         at = self._tell_at.get(sender)
-        if at is not None and not self.braid.broker.flush_wanted and self.host.on_message is None:
+        if at is not None and not self.braid.broker.tick.flush_wanted and self.host.on_message is None:
             lane = self._in_lanes.get((sender, frame[at : at + TELL_BYTES]))
             if lane is not None and (weight := lane.take(frame)):
                 return weight

@@ -38,7 +38,7 @@ _REFUSALS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
+class LoadTarget:
     host: str
     port: int
     user: str | None = None
@@ -48,7 +48,7 @@ class Broker:
         return f"{self.host}:{self.port}"
 
 
-class Counter(Protocol):
+class LoadCounter(Protocol):
     """Who counts what the clients do."""
 
     def on_delivered(self, count: int, times_ns: list[int]) -> None:
@@ -122,10 +122,10 @@ def split(data: bytes) -> tuple[list[tuple[int, bytes]], bytes]:
 # Connections
 
 
-class Connection(asyncio.Protocol):
+class LoadConnection(asyncio.Protocol):
     """One client: CONNECT when the socket is open; `opened` when the broker has said yes."""
 
-    def __init__(self, broker: Broker, client_id: str, on_lost: Callable[[], None]) -> None:
+    def __init__(self, broker: LoadTarget, client_id: str, on_lost: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[None] = loop.create_future()
         self._hello = connect_packet(client_id, broker.user, broker.password)
@@ -166,8 +166,10 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
 
-class Subscriber(Connection):
-    def __init__(self, broker: Broker, client_id: str, counter: Counter, topic: str, qos: int, size: int) -> None:
+class LoadSubscriber(LoadConnection):
+    def __init__(
+        self, broker: LoadTarget, client_id: str, counter: LoadCounter, topic: str, qos: int, size: int
+    ) -> None:
         super().__init__(broker, client_id, counter.on_lost)
         self.subscribed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._counter = counter
@@ -227,9 +229,9 @@ class Subscriber(Connection):
             super().on_packet(first, body)
 
 
-class Publisher(Connection):
+class LoadPublisher(LoadConnection):
     def __init__(
-        self, broker: Broker, client_id: str, counter: Counter, topic: str, qos: int, size: int, fan_out: int
+        self, broker: LoadTarget, client_id: str, counter: LoadCounter, topic: str, qos: int, size: int, fan_out: int
     ) -> None:
         super().__init__(broker, client_id, counter.on_lost)
         self.fan_out = fan_out
@@ -280,7 +282,7 @@ class Publisher(Connection):
         self._counter.wake()
 
 
-async def open_connection(connection: Connection, broker: Broker) -> None:
+async def open_connection(connection: LoadConnection, broker: LoadTarget) -> None:
     """Connects, and waits until the broker has let it in; a CliError says why it did not."""
     loop = asyncio.get_running_loop()
     try:
@@ -299,7 +301,7 @@ async def open_connection(connection: Connection, broker: Broker) -> None:
         raise CliError(f"no connection to {broker}: {error}", ExitCode.UNAVAILABLE, hint) from None
 
 
-async def open_all(connections: list[Any], broker: Broker, opened: Callable[[], None] = lambda: None) -> None:
+async def open_all(connections: list[Any], broker: LoadTarget, opened: Callable[[], None] = lambda: None) -> None:
     """Opens them, CONNECTING_MAX at a time; the first that fails ends it."""
     waiting = iter(connections)
 

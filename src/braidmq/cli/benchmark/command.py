@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
 from braidmq.cli import output
 from braidmq.cli.errors import CliError, UsageError
 from braidmq.cli.mqtt_client.options import check_text, check_topic, qos_option
+from braidmq.cli.option_groups import with_option_groups
 from braidmq.cli.progress import Bar
 
 if TYPE_CHECKING:
-    from braidmq.cli.benchmark.load import ConnectionsResult, LoadResult
+    from braidmq.cli.benchmark.clients import LoadTarget
+    from braidmq.cli.benchmark.load import ConnectionsResult, LoadResult, Workload
 
 app = typer.Typer(add_completion=False)
 
 FILES_RESERVED: Final = 64
 """File descriptors that are left for other things than connections."""
+
+T = TypeVar("T")
 
 _LOAD: Final = "Load"
 _BROKER: Final = "Broker"
@@ -40,32 +44,34 @@ EXAMPLES: Final = output.examples(
 )
 
 
-@app.command("bench", help=HELP, epilog=EXAMPLES)
-def bench(
+@dataclass(frozen=True)
+class LoadOptions:
+    """The load: these are the fields of a Workload."""
+
     publishers: Annotated[
         int,
         typer.Option("-P", "--publishers", min=1, max=10_000, help="Clients that publish.", rich_help_panel=_LOAD),
-    ] = 1,
+    ] = 1
     subscribers: Annotated[
         int,
         typer.Option("-S", "--subscribers", min=0, max=10_000, help="Clients that subscribe.", rich_help_panel=_LOAD),
-    ] = 1,
+    ] = 1
     topics: Annotated[
         int,
         typer.Option(
             "-T", "--topics", min=1, max=10_000, help="Clients take turns in choosing one.", rich_help_panel=_LOAD
         ),
-    ] = 1,
-    qos: Annotated[int, qos_option("-q", "--qos", what="Quality of service", panel=_LOAD)] = 0,
+    ] = 1
+    qos: Annotated[int, qos_option("-q", "--qos", what="Quality of service", panel=_LOAD)] = 0
     size: Annotated[
         int, typer.Option("-s", "--size", min=8, max=1_048_576, help="Bytes of a message.", rich_help_panel=_LOAD)
-    ] = 100,
+    ] = 100
     window: Annotated[
         int,
         typer.Option(
             "-w", "--window", min=1, max=1_000_000, help="Deliveries outstanding at once.", rich_help_panel=_LOAD
         ),
-    ] = 1_000,
+    ] = 1_000
     seconds: Annotated[
         float,
         typer.Option(
@@ -76,25 +82,34 @@ def bench(
             help="Seconds to run; with --connections, to hold them.",
             rich_help_panel=_LOAD,
         ),
-    ] = 5.0,
+    ] = 5.0
     prefix: Annotated[
         str, typer.Option("-x", "--prefix", help="What the topics begin with.", rich_help_panel=_LOAD)
-    ] = "bench",
-    connections: Annotated[
-        int | None,
-        typer.Option(
-            "--connections", min=1, max=1_000_000, help="No messages: so many idle connections.", rich_help_panel=_LOAD
-        ),
-    ] = None,
+    ] = "bench"
+
+    def check(self) -> None:
+        check_topic(self.prefix, "--prefix")
+
+    @property
+    def workload(self) -> Workload:
+        from braidmq.cli.benchmark.load import Workload
+
+        return Workload(**asdict(self))
+
+
+@dataclass(frozen=True)
+class TargetOptions:
+    """The broker that gets it."""
+
     host: Annotated[
         str, typer.Option("-h", "--host", help="The broker's host name or address.", rich_help_panel=_BROKER)
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("-p", "--port", min=1, max=65535, help="Its port.", rich_help_panel=_BROKER)
-    ] = 1883,
+    ] = "127.0.0.1"
+    port: Annotated[int, typer.Option("-p", "--port", min=1, max=65535, help="Its port.", rich_help_panel=_BROKER)] = (
+        1883
+    )
     user: Annotated[
         str | None, typer.Option("-u", "--user", "--username", help="The user's name.", rich_help_panel=_BROKER)
-    ] = None,
+    ] = None
     password: Annotated[
         str | None,
         typer.Option(
@@ -103,50 +118,65 @@ def bench(
             help="Others on this machine can see it in the process list: prefer the variable.",
             rich_help_panel=_BROKER,
         ),
+    ] = None
+
+    def check(self) -> None:
+        for name, value in {"--user": self.user, "--password": self.password}.items():
+            if value is not None:
+                check_text(value, name)
+        if self.password is not None and self.user is None:
+            raise UsageError("a password without a user", "MQTT 3.1.1 needs --user beside it.")
+
+
+@app.command("bench", help=HELP, epilog=EXAMPLES)
+@with_option_groups
+def bench(
+    *,
+    load: LoadOptions,
+    connections: Annotated[
+        int | None,
+        typer.Option(
+            "--connections", min=1, max=1_000_000, help="No messages: so many idle connections.", rich_help_panel=_LOAD
+        ),
     ] = None,
+    target: TargetOptions,
     json_lines: output.JsonOption = False,
     color: output.ColorOption = output.Color.AUTO,
 ) -> None:
-    check_topic(prefix, "--prefix")
-    for name, value in {"--user": user, "--password": password}.items():
-        if value is not None:
-            check_text(value, name)
-    if password is not None and user is None:
-        raise UsageError("a password without a user", "MQTT 3.1.1 needs --user beside it.")
-    if connections is not None:
-        _raise_file_limit(connections)
-    else:
-        _raise_file_limit(publishers + subscribers)
+    _raise_file_limit(load.publishers + load.subscribers if connections is None else connections)
 
-    from braidmq.cli.benchmark.clients import Broker
-    from braidmq.cli.benchmark.load import Load, Workload, hold_connections
+    from braidmq.cli.benchmark.clients import LoadTarget
 
-    broker = Broker(host, port, user, password)
+    broker = LoadTarget(target.host, target.port, target.user, target.password)
     shown = {"broker": str(broker)}
     if connections is not None:
-        with Display("connections", "open", "lost") as display:
-            held = _run(
-                hold_connections(
-                    broker,
-                    connections,
-                    seconds,
-                    display.update,
-                    lambda: output.note(f"{connections:,} connections are open; held for {seconds:g} s."),
-                )
-            )
-        _report_connections(held, shown, json_lines)
-        return
-    workload = Workload(publishers, subscribers, topics, qos, size, window, seconds, prefix)
-
-    async def load() -> LoadResult:
-        return await Load(broker, workload).run(display.update)
-
-    with Display("messages", "in", "out") as display:
-        result = _run(load())
-    _report_load(result, shown | asdict(workload), json_lines)
+        _report_connections(_hold(broker, connections, load.seconds), shown, json_lines)
+    else:
+        workload = load.workload
+        _report_load(_measure(broker, workload), shown | asdict(workload), json_lines)
 
 
-def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+def _hold(broker: LoadTarget, connections: int, seconds: float) -> ConnectionsResult:
+    from braidmq.cli.benchmark.load import hold_connections
+
+    def on_open() -> None:
+        output.note(f"{connections:,} connections are open; held for {seconds:g} s.")
+
+    with RateBar("connections", "open", "lost") as bar:
+        return _run(hold_connections(broker, connections, seconds, bar.update, on_open))
+
+
+def _measure(broker: LoadTarget, workload: Workload) -> LoadResult:
+    from braidmq.cli.benchmark.load import ClosedLoop
+
+    async def measure() -> LoadResult:
+        return await ClosedLoop(broker, workload).run(bar.update)
+
+    with RateBar("messages", "in", "out") as bar:
+        return _run(measure())
+
+
+def _run(coroutine: Coroutine[Any, Any, T]) -> T:
     import uvloop
 
     return uvloop.run(coroutine)
@@ -214,7 +244,7 @@ def _duration(microseconds: float) -> str:
     return f"{microseconds:,.0f} µs" if microseconds < 10_000 else f"{microseconds / 1000:,.1f} ms"
 
 
-class Display(Bar):
+class RateBar(Bar):
     """What happens a second, beside the bar."""
 
     def __init__(self, what: str, first: str, second: str) -> None:

@@ -12,7 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from braidmq.cli.benchmark.clients import CONNECT_TIMEOUT_S, Broker, Connection, Publisher, Subscriber, open_all
+from braidmq.cli.benchmark.clients import (
+    CONNECT_TIMEOUT_S,
+    LoadConnection,
+    LoadPublisher,
+    LoadSubscriber,
+    LoadTarget,
+    open_all,
+)
 from braidmq.cli.errors import CliError, ExitCode
 
 SAMPLES_MAX: Final = 1_000_000
@@ -61,7 +68,7 @@ Progress = Callable[[float, int, int], None]
 """Told now and then: the part of the time that has passed, the messages sent and received so far."""
 
 
-class Samples:
+class LatencySamples:
     """Latencies in nanoseconds, thinned out evenly when there are too many."""
 
     def __init__(self) -> None:
@@ -84,17 +91,17 @@ class Samples:
         return ordered[min(int(len(ordered) * part), len(ordered) - 1)] / 1000 if ordered else 0.0
 
 
-class Load:
+class ClosedLoop:
     """The publishers, the subscribers, and the count of what is between them."""
 
-    def __init__(self, broker: Broker, workload: Workload) -> None:
+    def __init__(self, broker: LoadTarget, workload: Workload) -> None:
         self.workload = workload
         self._broker = broker
         self._loop = asyncio.get_running_loop()
         self._lost: asyncio.Future[None] = self._loop.create_future()
-        self._samples = Samples()
-        self._publishers: list[Publisher] = []
-        self._subscribers: list[Subscriber] = []
+        self._samples = LatencySamples()
+        self._publishers: list[LoadPublisher] = []
+        self._subscribers: list[LoadSubscriber] = []
         self._sent = self._received = self._expected = 0
         self._turn = 0
         self._running = self._woken = False
@@ -153,12 +160,12 @@ class Load:
             place = number % work.topics
             fan_outs[place] += 1
             client_id = f"bench-{run_id}-s{number}"
-            self._subscribers.append(Subscriber(self._broker, client_id, self, topics[place], work.qos, work.size))
+            self._subscribers.append(LoadSubscriber(self._broker, client_id, self, topics[place], work.qos, work.size))
         for number in range(work.publishers):
             place = number % work.topics
             client_id = f"bench-{run_id}-p{number}"
             self._publishers.append(
-                Publisher(self._broker, client_id, self, topics[place], work.qos, work.size, fan_outs[place])
+                LoadPublisher(self._broker, client_id, self, topics[place], work.qos, work.size, fan_outs[place])
             )
         await open_all([*self._subscribers, *self._publishers], self._broker)
         for subscriber in self._subscribers:
@@ -211,7 +218,7 @@ class Load:
 
 
 async def hold_connections(
-    broker: Broker, count: int, hold_s: float, progress: Progress, all_open: Callable[[], None]
+    broker: LoadTarget, count: int, hold_s: float, progress: Progress, all_open: Callable[[], None]
 ) -> ConnectionsResult:
     """Opens connections that do nothing, and holds them for a while; tells how fast that went and how many stayed."""
     lost = opened = 0
@@ -229,7 +236,7 @@ async def hold_connections(
         progress(opened / count, opened, lost)
 
     run_id = secrets.token_hex(3)
-    connections = [Connection(broker, f"bench-{run_id}-{number}", on_lost) for number in range(count)]
+    connections = [LoadConnection(broker, f"bench-{run_id}-{number}", on_lost) for number in range(count)]
     began = time.monotonic()
     try:
         await open_all(connections, broker, on_opened)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -10,6 +10,9 @@ from braidmq.cli import output
 from braidmq.cli.admin_port import AdminOption, DataOption, TokenOption, broker_of
 from braidmq.cli.errors import CliError
 from braidmq.cli.mqtt_client.options import check_topic
+
+if TYPE_CHECKING:
+    from braidmq.admin.contract import DemandAnswer
 
 app = typer.Typer(add_completion=False)
 
@@ -34,29 +37,28 @@ def demand(
     color: output.ColorOption = output.Color.AUTO,
 ) -> None:
     check_topic(topic, "TOPIC")
-    answer = broker_of(admin, token, data).get("/braid/demand", topic=topic)
+    answer = broker_of(admin, token, data).ask(lambda client: client.demand(topic))
     if json_lines:
         output.print_json(answer)
     else:
         _show(answer)
-    if not answer["is_complete"]:
+    if not answer.is_complete:
         raise CliError("not everybody could be asked in time: there may be more")
 
 
-def _show(answer: dict[str, Any]) -> None:
-    brokers: list[dict[str, Any]] = answer["brokers"]
-    if not brokers:
-        output.say(f"Nobody wants {answer['topic']}: publications on it stay at their broker.")
+def _show(answer: DemandAnswer) -> None:
+    if not answer.brokers:
+        output.say(f"Nobody wants {answer.topic}: publications on it stay at their broker.")
         return
-    title = f"{answer['topic']} is wanted at {output.counted(len(brokers), 'broker')}"
-    from braidmq.cli.topic_cell import Levels
+    title = f"{answer.topic} is wanted at {output.counted(len(answer.brokers), 'broker')}"
+    from braidmq.cli.topic_cell import TopicCell
 
     columns = ("broker", "cluster", "by")
     table = output.table(*columns, title=title, wrapping=columns)
-    for broker in brokers:
+    for broker in answer.brokers:
         table.add_row(
-            f"[bold]{output.plain(broker['name'])}[/bold]",
-            output.plain(broker["cluster"]),
-            Levels(", ".join(broker["filters"])),
+            f"[bold]{output.plain(broker.name)}[/bold]",
+            output.plain(broker.cluster),
+            TopicCell(", ".join(broker.filters)),
         )
     output.console().print(table)

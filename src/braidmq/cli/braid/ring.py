@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
 from braidmq.cli import output
 from braidmq.cli.admin_port import AdminOption, DataOption, TokenOption, broker_of, duration
 from braidmq.cli.errors import CliError
+
+if TYPE_CHECKING:
+    from braidmq.admin.contract import RingMember
 
 app = typer.Typer(add_completion=False)
 
@@ -37,23 +40,22 @@ def ring(
     json_lines: output.JsonOption = False,
     color: output.ColorOption = output.Color.AUTO,
 ) -> None:
-    answer = broker_of(admin, token, data).get("/braid/ring")
-    brokers: list[dict[str, Any]] = answer["brokers"]
+    answer = broker_of(admin, token, data).ask(lambda client: client.ring())
     if json_lines:
-        for broker in brokers:
+        for broker in answer.brokers:
             output.print_json(broker)
     else:
-        _show(brokers)
-    sick = [broker["name"] for broker in brokers if not broker["is_healthy"]]
+        _show(answer.brokers)
+    sick = [broker.name for broker in answer.brokers if not broker.is_healthy]
     if sick:
         raise CliError(f"{output.counted(len(sick), 'broker')} not healthy: {', '.join(sick)}")
-    if not answer["is_whole"]:
+    if not answer.is_whole:
         raise CliError("the walk did not come around: the ring is being mended")
 
 
-def _show(brokers: list[dict[str, Any]]) -> None:
-    with_names = any(broker["name"] != broker["address"] for broker in brokers)
-    with_clusters = any(broker["cluster"] for broker in brokers)
+def _show(brokers: list[RingMember]) -> None:
+    with_names = any(broker.name != broker.address for broker in brokers)
+    with_clusters = any(broker.cluster for broker in brokers)
     texts = ("broker", *(["cluster"] if with_clusters else []), *(["address"] if with_names else []))
     figures = ("keys", "table", "links", "age")
     title = output.counted(len(brokers), "broker")
@@ -61,21 +63,21 @@ def _show(brokers: list[dict[str, Any]]) -> None:
         *texts, *figures, "health", title=title, numbers=figures, wrapping=texts if with_clusters else ()
     )
     for broker in brokers:
-        told = broker["answers"]
+        counts = (broker.keys, broker.routing_entries, broker.links)
         table.add_row(
-            f"[bold]{output.plain(broker['name'])}[/bold]",
-            *([output.plain(broker["cluster"]) if told else ""] if with_clusters else []),
-            *([output.plain(broker["address"])] if with_names else []),
-            *(f"{broker[name]:,}" if told else "" for name in ("keys", "routing_entries", "links")),
-            duration(broker["age_s"]) if told else "",
+            f"[bold]{output.plain(broker.name)}[/bold]",
+            *([output.plain(broker.cluster or "")] if with_clusters else []),
+            *([output.plain(broker.address)] if with_names else []),
+            *(f"{count:,}" if isinstance(count, int) else "" for count in counts),
+            duration(broker.age_s) if isinstance(broker.age_s, float) else "",
             _health(broker),
         )
     output.console().print(table)
 
 
-def _health(broker: dict[str, Any]) -> str:
-    if broker["is_healthy"]:
+def _health(broker: RingMember) -> str:
+    if broker.is_healthy:
         return "[green]healthy[/green]"
-    if not broker["answers"]:
+    if not broker.answers:
         return "[red]silent[/red]"
-    return "[yellow]mending[/yellow]" if broker["is_in"] else "[yellow]not in[/yellow]"
+    return "[yellow]mending[/yellow]" if broker.is_in else "[yellow]not in[/yellow]"

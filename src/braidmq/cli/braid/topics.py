@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from braidmq.cli import output
 from braidmq.cli.admin_port import AdminOption, DataOption, TokenOption, brokers_of, duration
+
+if TYPE_CHECKING:
+    from braidmq.admin.contract import TopicsAnswer
 
 app = typer.Typer(add_completion=False)
 
@@ -37,7 +40,7 @@ def topics(
     color: output.ColorOption = output.Color.AUTO,
 ) -> None:
     answers = [
-        broker.get("/braid/topics", filter=topic_filter, limit=count_max) for broker in brokers_of(admin, token, data)
+        broker.ask(lambda client: client.topics(topic_filter, count_max)) for broker in brokers_of(admin, token, data)
     ]
     if json_lines:
         for answer in answers:
@@ -47,15 +50,15 @@ def topics(
         _show_interest(answers, count_max)
 
 
-def _show_published(answers: list[dict[str, Any]], count_max: int) -> None:
-    rows = [(answer["broker"], topic) for answer in answers for topic in answer["published"]]
-    rows.sort(key=lambda row: (-row[1]["publications"], row[1]["topic"]))
+def _show_published(answers: list[TopicsAnswer], count_max: int) -> None:
+    rows = [(answer.broker, topic) for answer in answers for topic in answer.published]
+    rows.sort(key=lambda row: (-row[1].publications, row[1].topic))
     if not rows:
         output.say("No such topic is published.")
         return
-    in_all = sum(answer["published_in_all"] for answer in answers)
+    in_all = sum(answer.published_in_all for answer in answers)
     shown = rows[:count_max]
-    from braidmq.cli.topic_cell import Levels
+    from braidmq.cli.topic_cell import TopicCell
 
     several = len(answers) > 1
     table = output.table(
@@ -66,43 +69,43 @@ def _show_published(answers: list[dict[str, Any]], count_max: int) -> None:
         wrapping=("broker", "topic", "wanted by"),
     )
     for broker, topic in shown:
-        wanted = ", ".join(topic["wanted"])
+        wanted = ", ".join(topic.wanted)
         table.add_row(
             *([output.plain(broker)] if several else []),
-            Levels(topic["topic"], "bold"),
-            f"{topic['publications']:,}",
-            "[green]open[/green]" if wanted else "[dim]suspended[/dim]" if topic["is_settled"] else "asking",
-            Levels(wanted),
-            duration(topic["idle_s"]),
+            TopicCell(topic.topic, "bold"),
+            f"{topic.publications:,}",
+            "[green]open[/green]" if wanted else "[dim]suspended[/dim]" if topic.is_settled else "asking",
+            TopicCell(wanted),
+            duration(topic.idle_s),
         )
     output.console().print(table)
 
 
-def _show_interest(answers: list[dict[str, Any]], count_max: int) -> None:
-    rows = [(answer["broker"], one) for answer in answers for one in answer["interest"]]
+def _show_interest(answers: list[TopicsAnswer], count_max: int) -> None:
+    rows = [(answer.broker, one) for answer in answers for one in answer.interest]
     if not rows:
         output.say("No such filter is subscribed to.")
         return
-    in_all = sum(answer["interest_in_all"] for answer in answers)
+    in_all = sum(answer.interest_in_all for answer in answers)
     shown = rows[:count_max]
-    from braidmq.cli.topic_cell import Levels
+    from braidmq.cli.topic_cell import TopicCell
 
     several = len(answers) > 1
     columns = (*(["broker"] if several else []), "filter", "in the braid")
     title = f"Subscribed{_at(answers)}: {_shown(len(shown), in_all, 'filter')}"
     table = output.table(*columns, title=title, wrapping=columns)
     for broker, one in shown:
-        if not one["is_effective"]:
-            standing = "[yellow]not yet[/yellow]"
+        if not one.is_effective:
+            state = "[yellow]not yet[/yellow]"
         else:
-            standing = "[green]stands[/green]" if one["stands"] else "[dim]covered by a broader one[/dim]"
+            state = "[green]stands[/green]" if one.stands else "[dim]covered by a broader one[/dim]"
         brokers = [output.plain(broker)] if several else []
-        table.add_row(*brokers, Levels(one["filter"], "bold"), standing)
+        table.add_row(*brokers, TopicCell(one.filter, "bold"), state)
     output.console().print(table)
 
 
-def _at(answers: list[dict[str, Any]]) -> str:
-    return f" at {answers[0]['broker']}" if len(answers) == 1 else ""
+def _at(answers: list[TopicsAnswer]) -> str:
+    return f" at {answers[0].broker}" if len(answers) == 1 else ""
 
 
 def _shown(count: int, in_all: int, noun: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -11,6 +11,9 @@ from braidmq.cli import output
 from braidmq.cli.admin_port import AdminOption, DataOption, TokenOption, broker_of
 from braidmq.cli.errors import CliError, ExitCode, UsageError
 from braidmq.cli.mqtt_client.options import check_topic, qos_option
+
+if TYPE_CHECKING:
+    from braidmq.admin.contract import TraceAnswer, TraceHop
 
 app = typer.Typer(add_completion=False)
 
@@ -27,8 +30,6 @@ EXAMPLES: Final = output.examples(
     ("For a script: the number of hops to each", "braidmq trace t --json | jq -c '.hops[] | [.to, .hop]'"),
 )
 
-Hop = dict[str, Any]
-
 
 @app.command("trace", help=HELP, epilog=EXAMPLES)
 def trace(
@@ -44,7 +45,7 @@ def trace(
     check_topic(topic, "TOPIC")
     if svg is not None and svg.is_dir():
         raise UsageError(f"{svg} is a folder", "Name a file: --svg way.svg")
-    answer = broker_of(admin, token, data).get("/braid/trace", topic=topic, qos=qos)
+    answer = broker_of(admin, token, data).ask(lambda client: client.trace(topic, qos))
     if json_lines:
         output.print_json(answer)
     else:
@@ -53,40 +54,41 @@ def trace(
         _draw(answer, svg)
 
 
-def _show(answer: dict[str, Any]) -> None:
-    hops: list[Hop] = answer["hops"]
-    if not answer["filters"]:
-        output.say(f"Nobody wants {answer['topic']}: it stays at {answer['from']}.")
+def _show(answer: TraceAnswer) -> None:
+    if not answer.filters:
+        output.say(f"Nobody wants {answer.topic}: it stays at {answer.origin}.")
         return
     from rich.tree import Tree
 
-    receivers = output.counted(answer["receivers"], "broker")
-    messages = output.counted(sum(1 for hop in hops if hop["hop"]), "message")
-    output.say(f"{answer['topic']} from {answer['from']} ({answer['method']}): {receivers}, {messages}", "bold")
-    for topic_filter in answer["filters"]:
-        some = [hop for hop in hops if hop["filter"] == topic_filter]
-        root = Tree(f"[bold]{output.plain(answer['from'])}[/bold]{_place(answer)}  to {output.plain(topic_filter)}")
-        branches = {answer["from"]: root}
+    receivers = output.counted(answer.receivers, "broker")
+    messages = output.counted(sum(1 for hop in answer.hops if hop.hop), "message")
+    output.say(f"{answer.topic} from {answer.origin} ({answer.method}): {receivers}, {messages}", "bold")
+    for topic_filter in answer.filters:
+        some = [hop for hop in answer.hops if hop.filter == topic_filter]
+        root = Tree(
+            f"[bold]{output.plain(answer.origin)}[/bold]{_cluster(answer.cluster)}  to {output.plain(topic_filter)}"
+        )
+        branches = {answer.origin: root}
         for hop in some:
-            if hop["hop"]:
-                above = branches.get(hop["from"], root)
-                branches.setdefault(hop["to"], above.add(_line(hop)))
-            elif hop["receives"]:
+            if hop.hop:
+                above = branches.get(hop.sender or "", root)
+                branches.setdefault(hop.to, above.add(_line(hop)))
+            elif hop.receives:
                 root.label = f"{root.label}  [green]receives[/green]"
         output.console().print(root)
 
 
-def _place(row: dict[str, Any]) -> str:
-    return f" [dim]({output.plain(row['cluster'])})[/dim]" if row["cluster"] else ""
+def _cluster(path: str) -> str:
+    return f" [dim]({output.plain(path)})[/dim]" if path else ""
 
 
-def _line(hop: Hop) -> str:
-    name, what = output.plain(hop["to"]), "[green]receives[/green]" if hop["receives"] else "[dim]passes on[/dim]"
-    unsure = " [dim](way not known)[/dim]" if hop["from"] is None else ""
-    return f"[bold]{name}[/bold]{_place(hop)}  hop {hop['hop']}  {hop['at_ms']:.2f} ms  {what}{unsure}"
+def _line(hop: TraceHop) -> str:
+    name, what = output.plain(hop.to), "[green]receives[/green]" if hop.receives else "[dim]passes on[/dim]"
+    unsure = " [dim](way not known)[/dim]" if hop.sender is None else ""
+    return f"[bold]{name}[/bold]{_cluster(hop.cluster)}  hop {hop.hop}  {hop.at_ms:.2f} ms  {what}{unsure}"
 
 
-def _draw(answer: dict[str, Any], path: Path) -> None:
+def _draw(answer: TraceAnswer, path: Path) -> None:
     """A space-time diagram, as the simulator draws them."""
     from braidmq.host import Message
     from braidmq.sim.picture import draw
@@ -97,19 +99,19 @@ def _draw(answer: dict[str, Any], path: Path) -> None:
 
     seen_ms: dict[tuple[str, str], float] = {}
     journeys: list[Journey] = []
-    for hop in answer["hops"]:
-        if not hop["hop"]:
+    for hop in answer.hops:
+        if not hop.hop:
             continue
-        sender = hop["from"] or answer["from"]
-        sent_ms = min(seen_ms.get((hop["filter"], sender), 0.0), hop["at_ms"])
-        seen_ms.setdefault((hop["filter"], hop["to"]), hop["at_ms"])
-        message = Publication(hop["filter"])
-        journeys.append(Journey(sent_ms / 1000, hop["at_ms"] / 1000, sender, hop["to"], message, hop["hop"], True))
+        sender = hop.sender or answer.origin
+        sent_ms = min(seen_ms.get((hop.filter, sender), 0.0), hop.at_ms)
+        seen_ms.setdefault((hop.filter, hop.to), hop.at_ms)
+        message = Publication(hop.filter)
+        journeys.append(Journey(sent_ms / 1000, hop.at_ms / 1000, sender, hop.to, message, hop.hop, True))
     if not journeys:
         raise CliError("there is nothing to draw: no other broker wants it", ExitCode.FAILED)
-    names = list(dict.fromkeys([answer["from"], *(hop["to"] for hop in answer["hops"])]))
+    names = list(dict.fromkeys([answer.origin, *(hop.to for hop in answer.hops)]))
     try:
-        picture = draw(journeys, names, f"{answer['topic']} from {answer['from']} ({answer['method']})", 1e9)
+        picture = draw(journeys, names, f"{answer.topic} from {answer.origin} ({answer.method})", 1e9)
         path.write_text(picture)
     except ValueError as error:
         raise CliError(f"this cannot be drawn: {error}") from None

@@ -14,14 +14,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
+from braidmq.admin.client import AdminClient
+from braidmq.admin.contract import AssignedTopic, Move
 from braidmq.cli import output
-from braidmq.cli.admin_port import Broker
-from braidmq.cli.demo.buses import FRAME_S, Alert, Bus, ControlRoom, Gone, topic_of
-from braidmq.cli.demo.plan import BUSES_A_SITE, COMPUTE_MAX, NAME, PROCESSOR, ROOM_WORD, Order, SiteOrder
+from braidmq.cli.admin_port import BrokerAdmin
+from braidmq.cli.demo.buses import FRAME_S, Alert, BrokerGone, Bus, ControlRoom, topic_of
+from braidmq.cli.demo.plan import BUSES_A_SITE, COMPUTE_MAX, NAME, PROCESSOR, ROOM_WORD, DemoPlan, DemoSite
 from braidmq.cli.demo.spark_half import START_MAX_S, SparkHalf
 from braidmq.cli.demo.summary import Summary, counts_of
 from braidmq.cli.errors import CliError
@@ -42,17 +44,17 @@ GRACE_S: Final = 10.0
 """Between the end of a connection and the word that the brokers end."""
 
 
-class Ended(Exception):
+class BrokersEnded(Exception):
     """The brokers end."""
 
 
-class Conductor:
-    def __init__(self, order: Order, channel: socket.socket, ending: threading.Event) -> None:
+class Demonstration:
+    def __init__(self, order: DemoPlan, channel: socket.socket, ending: threading.Event) -> None:
         self._order = order
         self._channel = channel
         self._ending = ending
         self._trip = secrets.token_hex(4)
-        self._admins = {site.name: Broker(site.admin, order.token) for site in order.sites}
+        self._admins = {site.name: BrokerAdmin(site.admin, order.token) for site in order.sites}
         self._buses: list[Bus] = []
         self._spark = SparkHalf(order) if not order.no_spark else None
         self._shown: dict[tuple[int, bool], int] = {}
@@ -103,13 +105,13 @@ class Conductor:
 
     def _free_numbers(self) -> Iterator[int]:
         """Of buses. One whose topic an earlier trip has left to Spark does not drive until that is back."""
-        busy = {one["topic"] for _, one in self._topics() if one["place"] != "edge"}
+        busy = {one.topic for _, one in self._topics() if one.place != "edge"}
         return (number for number in itertools.count(1) if topic_of(number) not in busy)
 
-    def _topics(self) -> Iterator[tuple[SiteOrder, dict[str, Any]]]:
+    def _topics(self) -> Iterator[tuple[DemoSite, AssignedTopic]]:
         """What the brokers say of topics: (site, where it is processed)."""
         for site in self._order.bus_sites:
-            for one in self._admins[site.name].get("/processing/topics", processor=NAME)["topics"]:
+            for one in self._admins[site.name].ask(lambda client: client.assigned_topics(processor=NAME)):
                 yield site, one
 
     def _say_beginning(self) -> None:
@@ -174,10 +176,10 @@ class Conductor:
 
     def _check(self) -> None:
         if self._ending.is_set():
-            raise Ended
+            raise BrokersEnded
 
     def _find_places(self) -> None:
-        places = {(site, one["topic"]): one["place"] for site, one in self._topics()}
+        places = {(site, one.topic): one.place for site, one in self._topics()}
         for bus in self._buses:
             place = places.get((bus.site, bus.topic), "")
             bus.place = "spark" if place == "returning" else place
@@ -220,19 +222,22 @@ class Conductor:
         if not delegated or self._spark.state != "running":
             return [], [topic for _, topic in delegated]
         site = self._order.bus_sites[0]
-        self._wait(lambda: self._admins[site.name].get("/processing")["compute"]["max"] > COMPUTE_MAX, ROOM_S)
+        self._wait(lambda: self._compute_max(site) > COMPUTE_MAX, ROOM_S)
         for name, topic in delegated:
             try:
-                self._admins[name].post("/processing/move", processor=NAME, topic=topic, place="edge")
+                self._admins[name].ask(_take_back(topic))
             except CliError:
                 continue  # it is about to change hands already
         self._wait(lambda: not self._delegated(), RETURN_S)
         left = self._delegated()
         return [topic for name, topic in delegated if (name, topic) not in left], [topic for _, topic in left]
 
+    def _compute_max(self, site: DemoSite) -> float:
+        return self._admins[site.name].ask(lambda client: client.processing()).compute.max
+
     def _delegated(self) -> list[tuple[str, str]]:
         """(site, topic) of all that is Spark's."""
-        return [(site.name, one["topic"]) for site, one in self._topics() if one["place"] in ("spark", "returning")]
+        return [(site.name, one.topic) for site, one in self._topics() if one.place in ("spark", "returning")]
 
     def _wait(self, is_so: Callable[[], bool], timeout_s: float) -> None:
         ends_at = time.monotonic() + timeout_s
@@ -249,7 +254,11 @@ class Conductor:
         return "ended", f"was there after {spark.took_s:.1f} s, and processed {spark.processed:,} frames.", spark.ran_at
 
 
-def _hints(order: Order) -> None:
+def _take_back(topic: str) -> Callable[[AdminClient], AssignedTopic]:
+    return lambda client: client.move(Move(NAME, topic, "edge"))
+
+
+def _hints(order: DemoPlan) -> None:
     topic = topic_of(BUSES_A_SITE)
     output.say("Look further, while the brokers run:")
     for words in (
@@ -262,11 +271,11 @@ def _hints(order: Order) -> None:
     output.say(ENDS, "dim")
 
 
-def _read_order(channel: socket.socket) -> Order:
+def _read_order(channel: socket.socket) -> DemoPlan:
     body = read_frame(channel.fileno())
     if body is None:
-        raise Ended
-    return msgspec.msgpack.decode(body, type=Order)
+        raise BrokersEnded
+    return msgspec.msgpack.decode(body, type=DemoPlan)
 
 
 def _watch(channel: socket.socket, ending: threading.Event) -> None:
@@ -286,16 +295,16 @@ def main() -> int:
     ending = threading.Event()
     try:
         order = _read_order(channel)
-    except Ended:
+    except BrokersEnded:
         return 0
     threading.Thread(target=_watch, args=(channel, ending), daemon=True).start()
-    conductor = Conductor(order, channel, ending)
+    conductor = Demonstration(order, channel, ending)
     try:
         summary = conductor.run()
-    except Ended:
+    except BrokersEnded:
         conductor.end()
         return 0
-    except (CliError, Gone) as error:
+    except (CliError, BrokerGone) as error:
         conductor.end()
         if ending.wait(GRACE_S):
             return 0

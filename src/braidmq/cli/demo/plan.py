@@ -23,16 +23,16 @@ ROOM_WORD: Final = b"room\n"
 """What the buses' process says when the edge shall have room for all."""
 
 
-class SiteOrder(msgspec.Struct, frozen=True):
+class DemoSite(msgspec.Struct, frozen=True):
     name: str
     mqtt: str
     admin: str
 
 
-class Order(msgspec.Struct, frozen=True):
+class DemoPlan(msgspec.Struct, frozen=True):
     """`no_spark` says why Spark takes no part; empty if it does. After the summary of `once`, the brokers end."""
 
-    sites: list[SiteOrder]
+    sites: list[DemoSite]
     token: str | None
     seconds: float
     no_spark: str
@@ -43,10 +43,10 @@ class Order(msgspec.Struct, frozen=True):
     once: bool
 
     @property
-    def bus_sites(self) -> list[SiteOrder]:
+    def bus_sites(self) -> list[DemoSite]:
         """Where buses are: at the first sites, and not where the control room is, if there are several."""
         return (self.sites[:-1] or self.sites)[:SITES_WITH_BUSES_MAX]
 
     @property
-    def control_site(self) -> SiteOrder:
+    def control_site(self) -> DemoSite:
         return self.sites[-1]

@@ -16,7 +16,7 @@ import sys
 import time
 from typing import Final
 
-from braidmq.cli.demo.plan import ROOM_WORD, Order
+from braidmq.cli.demo.plan import ROOM_WORD, DemoPlan
 from braidmq.system.framing import frame
 
 MODULE: Final = "braidmq.cli.demo.demonstration"
@@ -28,7 +28,7 @@ POLL_S: Final = 0.05
 WORDS_BYTES_MAX: Final = 4096
 
 
-class Showing:
+class DemoProcess:
     """From `start`, called in the brokers' loop, to `end`, when that has ended."""
 
     def __init__(self, *, once: bool) -> None:
@@ -38,7 +38,7 @@ class Showing:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 
-    def start(self, order: Order) -> None:
+    def start(self, order: DemoPlan) -> None:
         own, other = socket.socketpair()
         with other:
             self._process = subprocess.Popen(

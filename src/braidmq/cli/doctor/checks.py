@@ -38,7 +38,7 @@ MQTT_CONNECT: Final = b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x05\x00\x00"
 CONNACK: Final = 0x20
 
 
-class State(StrEnum):
+class CheckState(StrEnum):
     OK = "ok"
     NOTE = "note"
     """Good to know; nothing has to be done."""
@@ -49,22 +49,22 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     check: str
-    state: State
+    state: CheckState
     found: str
     fix: str = ""
 
 
-def python() -> Finding:
+def python() -> CheckResult:
     found = f"{platform.python_implementation()} {platform.python_version()}"
     if sys.version_info[:2] < PYTHON_MIN:
         wanted = ".".join(map(str, PYTHON_MIN))
-        return Finding("python", State.FIX, found, f"Install Python {wanted} or later, and BraidMQ in it")
-    return Finding("python", State.OK, found)
+        return CheckResult("python", CheckState.FIX, found, f"Install Python {wanted} or later, and BraidMQ in it")
+    return CheckResult("python", CheckState.OK, found)
 
 
-def java(*, needed: bool) -> Finding:
+def java(*, needed: bool) -> CheckResult:
     """`needed` is whether Spark is there, or asked for."""
     from braidmq.pipeline.launch.java import JavaMissing, find
 
@@ -72,12 +72,12 @@ def java(*, needed: bool) -> Finding:
         found = find()
     except JavaMissing as error:
         if not needed:
-            return Finding("java", State.NOTE, "none; only Spark needs it")
-        return Finding("java", State.FIX, error.text, error.hint)
-    return Finding("java", State.OK, f"Java {found.version} from {found.origin}")
+            return CheckResult("java", CheckState.NOTE, "none; only Spark needs it")
+        return CheckResult("java", CheckState.FIX, error.text, error.hint)
+    return CheckResult("java", CheckState.OK, f"Java {found.version} from {found.origin}")
 
 
-def spark(*, needed: bool) -> Finding:
+def spark(*, needed: bool) -> CheckResult:
     """The packages, by what is installed; whether they run is `spark_query`."""
     from braidmq.pipeline.errors import INSTALL
 
@@ -90,17 +90,19 @@ def spark(*, needed: bool) -> Finding:
             missing.append(name)
     if "pyspark" in missing:
         if not needed:
-            return Finding("spark", State.NOTE, "not installed; the pipeline needs it", f"For the pipeline: {INSTALL}")
-        return Finding("spark", State.FIX, "not installed", INSTALL)
+            return CheckResult(
+                "spark", CheckState.NOTE, "not installed; the pipeline needs it", f"For the pipeline: {INSTALL}"
+            )
+        return CheckResult("spark", CheckState.FIX, "not installed", INSTALL)
     if missing:
-        return Finding("spark", State.FIX, f"pyspark is there without {', '.join(missing)}", INSTALL)
+        return CheckResult("spark", CheckState.FIX, f"pyspark is there without {', '.join(missing)}", INSTALL)
     told = ", ".join(f"{name} {number}" for name, number in versions.items())
     if tuple(map(int, versions["pyspark"].split(".")[:2])) != SPARK_VERSION:
-        return Finding("spark", State.FIX, f"{told}: another version than was tested", INSTALL)
-    return Finding("spark", State.OK, told)
+        return CheckResult("spark", CheckState.FIX, f"{told}: another version than was tested", INSTALL)
+    return CheckResult("spark", CheckState.OK, told)
 
 
-def spark_query(master: str | None) -> Finding:
+def spark_query(master: str | None) -> CheckResult:
     """Starts Spark, and has its Python workers read a table."""
     from braidmq.pipeline.errors import PipelineError
     from braidmq.pipeline.session import session
@@ -114,17 +116,21 @@ def spark_query(master: str | None) -> Finding:
         finally:
             made.stop()
     except PipelineError as error:
-        return Finding("spark query", State.FIX, error.text, error.hint)
+        return CheckResult("spark query", CheckState.FIX, error.text, error.hint)
     except Exception as error:  # whatever a worker or Java throws
         words = str(error).strip().split("\n", 1)[0][:500]
-        return Finding("spark query", State.FIX, words, "Workers need the same Python as here, with pyarrow and pandas")
+        return CheckResult(
+            "spark query", CheckState.FIX, words, "Workers need the same Python as here, with pyarrow and pandas"
+        )
     if rows != 1000:
-        return Finding("spark query", State.FIX, f"{rows} rows came back of 1000", "Install Spark again")
+        return CheckResult("spark query", CheckState.FIX, f"{rows} rows came back of 1000", "Install Spark again")
     took_s = time.monotonic() - began
-    return Finding("spark query", State.OK, f"started in {started_s:.1f} s, answered in {took_s - started_s:.1f} s")
+    return CheckResult(
+        "spark query", CheckState.OK, f"started in {started_s:.1f} s, answered in {took_s - started_s:.1f} s"
+    )
 
 
-def ports(config: Config) -> Iterator[Finding]:
+def ports(config: Config) -> Iterator[CheckResult]:
     """Every address that the configuration wants to listen on."""
     for listener in config.listeners:
         if listener.kind == "unix":
@@ -138,12 +144,14 @@ def ports(config: Config) -> Iterator[Finding]:
         yield _port("braid", host.strip("[]"), int(port))
 
 
-def _port(name: str, host: str, port: int) -> Finding:
+def _port(name: str, host: str, port: int) -> CheckResult:
     check = f"port {name}"
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError:
-        return Finding(check, State.FIX, f"the host {host} is not known here", "Write an address of this machine")
+        return CheckResult(
+            check, CheckState.FIX, f"the host {host} is not known here", "Write an address of this machine"
+        )
     for family, _, _, _, address in dict.fromkeys(found):
         try:
             with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -152,24 +160,26 @@ def _port(name: str, host: str, port: int) -> Finding:
                 probe.listen()
         except OSError as error:
             return _port_trouble(check, host, port, error)
-    return Finding(check, State.OK, f"{host}:{port} is free" if port else f"{host}: any free port")
+    return CheckResult(check, CheckState.OK, f"{host}:{port} is free" if port else f"{host}: any free port")
 
 
-def _port_trouble(check: str, host: str, port: int, error: OSError) -> Finding:
+def _port_trouble(check: str, host: str, port: int, error: OSError) -> CheckResult:
     place = f"{host}:{port}"
     if error.errno == errno.EADDRINUSE:
         if _speaks_mqtt(host, port):
             fix = "If that is not your broker, end it or choose another port"
-            return Finding(check, State.NOTE, f"an MQTT broker answers on {place}", fix)
-        return Finding(
-            check, State.FIX, f"another program has {place}", f"End it (`ss -ltnp 'sport = :{port}'` names it)"
+            return CheckResult(check, CheckState.NOTE, f"an MQTT broker answers on {place}", fix)
+        return CheckResult(
+            check, CheckState.FIX, f"another program has {place}", f"End it (`ss -ltnp 'sport = :{port}'` names it)"
         )
     if error.errno == errno.EACCES:
         fix = "Choose a port above 1023, or give Python the right (`setcap cap_net_bind_service=+ep`)"
-        return Finding(check, State.FIX, f"only an administrator may listen on {place}", fix)
+        return CheckResult(check, CheckState.FIX, f"only an administrator may listen on {place}", fix)
     if error.errno == errno.EADDRNOTAVAIL:
-        return Finding(check, State.FIX, f"{host} is no address of this machine", "Write 127.0.0.1, 0.0.0.0 or its own")
-    return Finding(check, State.FIX, f"{place}: {error.strerror}", "Choose another address or port")
+        return CheckResult(
+            check, CheckState.FIX, f"{host} is no address of this machine", "Write 127.0.0.1, 0.0.0.0 or its own"
+        )
+    return CheckResult(check, CheckState.FIX, f"{place}: {error.strerror}", "Choose another address or port")
 
 
 def _speaks_mqtt(host: str, port: int) -> bool:
@@ -184,25 +194,28 @@ def _speaks_mqtt(host: str, port: int) -> bool:
     return answer[:1] == bytes([CONNACK])
 
 
-def _unix_path(listener: Listener) -> Finding:
+def _unix_path(listener: Listener) -> CheckResult:
     check, path = f"port {listener.name}", Path(listener.path)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(PROBE_TIMEOUT_S)
             probe.connect(str(path))
-        return Finding(check, State.NOTE, f"a program listens on {path}", "If that is not your broker, end it")
+        return CheckResult(check, CheckState.NOTE, f"a program listens on {path}", "If that is not your broker, end it")
     except OSError:
         pass
     if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
-        return Finding(check, State.FIX, f"{path} is no socket", "Choose another path, or move that file away")
+        return CheckResult(check, CheckState.FIX, f"{path} is no socket", "Choose another path, or move that file away")
     if not os.access(path.parent, os.W_OK):
-        return Finding(
-            check, State.FIX, f"no socket can be made in {path.parent}", "Make that folder, with the right to write"
+        return CheckResult(
+            check,
+            CheckState.FIX,
+            f"no socket can be made in {path.parent}",
+            "Make that folder, with the right to write",
         )
-    return Finding(check, State.OK, f"{path} can be made")
+    return CheckResult(check, CheckState.OK, f"{path} can be made")
 
 
-def files(config: Config) -> Finding:
+def files(config: Config) -> CheckResult:
     """A connection is a file to the system: the limit of these is that of the clients."""
     from braidmq.broker.limits import Limits
 
@@ -211,40 +224,42 @@ def files(config: Config) -> Finding:
     needed = wanted + FILES_BESIDE_CLIENTS
     if soft == resource.RLIM_INFINITY or soft >= needed:
         room = "no limit" if soft == resource.RLIM_INFINITY else f"{soft:,} open files"
-        return Finding("files", State.OK, f"{room}, for {wanted:,} connections")
+        return CheckResult("files", CheckState.OK, f"{room}, for {wanted:,} connections")
     clients = max(soft - FILES_BESIDE_CLIENTS, 0)
     found = f"{soft:,} open files: room for {clients:,} connections of {wanted:,} (limits.connections_max)"
     raised = hard == resource.RLIM_INFINITY or hard >= needed
     how = f"`ulimit -n {needed}`" if raised else f"LimitNOFILE={needed} in the service, or /etc/security/limits.conf"
     is_default = wanted == Limits().connections_max
-    state = State.WARNING if is_default and clients else State.FIX
-    return Finding("files", state, found, f"For all of them: {how}")
+    state = CheckState.WARNING if is_default and clients else CheckState.FIX
+    return CheckResult("files", state, found, f"For all of them: {how}")
 
 
-def disk(config: Config) -> Finding:
+def disk(config: Config) -> CheckResult:
     folder = Path(config.data).absolute()
     place = next(each for each in (folder, *folder.parents) if each.exists())
     if not place.is_dir():
-        return Finding("disk", State.FIX, f"{place} is no folder", "Choose another one with --data")
+        return CheckResult("disk", CheckState.FIX, f"{place} is no folder", "Choose another one with --data")
     if not os.access(place, os.W_OK | os.X_OK):
-        return Finding("disk", State.FIX, f"{place} cannot be written", "Choose a folder of yours with --data")
+        return CheckResult("disk", CheckState.FIX, f"{place} cannot be written", "Choose a folder of yours with --data")
     free = shutil.disk_usage(place).free
     found = f"{free / 1e9:.1f} GB free for {config.data}"
     if free < FREE_BYTES_MIN:
-        return Finding("disk", State.FIX, found, "Free some, or choose a folder on another disk with --data")
+        return CheckResult("disk", CheckState.FIX, found, "Free some, or choose a folder on another disk with --data")
     if free < FREE_BYTES_GOOD:
-        return Finding("disk", State.WARNING, found, "Bound the store and the log, or choose another disk with --data")
-    return Finding("disk", State.OK, found)
+        return CheckResult(
+            "disk", CheckState.WARNING, found, "Bound the store and the log, or choose another disk with --data"
+        )
+    return CheckResult("disk", CheckState.OK, found)
 
 
-def clock() -> Finding:
+def clock() -> CheckResult:
     """Times of several sites are compared: in windows, retention, tokens and certificates."""
     now = time.gmtime()
     found = time.strftime("%Y-%m-%d %H:%M:%S UTC", now)
     if now.tm_year < EARLIEST_YEAR:
-        return Finding("clock", State.FIX, f"{found} is in the past", "Set the clock, and start NTP")
+        return CheckResult("clock", CheckState.FIX, f"{found} is in the past", "Set the clock, and start NTP")
     adjust = getattr(ctypes.CDLL(None), "adjtimex", None)  # Linux alone has it
     if adjust is not None and adjust(ctypes.create_string_buffer(512)) == CLOCK_UNSYNCHRONISED:
         fix = "Start NTP (`timedatectl set-ntp true`): sites compare their times"
-        return Finding("clock", State.WARNING, f"{found}, not synchronised", fix)
-    return Finding("clock", State.OK, found)
+        return CheckResult("clock", CheckState.WARNING, f"{found}, not synchronised", fix)
+    return CheckResult("clock", CheckState.OK, found)

@@ -13,7 +13,7 @@ import typer
 
 from braidmq.cli import output
 from braidmq.cli.doctor import checks
-from braidmq.cli.doctor.checks import Finding, State
+from braidmq.cli.doctor.checks import CheckResult, CheckState
 from braidmq.cli.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -32,7 +32,12 @@ EXAMPLES: Final = output.examples(
     ("On a cluster", "braidmq doctor --spark --master spark://spark.example.org:7077"),
     ("For a script: what must be fixed", "braidmq doctor --json | jq -r 'select(.state == \"fix\").fix'"),
 )
-_STYLES: Final = {State.OK: "green", State.NOTE: "cyan", State.WARNING: "yellow", State.FIX: "bold red"}
+_STYLES: Final = {
+    CheckState.OK: "green",
+    CheckState.NOTE: "cyan",
+    CheckState.WARNING: "yellow",
+    CheckState.FIX: "bold red",
+}
 
 
 @app.command("doctor", help=HELP, epilog=EXAMPLES)
@@ -59,22 +64,22 @@ def doctor(
             output.print_json(asdict(finding))
     else:
         _show(findings)
-    if any(finding.state is State.FIX for finding in findings):
+    if any(finding.state is CheckState.FIX for finding in findings):
         raise typer.Exit(ExitCode.FAILED)
 
 
 def _findings(
     config: Path | None, port: int | None, data: Path | None, with_spark: bool, master: str | None
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     needed = with_spark or find_spec("pyspark") is not None
     yield checks.python()
     yield checks.java(needed=needed)
     packages = checks.spark(needed=needed)
     yield packages
-    if with_spark and packages.state is not State.FIX:
+    if with_spark and packages.state is not CheckState.FIX:
         yield checks.spark_query(master)
     loaded = _load(config, port, data)
-    if isinstance(loaded, Finding):
+    if isinstance(loaded, CheckResult):
         yield loaded
     else:
         yield from checks.ports(loaded)
@@ -83,7 +88,7 @@ def _findings(
     yield checks.clock()
 
 
-def _load(config: Path | None, port: int | None, data: Path | None) -> Config | Finding:
+def _load(config: Path | None, port: int | None, data: Path | None) -> Config | CheckResult:
     from braidmq.cli.up import CLIENT_VARIABLES
     from braidmq.config.load import load
     from braidmq.config.problems import ConfigError
@@ -94,10 +99,10 @@ def _load(config: Path | None, port: int | None, data: Path | None) -> Config | 
         return load(None if config is None else str(config), environ, overrides)
     except ConfigError as error:
         problems = "; ".join(str(problem) for problem in error.problems)
-        return Finding("configuration", State.FIX, problems, "docs/configuration.md has every key")
+        return CheckResult("configuration", CheckState.FIX, problems, "docs/configuration.md has every key")
 
 
-def _show(findings: list[Finding]) -> None:
+def _show(findings: list[CheckResult]) -> None:
     table = output.table("check", "state", "found, and what to do", wrapping=("check", "found, and what to do"))
     for finding in findings:
         table.add_row(
@@ -107,9 +112,9 @@ def _show(findings: list[Finding]) -> None:
         )
     output.console().print(table)
     states = [finding.state for finding in findings]
-    if State.FIX in states:
-        output.say(f"{output.counted(states.count(State.FIX), 'thing')} must be fixed.", "bold red")
-    elif State.WARNING in states:
-        output.say(f"It will run, with {output.counted(states.count(State.WARNING), 'warning')}.", "yellow")
+    if CheckState.FIX in states:
+        output.say(f"{output.counted(states.count(CheckState.FIX), 'thing')} must be fixed.", "bold red")
+    elif CheckState.WARNING in states:
+        output.say(f"It will run, with {output.counted(states.count(CheckState.WARNING), 'warning')}.", "yellow")
     else:
         output.say("All is well.", "bold green")

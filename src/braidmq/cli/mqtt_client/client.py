@@ -1,4 +1,4 @@
-"""A connection to a broker for `pub` and `sub`: paho-mqtt on a thread of its own, its callbacks turned into events.
+"""An MQTT client for `pub` and `sub`: paho-mqtt on a thread of its own, its callbacks turned into events.
 
 The command takes the events one by one from a bounded queue, in its own thread. So there is one place where it waits
 (and where Ctrl-C arrives), and a slow reader of its output slows down the connection instead of filling the memory.
@@ -23,7 +23,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from braidmq.cli.errors import CliError, ExitCode
-from braidmq.cli.mqtt_client.options import KEPT_SESSION_EXPIRY_S, ConnectionOptions, Target
+from braidmq.cli.mqtt_client.options import KEPT_SESSION_EXPIRY_S, BrokerAddress, ConnectionOptions
 from braidmq.mqtt.reasons import Reason
 
 EVENTS_MAX: Final = 1_000
@@ -46,7 +46,7 @@ class Connected:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class ConnectRefused:
     """The broker answered CONNECT with a no."""
 
     words: str
@@ -60,14 +60,14 @@ class Disconnected:
 
 
 @dataclass(frozen=True, slots=True)
-class Subscribed:
+class SubscribeAnswered:
     mid: int
     reasons: list[int]
     words: str
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishAnswered:
     """The last acknowledgement of a publication; at QoS 0, that it was sent."""
 
     mid: int
@@ -76,7 +76,7 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class StreamBroken:
     """The broker sent something that the client library could not read."""
 
     words: str
@@ -99,12 +99,12 @@ def reason_words(code: int, properties: Any = None) -> str:
     return words
 
 
-class _Client(paho.Client):
+class _PahoClient(paho.Client):
     """paho's client, but what goes wrong on its thread becomes an event, and PUBREC's reason is not forgotten."""
 
-    def __init__(self, link: Link, **arguments: Any) -> None:
+    def __init__(self, owner: MqttClient, **arguments: Any) -> None:
         super().__init__(CallbackAPIVersion.VERSION2, **arguments)
-        self._link = link
+        self._owner = owner
         self.received_reasons: dict[int, int] = {}
         """The reasons other than success that came with a PUBREC, until its PUBCOMP; at most those in flight."""
         self.ended = threading.Event()
@@ -113,7 +113,7 @@ class _Client(paho.Client):
         try:
             return super().loop_forever(timeout, retry_first_connection)
         except Exception as error:
-            self._link.post(Broken(f"{type(error).__name__}: {error}"))
+            self._owner.post(StreamBroken(f"{type(error).__name__}: {error}"))
             return MQTTErrorCode.MQTT_ERR_UNKNOWN
         finally:
             self.ended.set()
@@ -126,7 +126,7 @@ class _Client(paho.Client):
         return super()._handle_pubrec()
 
 
-class Link:
+class MqttClient:
     def __init__(
         self,
         options: ConnectionOptions,
@@ -135,39 +135,39 @@ class Link:
         keep_session: bool = False,
         reconnect: bool = False,
     ) -> None:
-        self.target: Target = options.target()
+        self.address: BrokerAddress = options.address()
         self._options = options
         self._keep_session = keep_session
         self._events: queue.Queue[Any] = queue.Queue(EVENTS_MAX)
         self._closing = False
-        self._client = self._build(options.client_id_or_random(command), reconnect)
+        self._paho = self._build(options.client_id_or_random(command), reconnect)
 
     def open(self) -> Connected:
         """Connects and returns the broker's welcome; a CliError says why it could not."""
-        options, target = self._options, self.target
+        options, address = self._options, self.address
         arguments: dict[str, Any] = {}
         if options.level == 5:
             arguments["clean_start"] = False if self._keep_session else paho.MQTT_CLEAN_START_FIRST_ONLY
             arguments["properties"] = self._connect_properties()
         try:
-            self._client.connect(target.host, target.port, options.keep_alive_s, **arguments)
+            self._paho.connect(address.host, address.port, options.keep_alive_s, **arguments)
         except (OSError, ValueError) as error:
-            raise _connect_error(error, target, options.timeout_s) from None
-        self._client.loop_start()
+            raise _connect_error(error, address, options.timeout_s) from None
+        self._paho.loop_start()
         event = self.next_event(options.timeout_s)
         if isinstance(event, Connected):
             return event
         self.close()
-        if isinstance(event, Refused):
-            raise CliError(f"{target} refused the connection: {event.words}")
+        if isinstance(event, ConnectRefused):
+            raise CliError(f"{address} refused the connection: {event.words}")
         if event is None:
             raise CliError(
-                f"{target} accepted the connection but did not answer in {options.timeout_s:g} s",
+                f"{address} accepted the connection but did not answer in {options.timeout_s:g} s",
                 ExitCode.UNAVAILABLE,
                 "Is it an MQTT broker, and is TLS on at both ends or at none?",
             )
         raise CliError(
-            f"{target} closed the connection before it answered",
+            f"{address} closed the connection before it answered",
             ExitCode.UNAVAILABLE,
             "It may not speak this version of MQTT (try --version 3.1.1), or expect TLS (try --tls).",
         )
@@ -180,7 +180,7 @@ class Link:
             return None
 
     def post(self, event: Any) -> None:
-        """Adds an event, from any thread; waits while the queue is full, unless the link is being closed."""
+        """Adds an event, from any thread; waits while the queue is full, unless the client is being closed."""
         while not self._closing:
             try:
                 self._events.put(event, timeout=0.2)
@@ -189,40 +189,40 @@ class Link:
             return
 
     def publish(self, topic: str, payload: bytes, qos: int, retain: bool, properties: Properties | None) -> int:
-        """Hands a message over; its Published event has the number that this returns."""
-        info = self._client.publish(topic, payload, qos, retain, properties)
+        """Hands a message over; its PublishAnswered has the number that this returns."""
+        info = self._paho.publish(topic, payload, qos, retain, properties)
         if info.rc not in (MQTTErrorCode.MQTT_ERR_SUCCESS, MQTTErrorCode.MQTT_ERR_AGAIN):
             raise CliError(f"the message could not be sent: {paho.error_string(info.rc)}")
         return info.mid
 
     def subscribe(self, filters: list[str], options: SubscribeOptions, properties: Properties | None) -> int | None:
-        """Asks for these filters; the Subscribed event has the number that this returns. None: not connected now."""
+        """Asks for these filters; its SubscribeAnswered has the number that this returns. None: not connected now."""
         if self._options.level == 5:
             pairs: list[tuple[str, Any]] = [(topic_filter, options) for topic_filter in filters]
         else:
             pairs = [(topic_filter, options.QoS) for topic_filter in filters]
-        _, mid = self._client.subscribe(cast(Any, pairs), properties=properties)
+        _, mid = self._paho.subscribe(cast(Any, pairs), properties=properties)
         return mid
 
     def ack(self, message: paho.MQTTMessage) -> None:
-        self._client.ack(message.mid, message.qos)
+        self._paho.ack(message.mid, message.qos)
 
     def close(self) -> None:
         """Says goodbye, so that no will is published, and waits a moment until that is sent."""
         self._closing = True
-        self._client.disconnect()
-        self._client.ended.wait(CLOSE_TIMEOUT_S)
+        self._paho.disconnect()
+        self._paho.ended.wait(CLOSE_TIMEOUT_S)
 
-    def _build(self, client_id: str, reconnect: bool) -> _Client:
-        options, target = self._options, self.target
+    def _build(self, client_id: str, reconnect: bool) -> _PahoClient:
+        options, address = self._options, self.address
         arguments: dict[str, Any] = {}
         if options.level != 5:
             arguments["clean_session"] = not self._keep_session
-        client = _Client(
+        client = _PahoClient(
             self,
             client_id=client_id,
             protocol=MQTTProtocolVersion(options.level),
-            transport=cast(Literal["tcp", "websockets", "unix"], target.transport),
+            transport=cast(Literal["tcp", "websockets", "unix"], address.transport),
             reconnect_on_failure=reconnect,
             manual_ack=True,
             **arguments,
@@ -230,13 +230,13 @@ class Link:
         client.connect_timeout = options.timeout_s
         client.max_inflight_messages_set(INFLIGHT_MAX)
         client.reconnect_delay_set(RECONNECT_DELAY_MIN_S, RECONNECT_DELAY_MAX_S)
-        user, password = options.credentials(target)
+        user, password = options.credentials(address)
         if user is not None or password is not None:
             client.username_pw_set(user or "", password)
-        if target.secure:
+        if address.secure:
             client.tls_set_context(options.tls_context())
-        if target.transport == "websockets":
-            client.ws_set_options(path=target.path)
+        if address.transport == "websockets":
+            client.ws_set_options(path=address.path)
         if options.will_topic is not None:
             properties = None
             if options.will_delay_s is not None:
@@ -261,7 +261,7 @@ class Link:
 
     def _on_connect(self, _client: Any, _data: Any, flags: Any, reason: Any, properties: Any) -> None:
         if reason.is_failure:
-            self.post(Refused(reason_words(reason.value, properties)))
+            self.post(ConnectRefused(reason_words(reason.value, properties)))
         else:
             self.post(Connected(flags.session_present, properties or new_properties(PacketTypes.CONNACK)))
 
@@ -276,11 +276,11 @@ class Link:
     def _on_subscribe(self, _client: Any, _data: Any, mid: int, reasons: list[Any], properties: Any) -> None:
         failed = next((reason.value for reason in reasons if reason.is_failure), None)
         words = "" if failed is None else reason_words(failed, properties)
-        self.post(Subscribed(mid, [reason.value for reason in reasons], words))
+        self.post(SubscribeAnswered(mid, [reason.value for reason in reasons], words))
 
     def _on_publish(self, _client: Any, _data: Any, mid: int, reason: Any, properties: Any) -> None:
-        code = self._client.received_reasons.pop(mid, reason.value)
-        self.post(Published(mid, code, reason_words(code, properties)))
+        code = self._paho.received_reasons.pop(mid, reason.value)
+        self.post(PublishAnswered(mid, code, reason_words(code, properties)))
 
     def _on_message(self, _client: Any, _data: Any, message: paho.MQTTMessage) -> None:
         self.post(message)
@@ -304,24 +304,24 @@ def _linger(connection: Any) -> None:
         return  # it is closed already
 
 
-def _connect_error(error: OSError | ValueError, target: Target, timeout_s: float) -> CliError:
+def _connect_error(error: OSError | ValueError, address: BrokerAddress, timeout_s: float) -> CliError:
     hint = ""
     if isinstance(error, socket.gaierror):
-        text, hint = f"there is no host named {target.host}", "Check the spelling, and the network's name server."
+        text, hint = f"there is no host named {address.host}", "Check the spelling, and the network's name server."
     elif isinstance(error, ConnectionRefusedError):
-        text, hint = f"nothing listens at {target}", "Start a broker with `braidmq up`, or say where it is with --url."
+        text, hint = f"nothing listens at {address}", "Start a broker with `braidmq up`, or say where it is with --url."
     elif isinstance(error, ssl.SSLCertVerificationError):
-        text = f"the certificate of {target} is not to be trusted: {error.verify_message}"
+        text = f"the certificate of {address} is not to be trusted: {error.verify_message}"
         hint = "Name the authority that signed it with --cafile FILE."
     elif isinstance(error, ssl.SSLError):
-        text, hint = f"no TLS with {target}: {error.reason or error}", "Is this the port for TLS?"
+        text, hint = f"no TLS with {address}: {error.reason or error}", "Is this the port for TLS?"
     elif isinstance(error, TimeoutError):
-        text, hint = f"{target} did not answer in {timeout_s:g} s", "Is a firewall in between?"
+        text, hint = f"{address} did not answer in {timeout_s:g} s", "Is a firewall in between?"
     elif isinstance(error, FileNotFoundError):
-        text, hint = f"there is no socket at {target.host}", "Is the broker running, and does it have a Unix listener?"
+        text, hint = f"there is no socket at {address.host}", "Is the broker running, and does it have a Unix listener?"
     elif isinstance(error, paho.WebsocketConnectionError):
-        text = f"{target} does not accept WebSocket connections at {target.path}"
-        hint = f"The path is part of the URL: {target}/mqtt"
+        text = f"{address} does not accept WebSocket connections at {address.path}"
+        hint = f"The path is part of the URL: {address}/mqtt"
     else:
-        text = f"no connection to {target}: {error}"
+        text = f"no connection to {address}: {error}"
     return CliError(text, ExitCode.UNAVAILABLE, hint)

@@ -1,18 +1,15 @@
 """The options by which `pub` and `sub` reach a broker, and what they come to: an address, credentials, TLS and a will.
 
-`ConnectionOptions` is a dataclass whose fields are command-line options. `with_connection_options` puts all of them
-into a command that has a parameter `connection`, so that both commands offer the same.
+`ConnectionOptions` is a group of options (`option_groups`), so that all commands that are clients offer the same.
 """
 
 from __future__ import annotations
 
-import inspect
 import secrets
 import ssl
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, get_type_hints
+from typing import Annotated, Any, Final
 from urllib.parse import unquote, urlsplit
 
 import typer
@@ -42,7 +39,7 @@ def qos_option(*names: str, what: str, panel: str | None = None) -> Any:
 
 
 @dataclass(frozen=True)
-class Target:
+class BrokerAddress:
     """Where a URL, or `--host` and `--port`, lead to. A Unix socket has its path as `host`."""
 
     scheme: str
@@ -214,22 +211,22 @@ class ConnectionOptions:
             if value not in (None, False, [], ()):
                 raise UsageError(f"{name} needs MQTT 5", f"Leave {name} out, or `--version {self.version}`.")
 
-    def target(self) -> Target:
+    def address(self) -> BrokerAddress:
         if self.url is not None:
-            target = parse_url(self.url)
+            address = parse_url(self.url)
             if self.port is not None:
                 raise UsageError("--port beside --url", "Write the port into the URL.")
         else:
             scheme = "mqtts" if self.tls or self.cafile or self.cert or self.insecure else "mqtt"
-            target = Target(scheme, self.host, self.port or PORTS[scheme])
-        if not target.secure and (self.tls or self.cafile or self.cert or self.insecure):
-            raise UsageError(f"TLS options, but {target} is without TLS", "Use mqtts:// or wss://.")
-        return target
+            address = BrokerAddress(scheme, self.host, self.port or PORTS[scheme])
+        if not address.secure and (self.tls or self.cafile or self.cert or self.insecure):
+            raise UsageError(f"TLS options, but {address} is without TLS", "Use mqtts:// or wss://.")
+        return address
 
-    def credentials(self, target: Target) -> tuple[str | None, str | None]:
+    def credentials(self, address: BrokerAddress) -> tuple[str | None, str | None]:
         """User and password; options go over what the URL says. Asks, if it should."""
-        user = self.user if self.user is not None else target.user
-        password = self.password if self.password is not None else target.password
+        user = self.user if self.user is not None else address.user
+        password = self.password if self.password is not None else address.password
         if self.ask_password:
             import getpass
 
@@ -264,7 +261,7 @@ class ConnectionOptions:
         return self.client_id if self.client_id is not None else f"braidmq-{command}-{secrets.token_hex(4)}"
 
 
-def parse_url(url: str) -> Target:
+def parse_url(url: str) -> BrokerAddress:
     """`mqtt://user:password@host:port`, its secure and WebSocket kin, or `unix:/path`; else a UsageError."""
     scheme, separator, rest = url.partition(":")
     scheme = scheme.lower()
@@ -277,7 +274,7 @@ def parse_url(url: str) -> Target:
         path = unquote(rest.removeprefix("//"))
         if not path:
             raise UsageError(f"--url {url} has no path", "Write unix:/run/braidmq.sock")
-        return Target("unix", path, 1)
+        return BrokerAddress("unix", path, 1)
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -285,7 +282,7 @@ def parse_url(url: str) -> Target:
         raise UsageError(f"--url {url}: {error}") from None
     if not parts.hostname or port == 0:
         raise UsageError(f"--url {url} names no {'port' if parts.hostname else 'host'}", "Write mqtt://localhost:1883")
-    return Target(
+    return BrokerAddress(
         scheme,
         parts.hostname,
         port or PORTS[scheme],
@@ -337,33 +334,3 @@ def parse_pairs(pairs: list[str], name: str) -> list[tuple[str, str]]:
         check_text(value, name)
         parsed.append((key, value))
     return parsed
-
-
-def with_connection_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for each field of ConnectionOptions, in place of its parameter `connection`."""
-    hints = get_type_hints(ConnectionOptions, include_extras=True)
-    options = [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
-        )
-        for field in fields(ConnectionOptions)
-    ]
-    own = [
-        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for parameter in inspect.signature(command, eval_str=True).parameters.values()
-        if parameter.name != "connection"
-    ]
-
-    def run(**values: Any) -> None:
-        connection = ConnectionOptions(**{option.name: values.pop(option.name) for option in options})
-        connection.check()
-        command(connection=connection, **values)
-
-    run.__name__ = command.__name__
-    run.__doc__ = command.__doc__
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in own + options}
-    run.__signature__ = inspect.Signature(own + options)  # type: ignore[attr-defined]
-    return run

@@ -15,11 +15,11 @@ from braidmq.cli import output
 from braidmq.cli.errors import CliError, ExitCode
 from braidmq.cli.mqtt_client.client import (
     INFLIGHT_MAX,
-    Broken,
     Connected,
     Disconnected,
-    Link,
-    Published,
+    MqttClient,
+    PublishAnswered,
+    StreamBroken,
     new_properties,
 )
 from braidmq.mqtt.reasons import Reason
@@ -29,7 +29,7 @@ LINE_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class PublishResult:
     """How one publication went."""
 
     topic: str
@@ -63,23 +63,23 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _InputLine:
     payload: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class _End:
+class _InputEnd:
     """Standard input has ended; `error` says so if it did in a bad way."""
 
     error: str = ""
 
 
-class Publishing:
-    """Publications under way: hands them to the link, a window of them at once, and collects the answers."""
+class OutgoingMessages:
+    """Publications under way: hands them to the client, a window of them at once, and collects the answers."""
 
     def __init__(
         self,
-        link: Link,
+        client: MqttClient,
         topic: str,
         qos: int,
         retain: bool,
@@ -87,9 +87,9 @@ class Publishing:
         *,
         version_5: bool,
         timeout_s: float,
-        each: Callable[[Result], None] | None = None,
+        each: Callable[[PublishResult], None] | None = None,
     ) -> None:
-        self._link = link
+        self._client = client
         self._topic = topic
         self._qos = qos
         self._retain = retain
@@ -103,7 +103,7 @@ class Publishing:
         self._room = threading.Semaphore(0)
         """Lines that may be read before more of them are answered."""
         self._alias_set = False
-        self._last: Result | None = None
+        self._last: PublishResult | None = None
         self._done = self._unheard = self._refused = 0
 
     def check(self, welcome: Connected) -> None:
@@ -134,9 +134,9 @@ class Publishing:
         threading.Thread(target=self._read_lines, args=(descriptor,), daemon=True).start()
         while True:
             event = self._take(self._patience_s() if self._waiting else None)
-            if isinstance(event, _Line):
+            if isinstance(event, _InputLine):
                 self._send(event.payload)
-            elif isinstance(event, _End):
+            elif isinstance(event, _InputEnd):
                 if event.error:
                     raise CliError(event.error)
                 return
@@ -172,7 +172,7 @@ class Publishing:
             if self._alias_set:
                 topic = ""  # MQTT 5 §3.3.2.3.4: the alias alone, once the broker knows it
             self._alias_set = "TopicAlias" in self._properties
-        mid = self._link.publish(topic, payload, self._qos, self._retain, properties)
+        mid = self._client.publish(topic, payload, self._qos, self._retain, properties)
         self._waiting[mid] = (time.monotonic(), len(payload))
 
     def _patience_s(self) -> float:
@@ -184,17 +184,17 @@ class Publishing:
 
     def _take(self, timeout_s: float | None) -> Any:
         """Takes the next event, or none in this time. Answers are dealt with here; lines are the caller's."""
-        event = self._link.next_event(timeout_s)
+        event = self._client.next_event(timeout_s)
         match event:
-            case Published():
+            case PublishAnswered():
                 self._on_published(event)
-            case Disconnected() | Broken():
+            case Disconnected() | StreamBroken():
                 lost = (
                     f" with {output.counted(len(self._waiting), 'message')} unacknowledged"
                     if self._waiting and self._qos
                     else ""
                 )
-                raise CliError(f"{self._link.target} ended the connection{lost}: {event.words}")
+                raise CliError(f"{self._client.address} ended the connection{lost}: {event.words}")
             case None if self._waiting and self._patience_s() <= 0:
                 raise CliError(
                     f"no acknowledgement for {output.counted(len(self._waiting), 'message')} in {self._timeout_s:g} s",
@@ -203,10 +203,10 @@ class Publishing:
                 )
         return event
 
-    def _on_published(self, event: Published) -> None:
+    def _on_published(self, event: PublishAnswered) -> None:
         sent_at, size = self._waiting.pop(event.mid, (time.monotonic(), 0))
         took_s = time.monotonic() - sent_at
-        result = Result(self._topic, self._qos, self._retain, size, event.reason, event.words, took_s)
+        result = PublishResult(self._topic, self._qos, self._retain, size, event.reason, event.words, took_s)
         self._done += 1
         self._unheard += result.unheard
         self._refused += result.refused
@@ -220,11 +220,11 @@ class Publishing:
         try:
             for line in _lines(descriptor):
                 self._room.acquire()
-                self._link.post(_Line(line))
+                self._client.post(_InputLine(line))
         except (OSError, ValueError) as error:
-            self._link.post(_End(f"standard input: {error}"))
+            self._client.post(_InputEnd(f"standard input: {error}"))
         else:
-            self._link.post(_End())
+            self._client.post(_InputEnd())
 
 
 def _lines(descriptor: int) -> Iterator[bytes]:

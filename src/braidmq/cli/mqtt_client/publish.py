@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -17,8 +18,8 @@ from braidmq.cli.mqtt_client.options import (
     check_topic,
     parse_pairs,
     qos_option,
-    with_connection_options,
 )
+from braidmq.cli.option_groups import with_option_groups
 
 app = typer.Typer(add_completion=False)
 
@@ -53,29 +54,26 @@ EXAMPLES: Final = output.examples(
 )
 
 
-@app.command("pub", help=HELP, epilog=EXAMPLES, no_args_is_help=True)
-@with_connection_options
-def publish(
-    connection: ConnectionOptions,
-    words: Annotated[
-        list[str] | None, typer.Argument(metavar="TOPIC [MESSAGE]", help="Where to publish, and what.")
-    ] = None,
+@dataclass(frozen=True)
+class MessageOptions:
+    """How often, and with what flags, the message is published."""
+
     topic_option: Annotated[
         str | None, typer.Option("-t", "--topic", help="The topic, as an option.", rich_help_panel=_MESSAGE)
-    ] = None,
-    qos: Annotated[int, qos_option("-q", "--qos", what="Quality of service", panel=_MESSAGE)] = 0,
+    ] = None
+    qos: Annotated[int, qos_option("-q", "--qos", what="Quality of service", panel=_MESSAGE)] = 0
     retain: Annotated[
         bool,
         typer.Option(
             "-r", "--retain", help="The broker keeps it for those who subscribe later.", rich_help_panel=_MESSAGE
         ),
-    ] = False,
+    ] = False
     repeat: Annotated[
         int, typer.Option("--repeat", min=1, help="Publish it this many times.", rich_help_panel=_MESSAGE)
-    ] = 1,
+    ] = 1
     interval_s: Annotated[
         float, typer.Option("--interval", min=0.0, help="Seconds between two of them.", rich_help_panel=_MESSAGE)
-    ] = 0.0,
+    ] = 0.0
     scope: Annotated[
         str | None,
         typer.Option(
@@ -84,45 +82,86 @@ def publish(
             help="Only to brokers of the braid in this cluster and below; . is the broker's own.",
             rich_help_panel=_MESSAGE,
         ),
-    ] = None,
+    ] = None
+
+    def check(self) -> None:
+        if self.scope is not None:
+            check_topic(self.scope, "--scope")
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """Where the message comes from."""
+
     message: Annotated[
         str | None, typer.Option("-m", "--message", help="The text to publish.", rich_help_panel=_SOURCE)
-    ] = None,
+    ] = None
     file: Annotated[
         Path | None, typer.Option("-f", "--file", help="Publish what is in the file.", rich_help_panel=_SOURCE)
-    ] = None,
+    ] = None
     stdin_lines: Annotated[
         bool,
         typer.Option("-l", "--stdin-lines", help="A message for each line of standard input.", rich_help_panel=_SOURCE),
-    ] = False,
+    ] = False
     stdin: Annotated[
         bool, typer.Option("-s", "--stdin", help="All of standard input as one message.", rich_help_panel=_SOURCE)
-    ] = False,
+    ] = False
     null: Annotated[
         bool, typer.Option("-n", "--null", help="A message without a payload.", rich_help_panel=_SOURCE)
-    ] = False,
+    ] = False
+
+    def payload(self, text: str | None) -> bytes | None:
+        """The one payload to publish; None if the lines of standard input are the payloads."""
+        given = [text is not None, self.file is not None, self.stdin, self.null, self.stdin_lines]
+        if sum(given) == 0:
+            raise UsageError("nothing to publish", "Give a MESSAGE, --file, --stdin, --stdin-lines or --null.")
+        if sum(given) > 1:
+            raise UsageError(
+                "more than one source of messages", "Choose one: MESSAGE, --file, --stdin, --stdin-lines, --null."
+            )
+        if self.stdin_lines:
+            return None
+        payload = b""
+        if text is not None:
+            payload = os.fsencode(text)
+        elif self.file is not None:
+            try:
+                payload = self.file.read_bytes()
+            except OSError as error:
+                raise UsageError(f"--file {self.file} cannot be read: {error.strerror}") from None
+        elif self.stdin:
+            payload = sys.stdin.buffer.read(PAYLOAD_BYTES_MAX + 1)
+        if len(payload) > PAYLOAD_BYTES_MAX:
+            raise UsageError(f"the message is larger than {PAYLOAD_BYTES_MAX} bytes", "MQTT has no larger packets.")
+        return payload
+
+
+@dataclass(frozen=True)
+class PropertyOptions:
+    """The properties of a PUBLISH (MQTT 5 §3.3.2.3)."""
+
     expiry_s: Annotated[
         int | None,
         typer.Option(
             "--expiry", min=0, max=0xFFFFFFFF, help="Seconds until it is worthless.", rich_help_panel=_PROPERTIES
         ),
-    ] = None,
+    ] = None
     content_type: Annotated[
         str | None, typer.Option("--content-type", help="As in application/json.", rich_help_panel=_PROPERTIES)
-    ] = None,
+    ] = None
     response_topic: Annotated[
         str | None, typer.Option("--response-topic", help="Where the answer should go.", rich_help_panel=_PROPERTIES)
-    ] = None,
+    ] = None
     correlation_data: Annotated[
         str | None, typer.Option("--correlation-data", help="Comes back with the answer.", rich_help_panel=_PROPERTIES)
-    ] = None,
+    ] = None
     payload_format_utf8: Annotated[
         bool, typer.Option("--payload-format-utf8", help="Say that the payload is text.", rich_help_panel=_PROPERTIES)
-    ] = False,
+    ] = False
     user_property: Annotated[
         list[str] | None,
         typer.Option("--user-property", metavar="KEY=VALUE", help="May be repeated.", rich_help_panel=_PROPERTIES),
-    ] = None,
+    ] = None
     topic_alias: Annotated[
         int | None,
         typer.Option(
@@ -132,77 +171,98 @@ def publish(
             help="A number that stands for the topic from the second message on.",
             rich_help_panel=_PROPERTIES,
         ),
+    ] = None
+
+    def check(self) -> None:
+        if self.content_type is not None:
+            check_text(self.content_type, "--content-type")
+        if self.response_topic is not None:
+            check_topic(self.response_topic, "--response-topic")
+
+    @property
+    def by_flag(self) -> dict[str, Any]:
+        return {
+            "--expiry": self.expiry_s,
+            "--content-type": self.content_type,
+            "--response-topic": self.response_topic,
+            "--correlation-data": self.correlation_data,
+            "--payload-format-utf8": self.payload_format_utf8,
+            "--user-property": self.user_property,
+            "--topic-alias": self.topic_alias,
+        }
+
+    @property
+    def as_paho(self) -> dict[str, Any]:
+        """Those that were given, by the names that paho has for them."""
+        properties = {
+            "MessageExpiryInterval": self.expiry_s,
+            "ContentType": self.content_type,
+            "ResponseTopic": self.response_topic,
+            "CorrelationData": None if self.correlation_data is None else os.fsencode(self.correlation_data),
+            "PayloadFormatIndicator": 1 if self.payload_format_utf8 else None,
+            "UserProperty": parse_pairs(self.user_property or [], "--user-property") or None,
+            "TopicAlias": self.topic_alias,
+        }
+        return {name: value for name, value in properties.items() if value is not None}
+
+
+@app.command("pub", help=HELP, epilog=EXAMPLES, no_args_is_help=True)
+@with_option_groups
+def publish(
+    *,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC [MESSAGE]", help="Where to publish, and what.")
     ] = None,
+    message: MessageOptions,
+    source: SourceOptions,
+    properties: PropertyOptions,
     quiet: Annotated[
         bool, typer.Option("--quiet", help="Say nothing if all went well.", rich_help_panel="Output")
     ] = False,
     json_lines: output.JsonOption = False,
     color: output.ColorOption = output.Color.AUTO,
+    connection: ConnectionOptions,
 ) -> None:
-    topic, text = _topic_and_text(words or [], topic_option, message)
-    payload = _payload(text, file, stdin=stdin, null=null, lines=stdin_lines)
+    topic, text = _topic_and_text(words or [], message.topic_option, source.message)
+    payload = source.payload(text)
     check_topic(topic, "TOPIC")
-    if scope is not None:
-        check_topic(scope, "--scope")
-    if stdin_lines and repeat != 1:
+    if source.stdin_lines and message.repeat != 1:
         raise UsageError("--repeat with --stdin-lines", "Lines are published once.")
-    five = {
-        "--expiry": expiry_s,
-        "--content-type": content_type,
-        "--response-topic": response_topic,
-        "--correlation-data": correlation_data,
-        "--payload-format-utf8": payload_format_utf8,
-        "--user-property": user_property,
-        "--topic-alias": topic_alias,
-    }
-    connection.require_version_5(five)
-    if content_type is not None:
-        check_text(content_type, "--content-type")
-    if response_topic is not None:
-        check_topic(response_topic, "--response-topic")
-    pairs = parse_pairs(user_property or [], "--user-property")
-    if scope is not None:
+    connection.require_version_5(properties.by_flag)
+    sent = properties.as_paho
+    if message.scope is not None:
         from braidmq.braid.interest.scope import END, PREFIX, PROPERTY
 
         if connection.level == 5:
-            pairs.append((PROPERTY, scope))
+            sent["UserProperty"] = [*sent.get("UserProperty", []), (PROPERTY, message.scope)]
         else:
-            topic = f"{PREFIX}{scope}/{END}/{topic}"
-    properties = {
-        "MessageExpiryInterval": expiry_s,
-        "ContentType": content_type,
-        "ResponseTopic": response_topic,
-        "CorrelationData": None if correlation_data is None else os.fsencode(correlation_data),
-        "PayloadFormatIndicator": 1 if payload_format_utf8 else None,
-        "UserProperty": pairs or None,
-        "TopicAlias": topic_alias,
-    }
+            topic = f"{PREFIX}{message.scope}/{END}/{topic}"
 
-    from braidmq.cli.mqtt_client.client import Link
-    from braidmq.cli.mqtt_client.outgoing import Publishing
+    from braidmq.cli.mqtt_client.client import MqttClient
+    from braidmq.cli.mqtt_client.outgoing import OutgoingMessages
 
-    link = Link(connection, "pub")
-    publishing = Publishing(
-        link,
+    client = MqttClient(connection, "pub")
+    outgoing = OutgoingMessages(
+        client,
         topic,
-        qos,
-        retain,
-        {name: value for name, value in properties.items() if value is not None},
+        message.qos,
+        message.retain,
+        sent,
         version_5=connection.level == 5,
         timeout_s=connection.timeout_s,
         each=(lambda result: output.print_json(result.as_json())) if json_lines else None,
     )
-    welcome = link.open()
+    welcome = client.open()
     try:
-        publishing.check(welcome)
+        outgoing.check(welcome)
         if payload is None:
-            publishing.publish_lines(sys.stdin.fileno())
+            outgoing.publish_lines(sys.stdin.fileno())
         else:
-            publishing.publish(payload, repeat, interval_s)
-        publishing.finish()
+            outgoing.publish(payload, message.repeat, message.interval_s)
+        outgoing.finish()
     finally:
-        link.close()
-    publishing.report(quiet=quiet or json_lines)
+        client.close()
+    outgoing.report(quiet=quiet or json_lines)
 
 
 def _topic_and_text(words: list[str], topic: str | None, message: str | None) -> tuple[str, str | None]:
@@ -217,29 +277,3 @@ def _topic_and_text(words: list[str], topic: str | None, message: str | None) ->
     if left:
         raise UsageError(f"{left[0]!r} is one word too many", "Put a message of several words into quotes.")
     return topic, message
-
-
-def _payload(text: str | None, file: Path | None, *, stdin: bool, null: bool, lines: bool) -> bytes | None:
-    """The one payload to publish; None if the lines of standard input are the payloads."""
-    given = [text is not None, file is not None, stdin, null, lines]
-    if sum(given) == 0:
-        raise UsageError("nothing to publish", "Give a MESSAGE, --file, --stdin, --stdin-lines or --null.")
-    if sum(given) > 1:
-        raise UsageError(
-            "more than one source of messages", "Choose one: MESSAGE, --file, --stdin, --stdin-lines, --null."
-        )
-    if lines:
-        return None
-    payload = b""
-    if text is not None:
-        payload = os.fsencode(text)
-    elif file is not None:
-        try:
-            payload = file.read_bytes()
-        except OSError as error:
-            raise UsageError(f"--file {file} cannot be read: {error.strerror}") from None
-    elif stdin:
-        payload = sys.stdin.buffer.read(PAYLOAD_BYTES_MAX + 1)
-    if len(payload) > PAYLOAD_BYTES_MAX:
-        raise UsageError(f"the message is larger than {PAYLOAD_BYTES_MAX} bytes", "MQTT has no larger packets.")
-    return payload

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -17,11 +18,14 @@ from braidmq.cli.mqtt_client.options import (
     check_filter,
     parse_pairs,
     qos_option,
-    with_connection_options,
 )
+from braidmq.cli.option_groups import with_option_groups
 
 if TYPE_CHECKING:
-    from braidmq.cli.mqtt_client.client import Connected, Link, Subscribed
+    from paho.mqtt.properties import Properties
+    from paho.mqtt.subscribeoptions import SubscribeOptions
+
+    from braidmq.cli.mqtt_client.client import Connected, MqttClient, SubscribeAnswered
     from braidmq.cli.mqtt_client.messages import Received
 
 app = typer.Typer(add_completion=False)
@@ -52,27 +56,24 @@ EXAMPLES: Final = output.examples(
 )
 
 
-@app.command("sub", help=HELP, epilog=EXAMPLES, no_args_is_help=True)
-@with_connection_options
-def subscribe(
-    connection: ConnectionOptions,
-    filters: Annotated[
-        list[str] | None, typer.Argument(metavar="FILTER...", help="Topic filters: + is one level, # all that follow.")
-    ] = None,
+@dataclass(frozen=True)
+class SubscriptionOptions:
+    """What is subscribed to, and how."""
+
     topic: Annotated[
         list[str] | None,
         typer.Option("-t", "--topic", help="A filter, as an option; may be repeated.", rich_help_panel=_WHAT),
-    ] = None,
-    qos: Annotated[int, qos_option("-q", "--qos", what="Highest quality of service", panel=_WHAT)] = 0,
+    ] = None
+    qos: Annotated[int, qos_option("-q", "--qos", what="Highest quality of service", panel=_WHAT)] = 0
     share: Annotated[
         str | None,
         typer.Option(
             "--share", metavar="GROUP", help="Each message goes to one of the group only.", rich_help_panel=_WHAT
         ),
-    ] = None,
+    ] = None
     no_retained: Annotated[
         bool, typer.Option("-R", "--no-retained", help="Leave out retained messages.", rich_help_panel=_WHAT)
-    ] = False,
+    ] = False
     retain_handling: Annotated[
         int | None,
         typer.Option(
@@ -82,7 +83,7 @@ def subscribe(
             help="Retained messages: 0 send, 1 only for a new subscription, 2 never (MQTT 5).",
             rich_help_panel=_WHAT,
         ),
-    ] = None,
+    ] = None
     retain_as_published: Annotated[
         bool,
         typer.Option(
@@ -90,10 +91,10 @@ def subscribe(
             help="Show the retain flag as the publisher set it (MQTT 5).",
             rich_help_panel=_WHAT,
         ),
-    ] = False,
+    ] = False
     no_local: Annotated[
         bool, typer.Option("--no-local", help="Leave out one's own messages (MQTT 5).", rich_help_panel=_WHAT)
-    ] = False,
+    ] = False
     subscription_id: Annotated[
         int | None,
         typer.Option(
@@ -103,7 +104,7 @@ def subscribe(
             help="A number that comes back with each message (MQTT 5).",
             rich_help_panel=_WHAT,
         ),
-    ] = None,
+    ] = None
     user_property: Annotated[
         list[str] | None,
         typer.Option(
@@ -112,7 +113,7 @@ def subscribe(
             help="Sent with the subscription (MQTT 5); may be repeated.",
             rich_help_panel=_WHAT,
         ),
-    ] = None,
+    ] = None
     keep_session: Annotated[
         bool,
         typer.Option(
@@ -122,11 +123,65 @@ def subscribe(
             "Kept for a day, or as --session-expiry says.",
             rich_help_panel=_WHAT,
         ),
-    ] = False,
+    ] = False
+
+    def check(self) -> None:
+        if self.no_retained and self.retain_handling not in (None, 2):
+            raise UsageError(f"--no-retained, but --retain-handling {self.retain_handling}", "Choose one.")
+
+    @property
+    def by_flag(self) -> dict[str, Any]:
+        """Those that only MQTT 5 has."""
+        return {
+            "--no-local": self.no_local,
+            "--retain-handling": self.retain_handling,
+            "--retain-as-published": self.retain_as_published,
+            "--subscription-id": self.subscription_id,
+            "--user-property": self.user_property,
+        }
+
+    def filters(self, words: list[str]) -> list[str]:
+        """The filters to subscribe to: those that stand alone, and those of -t."""
+        wanted = [*words, *(self.topic or [])]
+        if not wanted:
+            raise UsageError("no topic filter", "For everything: braidmq sub '#'")
+        if self.share is not None:
+            if not self.share or any(character in "/+#" for character in self.share):
+                raise UsageError(f"--share {self.share}: a group's name is not empty and has no / + # in it")
+            if self.no_local:
+                raise UsageError("--share with --no-local", "MQTT does not allow the two together.")
+            wanted = [f"$share/{self.share}/{name}" for name in wanted]
+        for name in wanted:
+            check_filter(name)
+        return wanted
+
+    def as_paho(self, level: int) -> tuple[SubscribeOptions, Properties | None]:
+        from paho.mqtt.packettypes import PacketTypes
+        from paho.mqtt.subscribeoptions import SubscribeOptions
+
+        from braidmq.cli.mqtt_client.client import new_properties
+
+        handling = 2 if self.no_retained else self.retain_handling or 0
+        options = SubscribeOptions(self.qos, self.no_local, self.retain_as_published, handling)
+        pairs = parse_pairs(self.user_property or [], "--user-property")
+        if level != 5:
+            return options, None
+        properties = new_properties(PacketTypes.SUBSCRIBE)
+        if self.subscription_id is not None:
+            properties.SubscriptionIdentifier = self.subscription_id
+        for pair in pairs:
+            properties.UserProperty = pair
+        return options, properties
+
+
+@dataclass(frozen=True)
+class UntilOptions:
+    """When it ends."""
+
     count: Annotated[
         int | None,
         typer.Option("-C", "--count", min=1, help="End after this many messages.", rich_help_panel=_HOW_LONG),
-    ] = None,
+    ] = None
     wait_s: Annotated[
         float | None,
         typer.Option(
@@ -136,17 +191,23 @@ def subscribe(
             help="End after this many seconds: exit code 4 if fewer messages than --count (or none) came.",
             rich_help_panel=_HOW_LONG,
         ),
-    ] = None,
+    ] = None
     reconnect: Annotated[
         bool,
         typer.Option(
             "--reconnect", help="When the connection is lost, come back instead of ending.", rich_help_panel=_HOW_LONG
         ),
-    ] = False,
+    ] = False
+
+
+@dataclass(frozen=True)
+class FormatOptions:
+    """How messages are printed, unless as JSON."""
+
     verbose: Annotated[
         bool,
         typer.Option("-v", "--verbose", help="Show QoS, properties, and what is subscribed.", rich_help_panel=_OUTPUT),
-    ] = False,
+    ] = False
     line_format: Annotated[
         str | None,
         typer.Option(
@@ -156,89 +217,71 @@ def subscribe(
             "{properties}.",
             rich_help_panel=_OUTPUT,
         ),
-    ] = None,
+    ] = None
     raw: Annotated[
         bool,
         typer.Option("--raw", help="Payloads alone, byte by byte, each with a newline.", rich_help_panel=_OUTPUT),
-    ] = False,
+    ] = False
+
+
+@app.command("sub", help=HELP, epilog=EXAMPLES, no_args_is_help=True)
+@with_option_groups
+def subscribe(
+    *,
+    filters: Annotated[
+        list[str] | None, typer.Argument(metavar="FILTER...", help="Topic filters: + is one level, # all that follow.")
+    ] = None,
+    subscription: SubscriptionOptions,
+    until: UntilOptions,
+    form: FormatOptions,
     json_lines: output.JsonOption = False,
     color: output.ColorOption = output.Color.AUTO,
+    connection: ConnectionOptions,
 ) -> None:
-    wanted = [*(filters or []), *(topic or [])]
-    if not wanted:
-        raise UsageError("no topic filter", "For everything: braidmq sub '#'")
-    if sum([json_lines, raw, line_format is not None]) > 1:
+    if sum([json_lines, form.raw, form.line_format is not None]) > 1:
         raise UsageError("--json, --raw and --format are three ways to print a message", "Choose one.")
-    if keep_session and connection.client_id is None:
+    if subscription.keep_session and connection.client_id is None:
         raise UsageError(
             "--keep-session without --client-id", "The broker finds the session by the client id: add -i NAME."
         )
-    if no_retained and retain_handling not in (None, 2):
-        raise UsageError(f"--no-retained, but --retain-handling {retain_handling}", "Choose one.")
-    connection.require_version_5(
-        {
-            "--no-local": no_local,
-            "--retain-handling": retain_handling,
-            "--retain-as-published": retain_as_published,
-            "--subscription-id": subscription_id,
-            "--user-property": user_property,
-        }
-    )
-    if share is not None:
-        if not share or any(character in "/+#" for character in share):
-            raise UsageError(f"--share {share}: a group's name is not empty and has no / + # in it")
-        if no_local:
-            raise UsageError("--share with --no-local", "MQTT does not allow the two together.")
-        wanted = [f"$share/{share}/{name}" for name in wanted]
-    for name in wanted:
-        check_filter(name)
-    pairs = parse_pairs(user_property or [], "--user-property")
+    connection.require_version_5(subscription.by_flag)
+    wanted = subscription.filters(filters or [])
 
-    from paho.mqtt.packettypes import PacketTypes
-    from paho.mqtt.subscribeoptions import SubscribeOptions
-
-    from braidmq.cli.mqtt_client.client import Link, new_properties
+    from braidmq.cli.mqtt_client.client import MqttClient
     from braidmq.cli.mqtt_client.messages import printer
 
-    options = SubscribeOptions(qos, no_local, retain_as_published, 2 if no_retained else retain_handling or 0)
-    properties = None
-    if connection.level == 5:
-        properties = new_properties(PacketTypes.SUBSCRIBE)
-        if subscription_id is not None:
-            properties.SubscriptionIdentifier = subscription_id
-        for pair in pairs:
-            properties.UserProperty = pair
-    show = printer(json_lines=json_lines, raw=raw, line_format=line_format, verbose=verbose)
-    link = Link(connection, "sub", keep_session=keep_session, reconnect=reconnect)
-    listening = Listening(
-        link,
+    options, properties = subscription.as_paho(connection.level)
+    show = printer(json_lines=json_lines, raw=form.raw, line_format=form.line_format, verbose=form.verbose)
+    client = MqttClient(connection, "sub", keep_session=subscription.keep_session, reconnect=until.reconnect)
+    listener = MessageListener(
+        client,
         wanted,
-        lambda: link.subscribe(wanted, options, properties),
+        lambda: client.subscribe(wanted, options, properties),
         show,
         timeout_s=connection.timeout_s,
-        count=count,
-        wait_s=wait_s,
-        skip_retained=no_retained and connection.level != 5,
-        reconnect=reconnect,
-        announce=verbose or (sys.stdout.isatty() and sys.stderr.isatty()),
+        count=until.count,
+        wait_s=until.wait_s,
+        skip_retained=subscription.no_retained and connection.level != 5,
+        reconnect=until.reconnect,
+        announce=form.verbose or (sys.stdout.isatty() and sys.stderr.isatty()),
     )
     interrupt_at_sigterm()
     try:
-        welcome = link.open()
+        welcome = client.open()
         try:
-            listening.run(welcome)
+            listener.run(welcome)
         finally:
-            link.close()
+            client.close()
     except KeyboardInterrupt:
         pass  # the normal end of a subscriber
 
 
-class Listening:
+class MessageListener:
     """The life of a subscriber: subscribe, print, acknowledge what was printed; again after each reconnection."""
 
     def __init__(
         self,
-        link: Link,
+        client: MqttClient,
         filters: list[str],
         subscribe: Callable[[], int | None],
         show: Callable[[Received], None],
@@ -250,7 +293,7 @@ class Listening:
         reconnect: bool,
         announce: bool,
     ) -> None:
-        self._link = link
+        self._client = client
         self._filters = filters
         self._subscribe = subscribe
         self._show = show
@@ -267,16 +310,22 @@ class Listening:
         """Returns when it has what it was to wait for; raises a CliError if it cannot get it."""
         from paho.mqtt.client import MQTTMessage
 
-        from braidmq.cli.mqtt_client.client import Broken, Connected, Disconnected, Refused, Subscribed
+        from braidmq.cli.mqtt_client.client import (
+            Connected,
+            ConnectRefused,
+            Disconnected,
+            StreamBroken,
+            SubscribeAnswered,
+        )
 
         self._ask()
         end = None if self._wait_s is None else time.monotonic() + self._wait_s
         while self._count is None or self._shown < self._count:
-            event = self._link.next_event(self._left_s(end))
+            event = self._client.next_event(self._left_s(end))
             match event:
                 case MQTTMessage():
                     self._on_message(event)
-                case Subscribed():
+                case SubscribeAnswered():
                     self._on_subscribed(event)
                 case Connected():
                     output.note("Connected again.", "green")
@@ -285,12 +334,14 @@ class Listening:
                 case Disconnected() if self._reconnect:
                     self._suback_deadline = None
                     output.note(
-                        f"The connection to {self._link.target} is lost: {event.words}. Trying again.", "yellow"
+                        f"The connection to {self._client.address} is lost: {event.words}. Trying again.", "yellow"
                     )
-                case Disconnected() | Broken():
-                    raise CliError(f"{self._link.target} ended the connection: {event.words}", hint="See --reconnect.")
-                case Refused():
-                    raise CliError(f"{self._link.target} refused the connection: {event.words}")
+                case Disconnected() | StreamBroken():
+                    raise CliError(
+                        f"{self._client.address} ended the connection: {event.words}", hint="See --reconnect."
+                    )
+                case ConnectRefused():
+                    raise CliError(f"{self._client.address} refused the connection: {event.words}")
                 case None if self._suback_deadline is not None and time.monotonic() >= self._suback_deadline:
                     raise CliError("the broker did not answer the subscription in time", ExitCode.TIMEOUT)
                 case None if end is not None and time.monotonic() >= end:
@@ -311,9 +362,9 @@ class Listening:
         if not (message.retain and self._skip_retained):
             self._show(received(message))
             self._shown += 1
-        self._link.ack(message)
+        self._client.ack(message)
 
-    def _on_subscribed(self, event: Subscribed) -> None:
+    def _on_subscribed(self, event: SubscribeAnswered) -> None:
         self._suback_deadline = None
         refused = [name for name, reason in zip(self._filters, event.reasons, strict=False) if reason >= 0x80]
         if refused:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -11,8 +12,9 @@ import typer
 
 from braidmq.cli import output
 from braidmq.cli.admin_port import TokenOption
-from braidmq.cli.base_commands import QuickGroup
+from braidmq.cli.base_commands import BaseGroup
 from braidmq.cli.errors import UsageError
+from braidmq.cli.option_groups import with_option_groups
 from braidmq.pipeline.library.catalogue import PIPELINES, Pipeline
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ EXAMPLES: Final = output.examples(
     ("Watch for sensors that are late or silent", "braidmq pipeline run alarms --brokers http://127.0.0.1:9883"),
 )
 
-app = typer.Typer(add_completion=False, cls=QuickGroup, help=HELP, epilog=EXAMPLES, no_args_is_help=True)
+app = typer.Typer(add_completion=False, cls=BaseGroup, help=HELP, epilog=EXAMPLES, no_args_is_help=True)
 
 FLAGS: Final = {
     "every_s": "--every",
@@ -114,13 +116,14 @@ def _option(flag: str, metavar: str, text: str) -> Any:
     return typer.Option(flag, metavar=metavar, help=text, rich_help_panel=_OPTIONS)
 
 
-@app.command("run", help=RUN_HELP, epilog=RUN_EXAMPLES, no_args_is_help=True)
-def run(
-    name: Annotated[str, typer.Argument(metavar="NAME", help=f"{', '.join(PIPELINES)}.")],
+@dataclass(frozen=True)
+class EndOptions:
+    """Where rows come from and go to."""
+
     brokers: Annotated[
         str | None,
         typer.Option("--brokers", metavar="URLS", help="Admin ports, with commas between.", rich_help_panel=_FROM_TO),
-    ] = None,
+    ] = None
     path: Annotated[
         Path | None,
         typer.Option(
@@ -129,13 +132,13 @@ def run(
             help="Instead of --brokers: a broker's data folder, a log, or a folder of several.",
             rich_help_panel=_FROM_TO,
         ),
-    ] = None,
+    ] = None
     topics: Annotated[
         str | None,
         typer.Option(
             "--topics", metavar="FILTERS", help="MQTT filters, with commas; all if not given.", rich_help_panel=_FROM_TO
         ),
-    ] = None,
+    ] = None
     begin: Annotated[
         str | None,
         typer.Option(
@@ -144,11 +147,11 @@ def run(
             help="Where to begin. Without --once and --checkpoint that is latest, else earliest.",
             rich_help_panel=_FROM_TO,
         ),
-    ] = None,
+    ] = None
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FOLDER", help="Write Parquet files there.", rich_help_panel=_FROM_TO),
-    ] = None,
+    ] = None
     publish: Annotated[
         str | None,
         typer.Option(
@@ -157,45 +160,77 @@ def run(
             help="Publish through the admin ports of these brokers.",
             rich_help_panel=_FROM_TO,
         ),
-    ] = None,
-    once: Annotated[
-        bool, typer.Option("--once", help="Take what is there now, and end.", rich_help_panel=_FROM_TO)
-    ] = False,
+    ] = None
+    once: Annotated[bool, typer.Option("--once", help="Take what is there now, and end.", rich_help_panel=_FROM_TO)] = (
+        False
+    )
     checkpoint: Annotated[
         Path | None,
         typer.Option(
             "--checkpoint", metavar="FOLDER", help="Where a run notes how far it is.", rich_help_panel=_FROM_TO
         ),
-    ] = None,
+    ] = None
     master: Annotated[
         str | None,
         typer.Option("--master", help="Of Spark; this machine if not given.", rich_help_panel=_FROM_TO),
-    ] = None,
+    ] = None
     trigger: Annotated[
         Duration,
         typer.Option("--trigger", metavar="TIME", help="How often to look for new rows; 1s.", rich_help_panel=_FROM_TO),
-    ] = None,
-    token: TokenOption = None,
-    every: Annotated[Duration, _option("--every", "TIME", "windows: how long each is; 1min.")] = None,
-    slide: Annotated[Duration, _option("--slide", "TIME", "windows: how often one begins; as long as each is.")] = None,
+    ] = None
+
+
+@dataclass(frozen=True)
+class PipelineOptions:
+    """What the pipelines take."""
+
+    every: Annotated[Duration, _option("--every", "TIME", "windows: how long each is; 1min.")] = None
+    slide: Annotated[Duration, _option("--slide", "TIME", "windows: how often one begins; as long as each is.")] = None
     value: Annotated[
         str | None, _option("--value", "PATH", "windows: where in a JSON payload the number is, as state.celsius.")
-    ] = None,
+    ] = None
     delay: Annotated[
         Duration, _option("--delay", "TIME", "windows, sessions: how late rows may come in a stream; 1min.")
-    ] = None,
-    gap: Annotated[Duration, _option("--gap", "TIME", "sessions: the pause that ends one; 5min.")] = None,
-    by: Annotated[str | None, _option("--by", "client|topic", "sessions: whose; client.")] = None,
+    ] = None
+    gap: Annotated[Duration, _option("--gap", "TIME", "sessions: the pause that ends one; 5min.")] = None
+    by: Annotated[str | None, _option("--by", "client|topic", "sessions: whose; client.")] = None
     interval: Annotated[
         Duration, _option("--interval", "TIME", "alarms: between messages; by default each topic's own.")
-    ] = None,
-    late: Annotated[float | None, _option("--late", "N", "alarms: after so many intervals it is late; 3.")] = None,
+    ] = None
+    late: Annotated[float | None, _option("--late", "N", "alarms: after so many intervals it is late; 3.")] = None
     missing: Annotated[
         float | None, _option("--missing", "N", "alarms: after so many intervals it is missing; 10.")
-    ] = None,
-    forget: Annotated[
-        Duration, _option("--forget", "TIME", "alarms: how long a missing topic is remembered; 1d.")
-    ] = None,
+    ] = None
+    forget: Annotated[Duration, _option("--forget", "TIME", "alarms: how long a missing topic is remembered; 1d.")] = (
+        None
+    )
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Those that were given, as the pipelines call them; durations in seconds."""
+        options = {
+            "every_s": _seconds("--every", self.every),
+            "slide_s": _seconds("--slide", self.slide),
+            "value": self.value,
+            "delay_s": _seconds("--delay", self.delay),
+            "gap_s": _seconds("--gap", self.gap),
+            "by": self.by,
+            "interval_s": _seconds("--interval", self.interval),
+            "late": self.late,
+            "missing": self.missing,
+            "forget_s": _seconds("--forget", self.forget),
+        }
+        return {option: value for option, value in options.items() if value is not None}
+
+
+@app.command("run", help=RUN_HELP, epilog=RUN_EXAMPLES, no_args_is_help=True)
+@with_option_groups
+def run(
+    *,
+    name: Annotated[str, typer.Argument(metavar="NAME", help=f"{', '.join(PIPELINES)}.")],
+    ends: EndOptions,
+    token: TokenOption = None,
+    options: PipelineOptions,
     count_max: Annotated[
         int,
         typer.Option("-n", "--limit", min=1, help="Rows to show, or of a micro-batch.", rich_help_panel="Output"),
@@ -206,37 +241,27 @@ def run(
     if name not in PIPELINES:
         raise UsageError(f"there is no pipeline {name}", f"There are {', '.join(PIPELINES)}.")
     chosen = PIPELINES[name]
-    given = {
-        "every_s": _seconds("--every", every),
-        "slide_s": _seconds("--slide", slide),
-        "value": value,
-        "delay_s": _seconds("--delay", delay),
-        "gap_s": _seconds("--gap", gap),
-        "by": by,
-        "interval_s": _seconds("--interval", interval),
-        "late": late,
-        "missing": missing,
-        "forget_s": _seconds("--forget", forget),
-    }
-    options = {option: what for option, what in given.items() if what is not None}
-    _check_options(chosen, options)
-    is_batch = not chosen.is_streaming or (once and checkpoint is None)
-    _check_ends(chosen, out, publish, checkpoint, is_batch=is_batch)
-    source = _source(brokers, path, topics, token)
-    source |= _begin(begin, "earliest" if once or checkpoint is not None or is_batch else "latest")
-    trigger_s = _seconds("--trigger", trigger)
+    given = options.given
+    _check_options(chosen, given)
+    is_batch = not chosen.is_streaming or (ends.once and ends.checkpoint is None)
+    _check_ends(chosen, ends.out, ends.publish, ends.checkpoint, is_batch=is_batch)
+    source = _source(ends.brokers, ends.path, ends.topics, token)
+    from_the_first = ends.once or ends.checkpoint is not None or is_batch
+    source |= _begin(ends.begin, "earliest" if from_the_first else "latest")
+    trigger_s = _seconds("--trigger", ends.trigger)
 
-    from braidmq.cli.pipeline.run import Settings, run_batch, run_stream
+    from braidmq.cli.pipeline.run import RunSettings, run_batch, run_stream
     from braidmq.pipeline.library.job import TRIGGER_S, Job
 
-    job = Job(chosen, source, options)
-    to = _target(out, publish, token)
-    settings = Settings(master, count_max, json_lines)
+    job = Job(chosen, source, given)
+    to = _target(ends.out, ends.publish, token)
+    settings = RunSettings(ends.master, count_max, json_lines)
     if is_batch:
         run_batch(job, to, settings)
     else:
-        where = None if checkpoint is None else str(checkpoint.resolve())
-        run_stream(job, to, settings, where, is_once=once, trigger_s=TRIGGER_S if trigger_s is None else trigger_s)
+        where = None if ends.checkpoint is None else str(ends.checkpoint.resolve())
+        trigger_s = TRIGGER_S if trigger_s is None else trigger_s
+        run_stream(job, to, settings, where, is_once=ends.once, trigger_s=trigger_s)
 
 
 def _seconds(flag: str, text: str | None) -> float | None:

@@ -26,14 +26,14 @@ POLL_S: Final = 0.2
 
 
 @dataclass(frozen=True)
-class Settings:
+class RunSettings:
     master: str | None
     rows_max: int
     """To show, of a batch or of each micro-batch."""
     json_lines: bool
 
 
-def run_batch(job: Job, to: ToFolder | ToBrokers | None, settings: Settings) -> None:
+def run_batch(job: Job, to: ToFolder | ToBrokers | None, settings: RunSettings) -> None:
     """What is there now."""
 
     def work() -> tuple[list[str], list[Any]]:
@@ -57,14 +57,14 @@ def run_batch(job: Job, to: ToFolder | ToBrokers | None, settings: Settings) -> 
 def run_stream(
     job: Job,
     to: ToFolder | ToBrokers | None,
-    settings: Settings,
+    settings: RunSettings,
     checkpoint: str | None,
     *,
     is_once: bool,
     trigger_s: float,
 ) -> None:
     """What comes, until Ctrl-C, or with `is_once` what is there."""
-    lines = Lines(settings)
+    lines = RowPrinter(settings)
 
     def begin() -> StreamingQuery:
         target = ToFunction(lines.print) if to is None else to
@@ -97,7 +97,7 @@ def _settled(job: Job) -> Job:
     return known
 
 
-def _session(job: Job, settings: Settings) -> SparkSession:
+def _session(job: Job, settings: RunSettings) -> SparkSession:
     return session(f"braidmq pipeline {job.pipeline.name}", settings.master)
 
 
@@ -114,10 +114,10 @@ def _words(progress: StreamingQueryProgress) -> str:
     return f"{words} in {progress.batchDuration / 1000:.1f} s" + (f", {state:,} in state" if state else "")
 
 
-class Lines:
+class RowPrinter:
     """The rows of micro-batches, printed as they come. Spark calls it in a thread of its own."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RunSettings) -> None:
         self._settings = settings
         self.broken: BrokenPipeError | None = None
         """Nobody reads what is printed any more."""
@@ -138,7 +138,7 @@ class Lines:
             output.note(f"more than {rows_max:,} rows came at a time: the others are not shown", "yellow")
 
 
-def _show(job: Job, columns: list[str], rows: list[Any], settings: Settings) -> None:
+def _show(job: Job, columns: list[str], rows: list[Any], settings: RunSettings) -> None:
     shown = rows[: settings.rows_max]
     if settings.json_lines:
         for row in shown:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from braidmq.cli import output
-from braidmq.cli.admin_port import AdminOption, Broker, DataOption, TokenOption, broker_of, brokers_of
-from braidmq.cli.base_commands import QuickGroup
+from braidmq.cli.admin_port import AdminOption, BrokerAdmin, DataOption, TokenOption, broker_of, brokers_of
+from braidmq.cli.base_commands import BaseGroup
 from braidmq.cli.errors import CliError, ExitCode, UsageError
-from braidmq.cli.mqtt_client.options import ConnectionOptions, check_topic, with_connection_options
+from braidmq.cli.mqtt_client.options import ConnectionOptions, check_topic
+from braidmq.cli.option_groups import with_option_groups
+
+if TYPE_CHECKING:
+    import msgspec
+
+    from braidmq.admin.contract import AssignedTopic, ProcessingStatus, ProcessorStatus
 
 HELP: Final = (
     "Message processors: Python functions over the last messages of a topic, run beside a broker.\n\n"
@@ -29,7 +35,7 @@ EXAMPLES: Final = output.examples(
     ),
 )
 
-app = typer.Typer(add_completion=False, cls=QuickGroup, help=HELP, epilog=EXAMPLES, no_args_is_help=True)
+app = typer.Typer(add_completion=False, cls=BaseGroup, help=HELP, epilog=EXAMPLES, no_args_is_help=True)
 
 _STYLES: Final = {"running": "green", "starting": "yellow", "waiting": "yellow", "refused": "red", "stopped": "dim"}
 
@@ -65,23 +71,30 @@ def list_processors(
     json_lines: output.JsonOption = False,
     color: output.ColorOption = output.Color.AUTO,
 ) -> None:
-    answers = [(broker, broker.get("/processing")) for broker in brokers_of(admin, token, data)]
+    answers = [(broker, broker.ask(lambda client: client.processing())) for broker in brokers_of(admin, token, data)]
     if json_lines:
         for broker, answer in answers:
-            output.print_json({"broker": broker.name, "admin": broker.url} | answer)
+            output.print_json(_with_broker(broker, answer))
     else:
         _show_processors(answers)
-    broken = [one["name"] for _, answer in answers for one in answer["processors"] if one["state"] != "running"]
+    broken = [one.name for _, answer in answers for one in answer.processors if one.state != "running"]
     if broken:
         raise CliError(f"not running: {', '.join(broken)}")
 
 
-def _show_processors(answers: list[tuple[Broker, dict[str, Any]]]) -> None:
-    rows = [(broker, one) for broker, answer in answers for one in answer["processors"]]
+def _with_broker(broker: BrokerAdmin, answer: msgspec.Struct) -> dict[str, Any]:
+    import msgspec
+
+    told: dict[str, Any] = msgspec.to_builtins(answer)
+    return {"broker": broker.name, "admin": broker.url} | told
+
+
+def _show_processors(answers: list[tuple[BrokerAdmin, ProcessingStatus]]) -> None:
+    rows = [(broker, one) for broker, answer in answers for one in answer.processors]
     if not rows:
         output.say("No processors. A [[processor]] table in the configuration, with file = …, makes one.")
         return
-    from braidmq.cli.topic_cell import Levels
+    from braidmq.cli.topic_cell import TopicCell
 
     several = len(answers) > 1
     texts = (*(("broker",) if several else ()), "processor", "topic", "places")
@@ -89,34 +102,34 @@ def _show_processors(answers: list[tuple[Broker, dict[str, Any]]]) -> None:
     title = output.counted(len(rows), "processor")
     table = output.table(*texts, *figures, "state", title=title, numbers=figures, wrapping=(*texts, "state"))
     for broker, one in rows:
-        style = _STYLES.get(one["state"], "")
+        style = _STYLES.get(one.state, "")
         table.add_row(
             *([output.plain(broker.name)] if several else []),
-            f"[bold]{output.plain(one['name'])}[/bold]",
-            Levels(one["topic"] or ""),
-            ", ".join(f"{count:,} {place}" for place, count in sorted(one["topics"].items())),
-            f"{one['processed']:,}",
+            f"[bold]{output.plain(one.name)}[/bold]",
+            TopicCell(one.topic or ""),
+            ", ".join(f"{count:,} {place}" for place, count in sorted(one.topics.items())),
+            f"{one.processed:,}",
             _mean_time(one),
-            f"[{style}]{one['state']}[/{style}]{output.plain(_notes(one))}",
+            f"[{style}]{one.state}[/{style}]{output.plain(_notes(one))}",
         )
     output.console().print(table)
     for _, one in rows:
-        if one["problem"]:
-            output.say(f"{one['name']}: {one['problem']}", "red")
+        if one.problem:
+            output.say(f"{one.name}: {one.problem}", "red")
 
 
-def _notes(one: dict[str, Any]) -> str:
+def _notes(one: ProcessorStatus) -> str:
     """What is not as it should be."""
-    counts = (("errors", "errors"), ("queue", "waiting"), ("dropped", "dropped"), ("restarts", "restarts"))
-    notes = [f"{one[name]:,} {word}" for name, word in counts if one[name]]
+    counts = {"errors": one.errors, "waiting": one.queue, "dropped": one.dropped, "restarts": one.restarts}
+    notes = [f"{count:,} {word}" for word, count in counts.items() if count]
     return f": {', '.join(notes)}" if notes else ""
 
 
-def _mean_time(one: dict[str, Any]) -> str:
+def _mean_time(one: ProcessorStatus) -> str:
     """What a message takes."""
-    if not one["processed"]:
+    if not one.processed:
         return ""
-    mean_s = one["busy_s"] / one["processed"]
+    mean_s = one.busy_s / one.processed
     return f"{mean_s * 1e6:.0f} µs" if mean_s < 0.001 else f"{mean_s * 1e3:.1f} ms"
 
 
@@ -147,7 +160,7 @@ def where(
     found = [
         (broker, one)
         for broker in brokers_of(admin, token, data)
-        for one in broker.get("/processing/topics", topic=topic)["topics"]
+        for one in broker.ask(lambda client: client.assigned_topics(topic=topic))
     ]
     if not found:
         raise CliError(
@@ -155,22 +168,22 @@ def where(
         )
     for broker, one in found:
         if json_lines:
-            output.print_json({"broker": broker.name, "admin": broker.url} | one)
+            output.print_json(_with_broker(broker, one))
         else:
-            output.say(f"{one['processor']} processes {topic}: {_words(one)}  ({broker.name})")
+            output.say(f"{one.processor} processes {topic}: {_words(one)}  ({broker.name})")
 
 
-def _words(one: dict[str, Any]) -> str:
-    match one["place"]:
+def _words(one: AssignedTopic) -> str:
+    match one.place:
         case "edge":
-            words = f"at the edge, for {output.counted(one['publishers'], 'publisher')}"
+            words = f"at the edge, for {output.counted(one.publishers, 'publisher')}"
         case "spark":
             words = "on Spark"
         case "returning":
-            words = f"on Spark up to offset {one['returns_at']}, and then at the edge"
+            words = f"on Spark up to offset {one.returns_at}, and then at the edge"
         case _:
             return "nowhere: there is no room at the edge, and it is not logged for Spark"
-    turns = ", ".join(f"from {first} {place}" for first, place in one["turns"])
+    turns = ", ".join(f"from {first} {place}" for first, place in one.turns)
     return f"{words}; offsets: {turns}" if turns else words
 
 
@@ -201,7 +214,10 @@ def move(
     color: output.ColorOption = output.Color.AUTO,
 ) -> None:
     check_topic(topic, "TOPIC")
-    answer = broker_of(admin, token, data).post("/processing/move", processor=name, topic=topic, place=place)
+
+    from braidmq.admin.contract import Move
+
+    answer = broker_of(admin, token, data).ask(lambda client: client.move(Move(name, topic, place)))
     if json_lines:
         output.print_json(answer)
     else:
@@ -227,9 +243,9 @@ RUN_EXAMPLES: Final = output.examples(
 
 
 @app.command("run", help=RUN_HELP, epilog=RUN_EXAMPLES, no_args_is_help=True)
-@with_connection_options
+@with_option_groups
 def run(
-    connection: ConnectionOptions,
+    *,
     file: Annotated[str, typer.Argument(metavar="FILE[:NAME]", help="A Python file, or a module as package.module.")],
     topic: Annotated[str | None, typer.Option("-t", "--topic", help="Instead of the processor's topic filter.")] = None,
     spool: Annotated[int | None, typer.Option("--spool", min=1, help="Instead of its size of spool.")] = None,
@@ -245,8 +261,9 @@ def run(
     token: TokenOption = None,
     json_lines: output.JsonOption = False,
     color: output.ColorOption = output.Color.AUTO,
+    connection: ConnectionOptions,
 ) -> None:
-    from braidmq.cli.process.local_run import Trial, over_broker, over_log
+    from braidmq.cli.process.local_run import ProcessorTrial, over_broker, over_log
     from braidmq.processors.loading import load_processor
     from braidmq.processors.processor import ProcessorError
 
@@ -256,7 +273,7 @@ def run(
         processor = load_processor(file).changed(topic=topic, spool=spool)
     except ProcessorError as error:
         raise CliError(str(error), ExitCode.USAGE) from None
-    trial = Trial(processor, json_lines=json_lines, count=count)
+    trial = ProcessorTrial(processor, json_lines=json_lines, count=count)
     try:
         if log is not None:
             over_log(trial, log, token)

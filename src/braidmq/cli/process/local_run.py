@@ -18,7 +18,7 @@ TOPICS_MAX: Final = 100_000
 """Topics that a trial keeps spools of; of more, the one that came first goes."""
 
 
-class Trial:
+class ProcessorTrial:
     """Messages in, notifications out, on the screen."""
 
     def __init__(self, processor: Processor, *, json_lines: bool, count: int | None) -> None:
@@ -74,39 +74,39 @@ class Trial:
 # Over a broker
 
 
-def over_broker(trial: Trial, connection: ConnectionOptions, *, publish: bool, wait_s: float | None) -> None:
+def over_broker(trial: ProcessorTrial, connection: ConnectionOptions, *, publish: bool, wait_s: float | None) -> None:
     """As a client that subscribes to the processor's topic."""
     from paho.mqtt.client import MQTTMessage
     from paho.mqtt.subscribeoptions import SubscribeOptions
 
-    from braidmq.cli.mqtt_client.client import Broken, Disconnected, Link, Refused, Subscribed
+    from braidmq.cli.mqtt_client.client import ConnectRefused, Disconnected, MqttClient, StreamBroken, SubscribeAnswered
 
     interrupt_at_sigterm()
-    link = Link(connection, "process")
-    link.open()
+    client = MqttClient(connection, "process")
+    client.open()
     ends_at = None if wait_s is None else time.monotonic() + wait_s
     try:
         options = SubscribeOptions(1, retainHandling=2) if connection.level == 5 else SubscribeOptions(1)
-        link.subscribe([trial.processor.topic], options, None)
+        client.subscribe([trial.processor.topic], options, None)
         while not trial.is_over:
             left_s = None if ends_at is None else max(0.0, ends_at - time.monotonic())
-            event = link.next_event(left_s)
+            event = client.next_event(left_s)
             match event:
                 case MQTTMessage():
-                    said = trial.step(_message(event, trial.messages, str(link.target)))
+                    said = trial.step(_message(event, trial.messages, str(client.address)))
                     if publish and said is not None:
-                        link.publish(said.topic, said.payload, said.qos, said.retain, None)
-                    link.ack(event)
-                case Subscribed() if event.reasons[0] >= 0x80:
+                        client.publish(said.topic, said.payload, said.qos, said.retain, None)
+                    client.ack(event)
+                case SubscribeAnswered() if event.reasons[0] >= 0x80:
                     raise CliError(f"the broker refused {trial.processor.topic}: {event.words}")
-                case Subscribed():
+                case SubscribeAnswered():
                     output.note(f"{trial.processor.name} takes {trial.processor.topic}. Ctrl-C ends.", "green")
-                case Disconnected() | Broken() | Refused():
-                    raise CliError(f"{link.target} ended the connection: {event.words}")
+                case Disconnected() | StreamBroken() | ConnectRefused():
+                    raise CliError(f"{client.address} ended the connection: {event.words}")
                 case None:
                     return
     finally:
-        link.close()
+        client.close()
 
 
 def _message(message: Any, offset: int, origin: str) -> Message:
@@ -121,7 +121,7 @@ def _message(message: Any, offset: int, origin: str) -> Message:
 # Over a log
 
 
-def over_log(trial: Trial, where: str, token: str | None) -> None:
+def over_log(trial: ProcessorTrial, where: str, token: str | None) -> None:
     """All rows that are there, partition by partition: so each topic comes in the order of its offsets."""
     for message in _logged(where, token, trial.processor.topic):
         trial.step(message)

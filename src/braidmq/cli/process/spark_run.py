@@ -23,7 +23,7 @@ PROGRESS_S: Final = 5.0
 POLL_S: Final = 1.0
 
 
-class Progress:
+class QueryProgress:
     """What a query has done since the last line."""
 
     def __init__(self, query: StreamingQuery, *, json_lines: bool) -> None:
@@ -83,7 +83,7 @@ def run(
         query = in_thread(lambda: _start(portable, options, master, folder, delegated), ending)
         what = "what edges leave to Spark of" if delegated else "all of"
         output.note(f"{portable.name} takes {what} {portable.topic}; its checkpoint is {folder}. Ctrl-C ends.", "green")
-        progress = Progress(query, json_lines=json_lines)
+        progress = QueryProgress(query, json_lines=json_lines)
         shown_at = time.monotonic()
         while not ending.wait(POLL_S) and query.isActive:
             progress.take()

@@ -5,10 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
-from braidmq.overlay.flexible.graph import FlexibleGraph
-from braidmq.overlay.flexible.node import FlexibleNode
-from braidmq.overlay.flexible.table import Contact
-from braidmq.overlay.skip_graph.vectors import common_digits
+from braidmq.overlay.flexible import Contact, FlexibleGraph, FlexibleNode
+from braidmq.overlay.vectors import common_digits
 from braidmq.sim.checkers.ring import ring_is_closed_and_sorted
 
 
