@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from braidmq.braid.transfer.batch import Batch, pack
-from braidmq.braid.transfer.cut_through import CutThrough, first_bytes, head_of, mould_of
+from braidmq.braid.transfer.cut_through import CutThrough, first_bytes, head_of, template_of
 from braidmq.config.settings import BraidConfig, Config, Listener
 from braidmq.host import Message
 from braidmq.mqtt.packets import V3, V5
@@ -75,8 +75,8 @@ class Site:
 
     @property
     def lanes(self) -> CutThrough:
-        assert self.braid.lanes is not None
-        return self.braid.lanes
+        assert self.braid.cut_through is not None
+        return self.braid.cut_through
 
     @property
     def long_ways(self) -> int:
@@ -161,9 +161,9 @@ async def test_numbers_grow_over_the_sizes_in_which_they_are_written(start: Star
     subscriber, publisher = await Client.connect(b.server, b"s"), await Client.connect(a.server, b"p")
     await subscriber.subscribe()
     await one_by_one(publisher, [subscriber], 300)
-    outlet = a.braid.outlets.get(TOPIC.decode())
-    assert outlet is not None
-    assert outlet.number == 300
+    outbound_topic = a.braid.outbound.get(TOPIC.decode())
+    assert outbound_topic is not None
+    assert outbound_topic.number == 300
 
 
 async def test_a_subscriber_that_comes_meanwhile_misses_nothing(start: StartSite) -> None:
@@ -268,22 +268,22 @@ def test_a_filled_frame_is_the_one_that_would_have_been_encoded(first: int, vers
     told: Tell[Message] = Tell(1, message)
     assert head_of(batch.run, topic, version) == begin
     for head in (b"", begin):
-        mould = mould_of(codec.frame, told, batch, head)
-        assert mould is not None
+        template = template_of(codec.frame, told, batch, head)
+        assert template is not None
         run = begin + b"other"
         number = 2**61 + 3
-        filled = mould.fill((number.to_bytes(8), first.to_bytes(8)[-first_bytes(first) :], run[len(head) :]))
+        filled = template.fill((number.to_bytes(8), first.to_bytes(8)[-first_bytes(first) :], run[len(head) :]))
         like = msgspec.structs.replace(batch, run=run)
         body = msgspec.structs.replace(message, number=number, body=b"m" + pack(like))
         assert filled == codec.frame(Tell(1, body))
-        assert mould.fits(filled)
+        assert template.fits(filled)
 
 
 def test_what_is_no_range_delivery_of_the_batch_has_no_mould() -> None:
     codec = Codec((Deliver,), 10)
     batch = Batch("site#1", 77, "t", 1, 1, V3, b"\x30\x04\0\1tx", ())
     message = Deliver("h:1", 5, 0, ((b"low", b"high"),), 1, b"something else", Plan())
-    assert mould_of(codec.frame, Tell(1, message), batch, b"") is None
+    assert template_of(codec.frame, Tell(1, message), batch, b"") is None
     large = msgspec.structs.replace(batch, first=2**32)
     message = msgspec.structs.replace(message, body=pack(large))
-    assert mould_of(codec.frame, Tell(1, message), large, b"") is None
+    assert template_of(codec.frame, Tell(1, message), large, b"") is None

@@ -148,14 +148,14 @@ def test_a_topic_is_watched_only_while_somebody_asks() -> None:
     for device in devices:
         device.subscribe("$demand/tide")
         assert told(device) == [("$demand/tide", b"0", True)]
-    outlets = sites[0].braid.outlets
-    assert "tide" in outlets
+    outbound = sites[0].braid.outbound
+    assert "tide" in outbound
     devices[0].unsubscribe("$demand/tide")
-    assert "tide" in outlets
+    assert "tide" in outbound
     sites.run(2000)
-    assert "tide" in outlets
+    assert "tide" in outbound
     devices[1].disconnect()
-    assert "tide" not in outlets
+    assert "tide" not in outbound
     sites.run(2)
     assert not sites[0].braid.method.is_wanted("tide")  # type: ignore[attr-defined]
     again = sites.client(0, "again")

@@ -17,7 +17,7 @@ from braidmq.braid.roaming.directory import (
     Directory,
     Holder,
 )
-from braidmq.braid.roaming.hash_ranges import place_of, stand_of
+from braidmq.braid.roaming.hash_ranges import hash_key_of, registrar_key_of
 from braidmq.host import Address, Message
 from braidmq.overlay.flexible.graph import FlexibleGraph
 from braidmq.overlay.overlay import Overlay
@@ -94,12 +94,14 @@ class Town:
 
     def keeper(self, client_id: str) -> int:
         """Whose entry it is, by the rule."""
-        stands = sorted((stand_of(one.name), number) for number, one in self.all.items())
-        before = [number for key, number in stands if key <= place_of(client_id)]
+        stands = sorted((registrar_key_of(one.name), number) for number, one in self.all.items())
+        before = [number for key, number in stands if key <= hash_key_of(client_id)]
         return before[-1] if before else stands[0][1]
 
     def heir(self, keeper: int) -> int:
-        stands = [number for _, number in sorted((stand_of(one.name), number) for number, one in self.all.items())]
+        stands = [
+            number for _, number in sorted((registrar_key_of(one.name), number) for number, one in self.all.items())
+        ]
         place = stands.index(keeper)
         return stands[place - 1] if place else stands[1]
 
@@ -143,8 +145,8 @@ def test_the_keeper_and_its_heir_have_the_entry_and_nobody_else(kind: str) -> No
         keeper = town.keeper(client_id)
         having = [number for number in town.all if town.keeps(number, client_id)]
         assert sorted(having) == sorted([keeper, town.heir(keeper)])
-    first = min(stand_of(one.name) for one in town.all.values())
-    assert any(place_of(one) < first for one in CLIENTS), "some client ids come before the first keeper"
+    first = min(registrar_key_of(one.name) for one in town.all.values())
+    assert any(hash_key_of(one) < first for one in CLIENTS), "some client ids come before the first keeper"
 
 
 def test_a_claim_that_comes_twice_is_answered_alike() -> None:
@@ -247,13 +249,13 @@ def test_entries_that_nobody_repeats_are_forgotten() -> None:
 def test_a_claim_is_one_lookup_and_one_call() -> None:
     town = Town(16)
     town.calls = 0
-    start = sum(one.arcs.lookups for one in town.all.values())
-    hops = sum(one.arcs.hops for one in town.all.values())
+    start = sum(one.ranges.lookups for one in town.all.values())
+    hops = sum(one.ranges.hops for one in town.all.values())
     for client_id in CLIENTS:
         town.claim(5, client_id)
     assert town.calls <= len(CLIENTS) + 16, "one call each, and one more for a keeper that has come since"
-    assert sum(one.arcs.lookups for one in town.all.values()) - start <= 16
-    assert sum(one.arcs.hops for one in town.all.values()) - hops <= 16 * 5
+    assert sum(one.ranges.lookups for one in town.all.values()) - start <= 16
+    assert sum(one.ranges.hops for one in town.all.values()) - hops <= 16 * 5
 
 
 @pytest.mark.parametrize("seed", range(4))

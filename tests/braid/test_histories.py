@@ -31,7 +31,7 @@ def test_a_topic_that_was_forgotten_comes_through_again() -> None:
     publish(publisher, range(5), 1)
     publisher.publish("tide", b"5", 0)
     sites.run(3 * IDLE_S)
-    assert "tide" not in sites[0].braid.outlets
+    assert "tide" not in sites[0].braid.outbound
     publish(publisher, range(6, 9), 1)
     publisher.publish("tide", b"9", 0)
     assert payloads(subscriber) == texts(range(10))
@@ -66,7 +66,7 @@ def test_a_site_that_was_away_gets_what_came_on_new_topics_of_its_filter(tmp_pat
     store.close()
     sites[7].crash()
     sites.run(300)
-    assert not sites[1].braid.outlets.for_publication("tide/old").is_open, "nobody is there who wants it"
+    assert not sites[1].braid.outbound.for_publication("tide/old").is_open, "nobody is there who wants it"
     publisher.publish("tide/new", b"1", 1)
     sites.run(10)  # it is known now that nobody can be reached
     publisher.publish("tide/new", b"2", 1)
@@ -173,7 +173,7 @@ def test_a_filter_that_comes_while_an_answer_is_under_way_misses_nothing() -> No
     got: list[str] = []
 
     def take(batch: Batch) -> None:
-        if cursors.take("there", cursor, batch.letters[0].offset):
+        if cursors.take("there", cursor, batch.items[0].offset):
             got.append(batch.topic)
 
     asking = Reconciler(here, "here", history, cursors, interest, take, _ignore, _never)
@@ -225,8 +225,8 @@ def test_nothing_is_told_before_it_is_written(tmp_path: Path) -> None:
     sites.client(1).subscribe("tide", 1)
     publish(sites.client(0), range(3), 1)
     history: History = sites[0].braid.history
-    letter = history.missed(0, 0.0, (), lambda _: True, 1 << 20)[0][0].letter
-    history.append("tide", 1, 4, letter, 0.0)
+    item = history.missed(0, 0.0, (), lambda _: True, 1 << 20)[0][0].item
+    history.append("tide", 1, 4, item, 0.0)
     assert [one.offset for one in history.missed(0, 0.0, (), lambda _: True, 1 << 20)[0]] == [1, 2, 3]
     history.written()
     assert history.missed(0, 0.0, (), lambda _: True, 1 << 20)[1] == 4

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from braidmq.braid.catch_up.reconcile import REGULARLY_S
-from braidmq.braid.identity import OWN, Own, own_of
+from braidmq.braid.identity import OWN, BrokerIdentity, identity_of
 from braidmq.braid.introducers import PARTED_S
 from braidmq.braid.node import earlier_name
 from braidmq.broker.broker import Broker
@@ -105,14 +105,14 @@ def test_what_a_third_broker_says_of_an_address_does_not_count_while_the_known_o
     cursor = sites[1].braid.cursors.get(origin)
     assert cursor is not None
     assert cursor.address == 0
-    sites[1].braid.comparing._learn_heads(2, [(origin, 99, 5)])
+    sites[1].braid.gossip._learn_heads(2, [(origin, 99, 5)])
     assert (cursor.address, cursor.head) == (0, 5)
-    sites[1].braid.comparing._learn_heads(0, [(origin, 0, 6)])
+    sites[1].braid.gossip._learn_heads(0, [(origin, 0, 6)])
     assert (cursor.address, cursor.head) == (0, 6)
-    sites[1].braid.membership.on_parted(0)
-    sites[1].braid.comparing._learn_heads(2, [(origin, 99, 6)])
+    sites[1].braid.admission.on_parted(0)
+    sites[1].braid.gossip._learn_heads(2, [(origin, 99, 6)])
     assert cursor.address == 99
-    sites[1].braid.membership.on_linked(origin, 0)
+    sites[1].braid.admission.on_linked(origin, 0)
     assert cursor.address == 0
 
 
@@ -124,17 +124,17 @@ def test_one_that_has_left_is_asked_for_nothing_until_it_is_heard_of() -> None:
     cursor = braid.cursors.get(origin)
     assert cursor is not None
     sites[2].crash()
-    braid.membership.on_parted(2)
+    braid.admission.on_parted(2)
     assert not any(peer.address == 2 for node in braid.overlay.ring.nodes.values() for peer in node.known)
     assert 2 not in braid.introducers.known
     cursor.head += 1  # something was not fetched in time
     asked_at = cursor.asked_at
     sites.run(2 * REGULARLY_S)
     assert cursor.asked_at == asked_at
-    braid.comparing._learn_heads(0, [(origin, 2, cursor.head + 1)])
+    braid.gossip._learn_heads(0, [(origin, 2, cursor.head + 1)])
     sites.run(2 * REGULARLY_S)
     assert cursor.asked_at > asked_at, "somebody has heard of it"
-    braid.membership.on_parted(2)
+    braid.admission.on_parted(2)
     asked_at = cursor.asked_at
     sites.run(PARTED_S + 2 * REGULARLY_S)
     assert cursor.asked_at > asked_at, "it may have come back unheard"
@@ -147,8 +147,8 @@ def test_a_name_that_is_taken_stays_out_until_it_is_free(method: str) -> None:
     other = sites.add(9)
     sites.run(30)
     assert not other.braid.is_in
-    assert other.braid.membership.trouble == "the broker at 1 has the name 'site1', too: set another braid.name"
-    assert all(site.braid.membership.trouble is None for site in sites if site is not other)
+    assert other.braid.admission.trouble == "the broker at 1 has the name 'site1', too: set another braid.name"
+    assert all(site.braid.admission.trouble is None for site in sites if site is not other)
     linked = [node for site in sites if site is not other for node in site.braid.overlay.view.own.values()]
     assert ring_is_closed_and_sorted(linked) == []
     listener = sites.client(1)
@@ -158,7 +158,7 @@ def test_a_name_that_is_taken_stays_out_until_it_is_free(method: str) -> None:
     sites[1].crash()
     sites.run(60)
     assert other.braid.is_in
-    assert other.braid.membership.trouble is None
+    assert other.braid.admission.trouble is None
 
 
 class Life:
@@ -172,8 +172,8 @@ class Life:
             self.store.commit()
         self.broker = Broker(clock=lambda: 0.0, wall=lambda: 1_800_000_000.0, store=self.store)
 
-    def own(self, name: str | None = None, earlier_name: str | None = None) -> Own:
-        own = own_of(self.broker, Random(), name, earlier_name)
+    def own(self, name: str | None = None, earlier_name: str | None = None) -> BrokerIdentity:
+        own = identity_of(self.broker, Random(), name, earlier_name)
         self.broker.flush()
         self.store.close()
         return own

@@ -18,34 +18,34 @@ class Bench:
         self.got: list[tuple[int, int]] = []
         """WorkerProcess and number, once each."""
         self.asked: list[str] = []
-        self.inlets = InboundStreams(
+        self.inbound = InboundStreams(
             self.sim.host(0), self._deliver, self.asked.append, lambda _origin, offset: offset == floor + 1
         )
 
     def _deliver(self, batch: Batch) -> None:
         for number in range(batch.first, batch.first + batch.count):
-            name = (batch.life // GENERATIONS_MAX, number)
-            if not batch.letters or name not in self.got:
+            name = (batch.incarnation // GENERATIONS_MAX, number)
+            if not batch.items or name not in self.got:
                 self.got.append(name)
 
-    def take(self, *numbers: int, life: int = 1, qos: int = 1, before: int = 0) -> None:
+    def take(self, *numbers: int, incarnation: int = 1, qos: int = 1, before: int = 0) -> None:
         """Live, as one batch each. `before`: how many offsets were used before the life's first."""
         for number in numbers:
-            self.inlets.take(_batch(number, life, qos, before))
+            self.inbound.take(_batch(number, incarnation, qos, before))
         self.sim.run(self.sim.now)
 
-    def fetch(self, *numbers: int, life: int = 1, before: int = 0) -> None:
+    def fetch(self, *numbers: int, incarnation: int = 1, before: int = 0) -> None:
         for number in numbers:
-            self.inlets.take_fetched(_batch(number, life, 1, before))
+            self.inbound.take_fetched(_batch(number, incarnation, 1, before))
 
     @property
     def numbers(self) -> list[int]:
         return [number for _, number in self.got]
 
 
-def _batch(number: int, life: int, qos: int, before: int) -> Batch:
-    letter = BatchItem(b"", qos, False, "", b"", None, offset=number + before if qos else 0)
-    return Batch("there", life * GENERATIONS_MAX, "tide", number, 1, V5, b"", (letter,))
+def _batch(number: int, incarnation: int, qos: int, before: int) -> Batch:
+    item = BatchItem(b"", qos, False, "", b"", None, offset=number + before if qos else 0)
+    return Batch("there", incarnation * GENERATIONS_MAX, "tide", number, 1, V5, b"", (item,))
 
 
 def test_a_first_publication_with_nothing_before_it_does_not_wait() -> None:
@@ -61,29 +61,29 @@ def test_a_stream_that_is_met_in_its_middle_begins_with_what_was_missed() -> Non
     assert bench.numbers == []
     assert bench.asked
     bench.fetch(*range(15, 60))
-    bench.inlets.settle("there", 60)
+    bench.inbound.settle("there", 60)
     assert bench.numbers == list(range(15, 61))
-    assert not bench.inlets.is_holding("there")
+    assert not bench.inbound.is_holding("there")
 
 
 def test_what_is_not_in_the_history_is_not_waited_for() -> None:
     bench = Bench()
     bench.take(5, 7)
-    bench.inlets.settle("there", 6)
+    bench.inbound.settle("there", 6)
     assert bench.numbers == [5]
-    bench.inlets.settle("there", 7)
+    bench.inbound.settle("there", 7)
     assert bench.numbers == [5, 7]
 
 
 def test_a_new_life_waits_for_the_rest_of_the_old_one() -> None:
     bench = Bench()
     bench.take(1, 2)
-    bench.take(1, 2, life=2, before=4)
+    bench.take(1, 2, incarnation=2, before=4)
     assert bench.got == [(1, 1), (1, 2)]
     bench.fetch(3, 4)
-    bench.inlets.settle("there", 6)
+    bench.inbound.settle("there", 6)
     assert bench.got == [(1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2)]
-    bench.take(3, life=2, before=4)
+    bench.take(3, incarnation=2, before=4)
     assert bench.got[-1] == (2, 3)
 
 

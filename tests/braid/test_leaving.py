@@ -77,11 +77,11 @@ def test_what_was_just_unsubscribed_leaves_with_the_rest() -> None:
 def test_a_broker_that_has_left_comes_again() -> None:
     sites = Sites(4)
     publisher = sites.client(0)
-    for life in range(3):
-        client = sites.client(3, f"s{life}")
+    for incarnation in range(3):
+        client = sites.client(3, f"s{incarnation}")
         assert client.subscribe("tide/#", 1) == 1
-        publisher.publish("tide/high", b"%d" % life, 1)
-        assert payloads(client) == [b"%d" % life]
+        publisher.publish("tide/high", b"%d" % incarnation, 1)
+        assert payloads(client) == [b"%d" % incarnation]
         end(sites, sites[3])
         assert publisher.publish("tide/high", b"nobody is there", 1) == 0x10
         sites.add(3)

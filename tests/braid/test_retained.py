@@ -131,17 +131,20 @@ def test_many_first_levels_are_found_under_a_common_key(monkeypatch: pytest.Monk
     levels = [f"level{number}" for number in range(keepers.KEEP_LEVELS_MAX + 5)]
     client.send(*(wire.publish(level, b"x", retain=True, version=V5) for level in levels))
     sites.run(3)
-    assert sorted(sites[0].braid.keepers._standing) == [keepers.KEEP, keepers.KEEP_MANY]
+    assert sorted(sites[0].braid.replication._standing) == [keepers.KEEP, keepers.KEEP_MANY]
     assert seen(sites, 2, "level3") == [("level3", b"x")]
     assert seen(sites, 2, "level3/#") == [("level3", b"x")]
     assert seen(sites, 1, "+") == sorted((level, b"x") for level in levels)
     for level in levels[4:]:
         sites[0].broker.drop_retained(level)
     sites.run(3)
-    assert sorted(sites[0].braid.keepers._standing) == [keepers.KEEP, keepers.KEEP_MANY]
+    assert sorted(sites[0].braid.replication._standing) == [keepers.KEEP, keepers.KEEP_MANY]
     sites[0].broker.drop_retained(levels[3])
     sites.run(3)
-    assert sorted(sites[0].braid.keepers._standing) == [keepers.KEEP, *(f"{keepers.KEEP}/{one}" for one in levels[:3])]
+    assert sorted(sites[0].braid.replication._standing) == [
+        keepers.KEEP,
+        *(f"{keepers.KEEP}/{one}" for one in levels[:3]),
+    ]
     assert seen(sites, 2, "level2") == [("level2", b"x")]
 
 
@@ -218,13 +221,13 @@ def test_the_newest_of_two_sites_wins(method: str, reader: int) -> None:
 def test_two_copies_that_have_not_met_yet_make_one_message() -> None:
     sites = Sites(3)
     for number in (0, 1):
-        sites[number].braid.keepers.is_in = False  # nobody is told
+        sites[number].braid.replication.is_in = False  # nobody is told
     keep(sites, 1, "tide", b"old")
     keep(sites, 0, "tide", b"new")
     for number in (0, 1):
-        sites[number].braid.keepers.is_in = True
-        sites[number].braid.keepers._early.clear()
-        sites[number].braid.keepers._stand()
+        sites[number].braid.replication.is_in = True
+        sites[number].braid.replication._early.clear()
+        sites[number].braid.replication._stand()
     sites.run(2)
     assert (kept_at(sites[0]), kept_at(sites[1])) == ({"tide": b"new"}, {"tide": b"old"})
     for number in range(3):
@@ -329,7 +332,7 @@ def test_tombstones_are_forgotten_after_their_time(monkeypatch: pytest.MonkeyPat
     for _ in range(4):
         sites.run(60)
     assert kept_at(sites[0]) == {}
-    assert sites[0].braid.keepers._standing == {}
+    assert sites[0].braid.replication._standing == {}
 
 
 # Retain Handling, retain as published, expiry
@@ -540,6 +543,6 @@ def test_a_method_that_cannot_ask_leaves_retained_messages_where_they_are(caplog
     sites = Sites(2, network=Uniform(0.001, 0.002))
     keep(sites, 0, "tide", b"x")
     for site in sites:
-        site.braid.keepers.is_on = False
+        site.braid.replication.is_on = False
     assert seen(sites, 0, "tide") == [("tide", b"x")]
     assert seen(sites, 1, "tide") == []

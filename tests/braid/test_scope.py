@@ -187,7 +187,7 @@ def test_scoped_and_plain_publications_arrive_in_order_and_nobody_waits(method: 
     sites.run(1)
     sites.settle_s = 1.0
     assert {number: payloads(peer) for number, peer in peers.items()} == wanted
-    assert [site.braid.inlets.given_up for site in sites] == [0] * len(peers)
+    assert [site.braid.inbound.given_up for site in sites] == [0] * len(peers)
     fetched = [site.braid.reconciler.fetched for site in sites]
     for number in range(24):
         scope, text, qos = scopes[number % len(scopes)], b"%d" % number, number % 3
@@ -211,9 +211,9 @@ def test_one_who_was_never_told_goes_on_after_a_moment() -> None:
     publisher.publish("tide", b"last")
     sites.run(REORDER_S + 0.1)
     assert payloads(peers[2]) == [b"first", b"last"]
-    assert sites[2].braid.inlets.given_up == 4
+    assert sites[2].braid.inbound.given_up == 4
     assert payloads(peers[1]) == [b"first", *(b"%d" % number for number in range(0, SKIPS_MAX + 4, 2)), b"last"]
-    assert sites[1].braid.inlets.given_up == 0
+    assert sites[1].braid.inbound.given_up == 0
 
 
 # Brokers that were away

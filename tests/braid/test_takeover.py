@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from braidmq.braid.roaming.directory import REGISTER_S
-from braidmq.braid.roaming.handover import TAIL_S, Done, FetchState, FetchSubscriptions
+from braidmq.braid.roaming.handover import TAIL_S, FetchState, FetchSubscriptions, SessionStored
 from braidmq.braid.roaming.transfer import Horizon, RoamingSession
 from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.sim.network import Faults, Partition, Uniform
@@ -406,7 +406,7 @@ def test_a_session_of_a_broker_that_was_down_waits_for_its_client(tmp_path: Path
     assert payloads(new) == [b"1", b"2"]
 
 
-@pytest.mark.parametrize("when", [FetchSubscriptions, FetchState, Done])
+@pytest.mark.parametrize("when", [FetchSubscriptions, FetchState, SessionStored])
 @pytest.mark.parametrize("who", ["giver", "taker"])
 def test_a_crash_in_the_middle_loses_nothing(tmp_path: Path, when: type, who: str) -> None:
     sites = Sites(3)

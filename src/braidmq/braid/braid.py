@@ -1,7 +1,7 @@
 """A broker's place in the braid: what its clients want and publish, brought to the others and back.
 
-Subscriptions become keys in the overlay (`interest`), publications leave through `outlets` to those who want them and
-come in through `inlets`. The publish/subscribe method below decides how they travel; this knows only its interface. The
+Subscriptions become keys in the overlay (`interest`), publications leave through `outbound` to those who want them and
+come in through `inbound`. The publish/subscribe method below decides how they travel; this knows only its interface. The
 empty topic, which no client can name, has every broker as its subscriber: what concerns all is said there.
 """
 
@@ -18,7 +18,7 @@ from braidmq.braid.catch_up.cursors import SEEN_MANY, Cursors
 from braidmq.braid.catch_up.history import History, Sent
 from braidmq.braid.catch_up.reconcile import Reconciler
 from braidmq.braid.gossip import HOME, Gossip
-from braidmq.braid.identity import OWN, Own, own_of
+from braidmq.braid.identity import OWN, BrokerIdentity, identity_of
 from braidmq.braid.interest.agreement import Agreement
 from braidmq.braid.interest.announcing import InterestAnnouncer
 from braidmq.braid.interest.clusters import ROW as CLUSTERS
@@ -33,7 +33,7 @@ from braidmq.braid.retained.replication import RetainedReplication
 from braidmq.braid.roaming.directory import Directory
 from braidmq.braid.roaming.takeover import MOVED, Takeovers
 from braidmq.braid.task_limiter import TaskLimiter
-from braidmq.braid.transfer.batch import Batch, BatchItem, letter_of, message_of, pack, unpack
+from braidmq.braid.transfer.batch import Batch, BatchItem, item_of, message_of, pack, unpack
 from braidmq.braid.transfer.inbound import InboundStreams
 from braidmq.braid.transfer.outbound import OutboundTopic, OutboundTopics
 from braidmq.broker.local_topics import LOCAL_PREFIXES
@@ -86,10 +86,10 @@ class Braid:
         overlay: Overlay,
         method: Method,
         name: str,
-        life: int,
+        incarnation: int,
         introducers: Introducers,
         cluster: str = "",
-        own: Own | None = None,
+        own: BrokerIdentity | None = None,
     ) -> None:
         """`own` is who this broker is; if it is not given, that is found out here."""
         self.broker = broker
@@ -108,48 +108,48 @@ class Braid:
         """The key by which this broker stands in the overlay whatever it wants and publishes."""
         self.shapes = Shapes()
         self.interest = CoveringFilters()
-        own = own or own_of(broker, host.chance, name)
+        own = own or identity_of(broker, host.chance, name)
         self.identity = self.origin = own.identity
         """Who this broker is, whatever its name and address; it is also the name of its history."""
         self._own = own
         was_before = any(row[0] == OWN for row in broker.saved_cursors)
         self.since = own.alive_at - AWAY_SLACK_S if was_before else broker.now()
         """What was published before is not missed by anybody here."""
-        self.membership = Admission(self)
+        self.admission = Admission(self)
         saved = [msgspec.msgpack.decode(row, type=Sent) for row in broker.saved_history]
         self.history = History(broker.store, saved)
         self.cursors = Cursors(
             broker.store,
             [row for row in broker.saved_cursors if row[0] not in (OWN, CLUSTERS) and not row[0].startswith(MOVED)],
         )
-        self._crew = TaskLimiter(host)
-        self.outlets = OutboundTopics(self.origin, life, self.shapes, host, self.history, self._crew)
-        self.outlets.advertise = self._advertise
-        self.outlets.withdraw = method.withdraw
-        self.outlets.on_touched = broker.ring
-        self.outlets.on_open = broker.router.forget
-        self.inlets = InboundStreams(host, self._deliver, self._on_gap, self.cursors.is_next, cluster)
+        self._limiter = TaskLimiter(host)
+        self.outbound = OutboundTopics(self.origin, incarnation, self.shapes, host, self.history, self._limiter)
+        self.outbound.advertise = self._advertise
+        self.outbound.withdraw = method.withdraw
+        self.outbound.on_touched = broker.ring
+        self.outbound.on_open = broker.router.forget
+        self.inbound = InboundStreams(host, self._deliver, self._on_gap, self.cursors.is_next, cluster)
         self.reconciler = Reconciler(
             host,
             self.origin,
             self.history,
             self.cursors,
             self.interest,
-            self.inlets.take_fetched,
-            self.inlets.settle,
-            self.inlets.is_holding,
+            self.inbound.take_fetched,
+            self.inbound.settle,
+            self.inbound.is_holding,
             cluster,
             introducers.has_parted,
         )
-        self.keepers = RetainedReplication(broker, host, method, name)
-        self.keepers.send_late = self._send_late
-        self.asking = RetainedQueries(broker, host, self.keepers, name)
-        self.demand = Demand(broker, self.outlets)
+        self.replication = RetainedReplication(broker, host, method, name)
+        self.replication.send_late = self._send_late
+        self.retained_queries = RetainedQueries(broker, host, self.replication, name)
+        self.demand = Demand(broker, self.outbound)
         self._saved_at = 0.0
         self.cork: Callable[[], bool] = lambda: False
         self.uncork: Callable[[], None] = lambda: None
         """Hold back what the host is to send, so that it leaves in one piece and at once."""
-        self.lanes: CutThrough | None = None
+        self.cut_through: CutThrough | None = None
         """The short way for publications that come alone, where links are real."""
         self.arrivals = 0
         self.last_batch: Batch | None = None
@@ -159,17 +159,17 @@ class Braid:
         """Whether this broker is about to end: what it stands for then is left in good order by `leave`."""
         self.unproven = 0
         """Publications of QoS 1 or 2 of which no proof came in time."""
-        self.comparing = Gossip(self)
+        self.gossip = Gossip(self)
         self.agreement = Agreement(self)
-        self.standing = InterestAnnouncer(self, self._crew)
+        self.announcer = InterestAnnouncer(self, self._limiter)
         method.on_message = self._on_message
-        method.on_demand = self.outlets.set_demand
+        method.on_demand = self.outbound.set_demand
         if isinstance(method, ProvenMethod):
             method.on_question = self._on_question
         self.directory = Directory(overlay, name, broker.now, self.identity)
-        self.moves = Takeovers(self, self.directory)
+        self.takeovers = Takeovers(self, self.directory)
         broker.router.on_filter = self._on_filter
-        broker.router.outlet_for = self.outlets.open_for
+        broker.router.outlet_for = self.outbound.open_for
         broker.router.is_offered = self._is_offered
         broker.router.forget_all()
         for topic_filter in broker.router.filters():
@@ -188,7 +188,7 @@ class Braid:
         pause_s = 0.1
         told = ""
         while not await self._find_introducer():
-            refusal = self.membership.refusal
+            refusal = self.admission.refusal
             if refusal and refusal != told:
                 told = refusal
                 _log.error("%s is not let into the braid, and goes on trying: %s", self.name, refusal)
@@ -204,15 +204,15 @@ class Braid:
         await self.method.advertise(HOME)
         self.is_in = True
         self.introducers.may_be_used = True
-        await self.comparing.compare()
+        await self.gossip.compare()
         await self.directory.enter()
-        await self.moves.strays.enter()
-        self.comparing.announce(
+        await self.takeovers.displaced.enter()
+        self.gossip.announce(
             [shape for one in self.interest.filters if (shape := shape_of(one))],
             clusters=self.clusters.own_seen(self.broker.now()),
         )
-        self.standing.update()
-        self.keepers.enter()
+        self.announcer.update()
+        self.replication.enter()
         self.reconciler.ask_everybody()
         self.host.spawn(self._keep_comparing())
         self.host.spawn(self._keep_refreshing())
@@ -228,7 +228,7 @@ class Braid:
         found: list[Address] = []
 
         async def ask(seed: Address) -> None:
-            if await self.comparing.compare_with(seed):
+            if await self.gossip.compare_with(seed):
                 found.append(seed)
 
         seeds = [seed for seed in self.introducers.seeds if seed != self.host.address]
@@ -245,8 +245,8 @@ class Braid:
         """
         self.is_in = False
         self.is_leaving = True
-        published = dict.fromkeys((*self.outlets.filters, HOME))
-        wanted = dict.fromkeys((*self.standing.filters, *self.keepers.leave(), HOME))
+        published = dict.fromkeys((*self.outbound.filters, HOME))
+        wanted = dict.fromkeys((*self.announcer.filters, *self.replication.leave(), HOME))
         topics = sorted({**published, **wanted})
 
         async def end(topic: str) -> None:
@@ -281,7 +281,7 @@ class Braid:
     async def _keep_comparing(self) -> None:
         while self.is_in:
             await self.host.sleep(self.host.chance.uniform(0.5, 1.0) * COMPARE_S)
-            await self.comparing.compare()
+            await self.gossip.compare()
             self.reconciler.ask_regularly()
             self.history.trim(self.broker.now())
             self._own = msgspec.structs.replace(self._own, alive_at=self.broker.now())
@@ -291,9 +291,9 @@ class Braid:
     async def _keep_refreshing(self) -> None:
         while self.is_in:
             await self.host.sleep(self.host.chance.uniform(0.8, 1.0) * REFRESH_S)
-            self.comparing.announce([shape for one in self.interest.filters if (shape := shape_of(one))])
+            self.gossip.announce([shape for one in self.interest.filters if (shape := shape_of(one))])
             self.shapes.expire(self.host.now())
-            self.outlets.sweep()
+            self.outbound.sweep()
 
     # What clients here want
 
@@ -309,7 +309,7 @@ class Braid:
         else:
             self.interest.discard(topic_filter)
         if self.is_in:
-            self.standing.update()
+            self.announcer.update()
 
     # Publications
 
@@ -320,30 +320,32 @@ class Braid:
         scope = scope_of(message.forward) if message.forward else None
         if scope is not None and self.scoped is None:
             return Reached.NOBODY
-        outlet = self.outlets.for_publication(message.topic)
+        outbound_topic = self.outbound.for_publication(message.topic)
         now = self.broker.now()
-        is_open = outlet.is_open
-        if is_open or (message.qos and outlet.is_haunted(self.host.now())):
-            outlet.take_letter(letter_of(message, now), now, scope)
+        is_open = outbound_topic.is_open
+        if is_open or (message.qos and outbound_topic.was_recently_wanted(self.host.now())):
+            outbound_topic.add_item(item_of(message, now), now, scope)
             if message.qos:
-                self.moves.marks.set(message, (self.origin, self.history.head))
-        if is_open and not outlet.is_known and self.is_in and self.proven is not None:  # who cannot prove cannot tell
+                self.takeovers.marks.set(message, (self.origin, self.history.head))
+        if (
+            is_open and not outbound_topic.is_known and self.is_in and self.proven is not None
+        ):  # who cannot prove cannot tell
             return Reached.UNKNOWN
-        return Reached.SOMEBODY if self._is_wanted(outlet, scope) else Reached.NOBODY
+        return Reached.SOMEBODY if self._is_wanted(outbound_topic, scope) else Reached.NOBODY
 
     def when_known(self, message: Publication, action: Callable[[bool], None]) -> None:
         """Calls when it is known whether anybody elsewhere wants a publication that was just sent."""
-        outlet = self.outlets.for_publication(message.topic)
+        outbound_topic = self.outbound.for_publication(message.topic)
         scope = scope_of(message.forward) if message.forward else None
-        outlet.when_known(lambda: action(self._is_wanted(outlet, scope)))
+        outbound_topic.when_known(lambda: action(self._is_wanted(outbound_topic, scope)))
 
-    def _is_wanted(self, outlet: OutboundTopic, scope: str | None) -> bool:
-        return outlet.is_open and (scope is None or self._may_be_wanted(outlet, scope))
+    def _is_wanted(self, outbound_topic: OutboundTopic, scope: str | None) -> bool:
+        return outbound_topic.is_open and (scope is None or self._may_be_wanted(outbound_topic, scope))
 
-    def _may_be_wanted(self, outlet: OutboundTopic, scope: str) -> bool:
+    def _may_be_wanted(self, outbound_topic: OutboundTopic, scope: str) -> bool:
         """Whether somebody in a cluster may want a topic that somebody anywhere may want."""
-        known = self.scoped if outlet.is_settled else None
-        return known is None or any(known.may_be_wanted(one, scope) for one in list(outlet.wanted))
+        known = self.scoped if outbound_topic.is_settled else None
+        return known is None or any(known.may_be_wanted(one, scope) for one in list(outbound_topic.wanted))
 
     def is_for_here(self, message: Publication) -> bool:
         """Whether clients of this broker may get a publication: it is for all, or for a cluster that this one is in."""
@@ -351,16 +353,16 @@ class Braid:
 
     def _send_late(self, message: Publication) -> None:
         """What nobody elsewhere wanted when it was published leaves now, if somebody does."""
-        outlet = self.outlets.get(message.topic)
-        if outlet is not None and outlet.is_open:
+        outbound_topic = self.outbound.get(message.topic)
+        if outbound_topic is not None and outbound_topic.is_open:
             self.send(message)
 
     def _is_offered(self, topic: str) -> bool:
-        return topic in self.outlets or topic.startswith(LOCAL_PREFIXES)
+        return topic in self.outbound or topic.startswith(LOCAL_PREFIXES)
 
     def before_commit(self) -> None:
         """Writes how far others' histories were followed, with what came of them."""
-        self.moves.save_marks()
+        self.takeovers.save_marks()
         if self.cursors.is_changed and (self.broker.store.dirty or self.broker.now() - self._saved_at > SAVE_S):
             self._saved_at = self.broker.now()
             self.cursors.save()
@@ -369,25 +371,25 @@ class Braid:
         """The end of a tick: what was collected leaves."""
         if not self.broker.store.dirty:
             self.history.written()
-        ready = self.outlets.take_ready()
+        ready = self.outbound.take_ready()
         if not ready:
             return
         is_corked = self.cork()
-        for outlet in ready:
-            for batch in outlet.batches():
-                if self.lanes is None:
-                    self.publish(outlet, batch)
+        for outbound_topic in ready:
+            for batch in outbound_topic.batches():
+                if self.cut_through is None:
+                    self.publish(outbound_topic, batch)
                 else:
-                    self.lanes.publish(outlet, batch)
+                    self.cut_through.publish(outbound_topic, batch)
         if is_corked:
             self.uncork()
 
-    def publish(self, outlet: OutboundTopic, batch: Batch) -> None:
+    def publish(self, outbound_topic: OutboundTopic, batch: Batch) -> None:
         """Gives a batch to the method, for each filter that wants it."""
         body = pack(batch)
-        proven = self.proven if any(letter.qos for letter in batch.letters) else None
-        scope = scope_of(batch.letters[0].forward) if batch.letters else None
-        for topic_filter in list(outlet.wanted):  # to publish may show that nobody wants it any more
+        proven = self.proven if any(item.qos for item in batch.items) else None
+        scope = scope_of(batch.items[0].forward) if batch.items else None
+        for topic_filter in list(outbound_topic.wanted):  # to publish may show that nobody wants it any more
             if scope is not None:
                 self._publish_within(topic_filter, body, scope, proven is not None)
             elif proven is not None:
@@ -409,7 +411,7 @@ class Braid:
         if arrival.topic == HOME:
             if arrival.origin != self.host.address:
                 self.introducers.meet(arrival.origin)
-            self.comparing.on_announcement(arrival)
+            self.gossip.on_announcement(arrival)
             return
         try:
             batch = unpack(arrival.body)
@@ -419,12 +421,12 @@ class Braid:
         self.arrivals += 1
         self.last_batch = batch
         if batch.origin != self.origin:  # clients here have had it from the broker itself
-            if batch.letters and batch.letters[0].offset:
+            if batch.items and batch.items[0].offset:
                 self.cursors.of(batch.origin, arrival.origin, self.since)
-            self.inlets.take(batch)
+            self.inbound.take(batch)
 
     def _on_question(self, topic: str, body: bytes) -> bytes | None:
-        return self.agreement.on_question(body) if topic == HOME else self.keepers.on_question(topic, body)
+        return self.agreement.on_question(body) if topic == HOME else self.replication.on_question(topic, body)
 
     def _on_gap(self, origin: str) -> None:
         cursor = self.cursors.get(origin)
@@ -436,20 +438,20 @@ class Braid:
         if batch.run:
             self.broker.inject_run(batch.topic, batch.run, batch.version)
         now = self.broker.now()
-        for letter in batch.letters:
-            message = message_of(letter, batch.topic, now)
-            if self._is_new(batch.origin, letter) and not message.expired(now):
-                self.moves.marks.current = (batch.origin, letter.offset) if letter.offset else None
+        for item in batch.items:
+            message = message_of(item, batch.topic, now)
+            if self._is_new(batch.origin, item) and not message.expired(now):
+                self.takeovers.marks.current = (batch.origin, item.offset) if item.offset else None
                 self.broker.inject(message)
-        self.moves.marks.current = None
+        self.takeovers.marks.current = None
 
-    def _is_new(self, origin: str, letter: BatchItem) -> bool:
-        """Whether a publication has not been handled before, in this life of the broker or an earlier one."""
+    def _is_new(self, origin: str, item: BatchItem) -> bool:
+        """Whether a publication has not been handled before, in this incarnation of the broker or an earlier one."""
         cursor = self.cursors.get(origin)
-        if not letter.offset or cursor is None:
+        if not item.offset or cursor is None:
             return True
-        is_new = self.cursors.take(origin, cursor, letter.offset)
-        self.inlets.duplicates += not is_new
+        is_new = self.cursors.take(origin, cursor, item.offset)
+        self.inbound.duplicates += not is_new
         if len(cursor.seen) > SEEN_MANY:
             self.reconciler.ask_soon(origin, cursor)
         return is_new

@@ -137,7 +137,7 @@ class Gossip(Service):
     def learn(self, shapes: Iterable[Shape]) -> None:
         """Takes up shapes that somebody uses."""
         for shape in self._braid.shapes.learn(shapes, self._host.now()):
-            self._braid.outlets.learn_shape(shape)
+            self._braid.outbound.learn_shape(shape)
 
     def _learn_clusters(self, told: tuple[Seen, ...]) -> None:
         self._braid.clusters.learn(told, self._broker.now())

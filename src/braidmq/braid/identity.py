@@ -31,7 +31,7 @@ NAME_DIGITS = 8
 """Of the number, in the name of a broker that was given none."""
 
 
-class Own(msgspec.Struct, frozen=True, array_like=True):
+class BrokerIdentity(msgspec.Struct, frozen=True, array_like=True):
     """What a broker knows of itself from before."""
 
     history: int
@@ -46,13 +46,19 @@ class Own(msgspec.Struct, frozen=True, array_like=True):
         return bool(self.identity)
 
 
-def own_of(broker: Broker, chance: Chance, name: str | None = None, earlier_name: str | None = None) -> Own:
+def identity_of(
+    broker: Broker, chance: Chance, name: str | None = None, earlier_name: str | None = None
+) -> BrokerIdentity:
     """What the store says, or what is made up now; that is written with the next commit.
 
     `name` is what the broker is to be called now; `earlier_name` how an earlier version would have called it.
     """
     row = dict(broker.saved_cursors).get(OWN)
-    own = msgspec.msgpack.decode(row, type=Own) if row else Own(chance.getrandbits(NUMBER_BITS), broker.now())
+    own = (
+        msgspec.msgpack.decode(row, type=BrokerIdentity)
+        if row
+        else BrokerIdentity(chance.getrandbits(NUMBER_BITS), broker.now())
+    )
     if own.is_kept:
         if name and name != own.name:
             _log.info("this broker is called %r from now on, and was called %r", name, own.name)

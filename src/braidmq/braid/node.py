@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from braidmq.braid.braid import Braid
-from braidmq.braid.identity import own_of
+from braidmq.braid.identity import identity_of
 from braidmq.braid.inspect.status import Status
 from braidmq.braid.introducers import Introducers
 from braidmq.braid.transfer.accounting import weigh
@@ -52,9 +52,9 @@ PROTOCOL = "1"
 LEAVE_S = 5.0
 """How long a broker that ends has to leave the braid in good order."""
 
-LIFE_EPOCH_S = 1_750_000_000
-LIVES_A_SECOND = 10
-"""A restart is another life: the tenths of a second since then."""
+INCARNATION_EPOCH_S = 1_750_000_000
+INCARNATIONS_A_SECOND = 10
+"""A restart is another incarnation: the tenths of a second since then."""
 
 _log = logging.getLogger("braidmq.braid")
 
@@ -88,7 +88,7 @@ def _kinds(base: type[Message]) -> Iterator[type[Message]]:
 
 
 def vector_of(name: str) -> Vector:
-    """A broker's membership vector: as good as random, and the same each time it starts."""
+    """A broker's admission vector: as good as random, and the same each time it starts."""
     return int.from_bytes(sha256(name.encode()).digest()[:8]) >> (64 - DIGITS_MAX)
 
 
@@ -98,7 +98,7 @@ class BraidNode:
     def __init__(self, broker: Broker, config: BraidConfig) -> None:
         self._broker = broker
         self._config = config
-        self._own = own_of(broker, random.SystemRandom(), config.name, earlier_name(config))
+        self._own = identity_of(broker, random.SystemRandom(), config.name, earlier_name(config))
         self.host = NetHost(
             config.listen,
             messages_of(config.method),
@@ -119,21 +119,21 @@ class BraidNode:
         await self.host.start()
         config = self._config
         name = self._own.name
-        life = int((time.time() - LIFE_EPOCH_S) * LIVES_A_SECOND)
+        incarnation = int((time.time() - INCARNATION_EPOCH_S) * INCARNATIONS_A_SECOND)
         introducers = Introducers(self.host, config.join)
-        overlay_, method = build(config, self.host, name, life, introducers)
+        overlay_, method = build(config, self.host, name, incarnation, introducers)
         self.braid = self._broker.braid = Braid(
-            self._broker, overlay_, method, name, life, introducers, config.cluster, self._own
+            self._broker, overlay_, method, name, incarnation, introducers, config.cluster, self._own
         )
-        membership = self.braid.membership
-        membership.refusals = lambda: self.host.refusals
-        self.host.watch(membership.on_linked, membership.on_parted)
+        admission = self.braid.admission
+        admission.refusals = lambda: self.host.refusals
+        self.host.watch(admission.on_linked, admission.on_parted)
         self.braid.cork, self.braid.uncork = self.host.cork, self.host.uncork
         self.host.on_read = self._broker.begin_read
         self.status = Status(self.braid, config.cluster, config.method)
         if CutThrough.can_serve(self.braid):
-            self.braid.lanes = CutThrough(self.braid, self.host, self.status.hops)
-            self.host.take_shortcut(self.braid.lanes)
+            self.braid.cut_through = CutThrough(self.braid, self.host, self.status.hops)
+            self.host.take_shortcut(self.braid.cut_through)
         self.host.spawn(self._enter(self.braid))
 
     async def _enter(self, braid: Braid) -> None:
@@ -156,7 +156,7 @@ class BraidNode:
 
     def trouble(self) -> str | None:
         """Why this broker is not in its braid, None if it is."""
-        return "this broker is just starting" if self.braid is None else self.braid.membership.trouble
+        return "this broker is just starting" if self.braid is None else self.braid.admission.trouble
 
 
 def earlier_name(config: BraidConfig) -> str | None:
@@ -171,18 +171,20 @@ def _is_alone(braid: Braid) -> bool:
     return all(node.left.address == own == node.right.address for node in braid.overlay.view.own.values())
 
 
-def build(config: BraidConfig, host: Host, name: str, life: int, introducers: Introducers) -> tuple[Overlay, Method]:
+def build(
+    config: BraidConfig, host: Host, name: str, incarnation: int, introducers: Introducers
+) -> tuple[Overlay, Method]:
     """The overlay and the method that a configuration names."""
     vector = vector_of(name)
     if config.method == "adaptive":
-        flexible = flexible_graph.FlexibleGraph(host, vector, introducers, life, config.table_size)
+        flexible = flexible_graph.FlexibleGraph(host, vector, introducers, incarnation, config.table_size)
         return flexible, relay_free.RelayFree(flexible, name, config.cluster, CUTS[config.method][0])
     if config.method in ("suzaku", "locality"):
-        ring_ = suzaku.Suzaku(host, introducers, life)
+        ring_ = suzaku.Suzaku(host, introducers, incarnation)
         if config.method == "suzaku":
             return ring_, relay_free.RelayFree(ring_, name, config.cluster, CUTS[config.method][0])
         return ring_, locality.Locality(ring_, name, config.cluster)
-    graph = skip_graph.SkipGraph(host, vector, introducers, life)
+    graph = skip_graph.SkipGraph(host, vector, introducers, incarnation)
     if config.method == "relayfree":
         return graph, relay_free.RelayFree(graph, name, config.cluster, CUTS[config.method][0])
     router = skip_dht.IdRouter(graph)

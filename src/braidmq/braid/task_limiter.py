@@ -1,4 +1,4 @@
-"""A crew: a few procedures at a time, the others in their order behind them.
+"""A limiter: a few procedures at a time, the others in their order behind them.
 
 A client that subscribes to a thousand topics makes a thousand keys. If all of them joined at once they would be in each
 other's way: of those that want the same gap in the ring, one gets it and the others try again.
@@ -25,7 +25,7 @@ class TaskLimiter:
         self._waiting: deque[Procedure] = deque()
         """One for each topic that changes: as many as clients may subscribe to and publish, at the most."""
 
-    def do(self, procedure: Procedure) -> None:
+    def submit(self, procedure: Procedure) -> None:
         """Runs a procedure when its turn comes."""
         self._waiting.append(procedure)
         if self._workers < self._workers_max:

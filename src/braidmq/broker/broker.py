@@ -398,7 +398,7 @@ class Broker(Tick):
             elsewhere = self.braid.send(message)
             reached = max(reached, elsewhere)
             if message.retain:
-                self.braid.keepers.on_retained(message, is_new, bool(elsewhere))
+                self.braid.replication.on_retained(message, is_new, bool(elsewhere))
         if route.tap is not None and is_for_here:
             route.tap.take(message, route.logged)
             reached = Reached.SOMEBODY
@@ -410,8 +410,8 @@ class Broker(Tick):
         route = self.router.route(message.topic)
         targets = route.targets
         if message.retain and self.braid is not None:
-            self.braid.keepers.heard(message.topic, message.at)
-            targets = self.braid.asking.without_given(message, targets)
+            self.braid.replication.heard(message.topic, message.at)
+            targets = self.braid.retained_queries.without_given(message, targets)
         self.deliver(message, targets, route.groups)
         if route.tap is not None:
             route.tap.take_foreign(message)
@@ -484,7 +484,7 @@ class Broker(Tick):
 
     def _bury(self, topic: str, at: float) -> None:
         """Takes a message away; other brokers may have older copies, which must not take its place."""
-        if self.braid is not None and self.braid.keepers.is_on and not is_local(topic):
+        if self.braid is not None and self.braid.replication.is_on and not is_local(topic):
             self._keep(tombstone(topic, at, self.now()))
         else:
             self.drop_retained(topic)

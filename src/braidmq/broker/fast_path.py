@@ -43,8 +43,8 @@ def send_repeat(connection: Connection, repeat: Repeat, data: bytes) -> bool:
     if len(data) != size or version != broker.router.version or not data.startswith(first_bytes):
         return False
     if outlet is not None:
-        lane = outlet.lane
-        if lane is None or not lane.send(outlet, connection.version, data, connection.seen_at):
+        cut_through = outlet.cut_through
+        if cut_through is None or not cut_through.send(outlet, connection.version, data, connection.seen_at):
             return False
     metrics = broker.metrics
     sent = 0

@@ -227,7 +227,7 @@ class Handshake:
             return
         connection.state = State.AUTHENTICATING
         connection.hold_reading()
-        braid.moves.arrive(connect.client_id, identity.owner, connect.clean_start, partial(self._arrived, identity))
+        braid.takeovers.arrive(connect.client_id, identity.owner, connect.clean_start, partial(self._arrived, identity))
 
     def _check_room(self, identity: Identity) -> None:
         """Whether there is a place for the client's session."""

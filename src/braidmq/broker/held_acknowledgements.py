@@ -76,7 +76,7 @@ class HeldAcknowledgements:
         self._timer = None
         broker = self._connection.broker
         if broker.braid is not None and self._debts and 0 < self._debts[0].due_at <= broker.now():
-            broker.braid.outlets.rest()
+            broker.braid.outbound.rest()
         self._pay()
 
     def _pay(self) -> None:

@@ -176,7 +176,7 @@ def _acknowledge(
 def _send(connection: Connection, packet: p.Puback | p.Pubrec, doubtful: Message | None = None) -> None:
     """Sends an acknowledgement; behind others that wait, if there are any, and not before it is known what to say."""
     braid = connection.broker.braid
-    if doubtful is not None and braid is not None and not braid.outlets.is_resting:
+    if doubtful is not None and braid is not None and not braid.outbound.is_resting:
         if connection.owed is None:
             connection.owed = HeldAcknowledgements(connection)
             connection.unacknowledged_tick = NEVER

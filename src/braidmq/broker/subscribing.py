@@ -19,7 +19,7 @@ from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.topics import check_filter, has_wildcard, split_share
 
 if TYPE_CHECKING:
-    from braidmq.braid.retained.queries import Ask
+    from braidmq.braid.retained.queries import RetainedQuery
     from braidmq.broker.broker import Broker
     from braidmq.broker.connection import Connection
     from braidmq.broker.session import Session
@@ -57,7 +57,7 @@ def on_subscribe(connection: Connection, packet: p.Subscribe) -> None:
         new.answer.reasons.append(reason)
     awaited = [one.topic_filter for one in packet.subscriptions if _is_awaited(broker, one.topic_filter)]
     if awaited and broker.braid is not None:
-        broker.braid.standing.when_effective(awaited, partial(_answer, connection, session, new))
+        broker.braid.announcer.when_effective(awaited, partial(_answer, connection, session, new))
     else:
         _answer(connection, session, new)
 
@@ -68,7 +68,7 @@ class New(NamedTuple):
     answer: p.Suback
     retained: list[tuple[str, Subscribed, list[Message]]]
     """By filter: what is kept here, where nobody else is to be asked."""
-    asks: list[tuple[Ask, int]]
+    asks: list[tuple[RetainedQuery, int]]
     """Questions to the other brokers, and how many messages are kept here for each."""
     demands: list[tuple[str, Subscribed]]
 
@@ -89,8 +89,8 @@ def _note(
     braid = connection.broker.braid
     if braid is not None and topic_filter.startswith(DEMAND_PREFIX):
         new.demands.append((topic_filter, subscribed))
-    elif braid is not None and braid.keepers.is_on and not is_local(topic_filter):
-        ask = braid.asking.begin(connection, session, topic_filter)
+    elif braid is not None and braid.replication.is_on and not is_local(topic_filter):
+        ask = braid.retained_queries.begin(connection, session, topic_filter)
         if ask is not None:
             new.asks.append((ask, len(messages)))
     else:
@@ -123,7 +123,7 @@ def _answer(connection: Connection, session: Session, new: New) -> None:
 
 
 def _is_awaited(broker: Broker, full_filter: str) -> bool:
-    return broker.braid is not None and broker.braid.standing.is_awaited(split_share(full_filter)[1])
+    return broker.braid is not None and broker.braid.announcer.is_awaited(split_share(full_filter)[1])
 
 
 def _check(connection: Connection, one: p.Subscription) -> None:

@@ -78,7 +78,7 @@ class Tick:
 
     def settle(self) -> None:
         """The first read of a tick is done: if it left something to do, the tick's end will do it."""
-        leaving = self.braid is not None and self.braid.outlets.has_ready
+        leaving = self.braid is not None and self.braid.outbound.has_ready
         unsaved = self.store.dirty or self.recorder.dirty
         if self.touched_connections or unsaved or self._to_close or self._to_pump or self._to_go_on or leaving:
             self.wants_flush()

@@ -23,7 +23,7 @@ HISTORY_MESSAGES_MAX = 200_000
 """What is over these bounds is forgotten, oldest first, and counted if that is before its time."""
 
 GENERATIONS_MAX = 1 << 20
-"""A topic that was forgotten and comes again is another stream: another generation of a life. So many a life has."""
+"""A topic that was forgotten and comes again is another stream: another generation of an incarnation. So many an incarnation has."""
 
 OVERHEAD_BYTES = 200
 """What keeping a publication costs beside its payload."""
@@ -34,10 +34,10 @@ class Sent(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     offset: int
     topic: str
-    life: int
+    incarnation: int
     number: int
     stored_at: float
-    letter: BatchItem
+    item: BatchItem
 
 
 class History:
@@ -60,16 +60,16 @@ class History:
         """How much is kept, as the bound counts it."""
         return self._bytes
 
-    def append(self, topic: str, life: int, number: int, letter: BatchItem, now: float) -> BatchItem:
-        """Keeps a publication; the letter as it is sent, with its offset."""
+    def append(self, topic: str, incarnation: int, number: int, item: BatchItem, now: float) -> BatchItem:
+        """Keeps a publication; the item as it is sent, with its offset."""
         self.head += 1
-        letter = msgspec.structs.replace(letter, offset=self.head)
-        sent = Sent(self.head, topic, life, number, now, letter)
+        item = msgspec.structs.replace(item, offset=self.head)
+        sent = Sent(self.head, topic, incarnation, number, now, item)
         self._sent.append(sent)
         self._bytes += _size(sent)
         self._store.save_sent(self.head, msgspec.msgpack.encode(sent))
         self.trim(now)
-        return letter
+        return item
 
     def written(self) -> None:
         """All that was appended is in the store."""
@@ -111,4 +111,4 @@ class History:
 
 
 def _size(sent: Sent) -> int:
-    return OVERHEAD_BYTES + len(sent.letter.payload) + len(sent.letter.forward)
+    return OVERHEAD_BYTES + len(sent.item.payload) + len(sent.item.forward)

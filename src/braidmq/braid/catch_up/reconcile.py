@@ -179,7 +179,7 @@ class Reconciler(Service):
             sent = msgspec.msgpack.decode(row, type=Sent)
             if self._interest.wanted(sent.topic, sent.stored_at):
                 self.fetched += 1
-                self._take(Batch(origin, sent.life, sent.topic, sent.number, 1, V5, b"", (sent.letter,)))
+                self._take(Batch(origin, sent.incarnation, sent.topic, sent.number, 1, V5, b"", (sent.item,)))
 
     async def _call(self, address: Address, ask: AskMissed) -> object:
         try:
@@ -206,7 +206,7 @@ class Reconciler(Service):
         tree = wanted
 
         def wants(sent: Sent) -> bool:
-            return bool(tree.match(sent.topic)) and may_see(asked.cluster, sent.letter.forward)
+            return bool(tree.match(sent.topic)) and may_see(asked.cluster, sent.item.forward)
 
         found, floor = self._history.missed(asked.floor, asked.since, asked.seen, wants, PAGE_BYTES_MAX)
         return Missed(tuple([msgspec.msgpack.encode(one) for one in found]), floor, self._history.kept)

@@ -1,6 +1,6 @@
 """Probes: publications that no client gets, sent to see which way the others take.
 
-A probe leaves through the outlet of a topic, by the method of the braid and to the filters that are wanted, as a
+A probe leaves through the outbound_topic of a topic, by the method of the braid and to the filters that are wanted, as a
 publication does. Every broker that it comes to says so to the one that asked: from where, after how many hops, when,
 and whether it was for this broker or only came by.
 """

@@ -146,7 +146,7 @@ class Status(Service):
     @property
     def suspended(self) -> int:
         """Topics that are published here and that nobody wants."""
-        return sum(not outlet.is_open for outlet in self.braid.outlets)
+        return sum(not outbound_topic.is_open for outbound_topic in self.braid.outbound)
 
     def _home_node(self) -> RingNode | None:
         return self.braid.overlay.view.own.get(self.braid.home)
@@ -167,7 +167,7 @@ class Status(Service):
             "cluster": self.cluster,
             "method": self.method_name,
             "is_in": braid.is_in,
-            "trouble": braid.membership.trouble,
+            "trouble": braid.admission.trouble,
             "age_s": round(self._host.now() - self._began_at, 3),
             "left": None if node is None else _told(node.left),
             "right": None if node is None else _told(node.right),
@@ -177,7 +177,11 @@ class Status(Service):
             "introducers": [str(address) for address in braid.introducers.known],
             "shapes": list(braid.shapes),
             "filters": len(braid.interest.filters),
-            "topics": {"published": len(braid.outlets), "suspended": self.suspended, "dropped": braid.outlets.dropped},
+            "topics": {
+                "published": len(braid.outbound),
+                "suspended": self.suspended,
+                "dropped": braid.outbound.dropped,
+            },
             "history": {
                 "origin": braid.origin,
                 "head": braid.history.head,
@@ -195,7 +199,7 @@ class Status(Service):
                 }
                 for origin, cursor in list(braid.cursors)[:CURSORS_SHOWN_MAX]
             ],
-            "inlets": {"duplicates": braid.inlets.duplicates, "given_up": braid.inlets.given_up},
+            "inlets": {"duplicates": braid.inbound.duplicates, "given_up": braid.inbound.given_up},
             "unproven": braid.unproven,
             "fetched": braid.reconciler.fetched,
             "hops": {"publications": sum(self.hops.by_hops), "total": self.hops.total},
@@ -208,8 +212,8 @@ class Status(Service):
         except PacketError as error:
             raise Unanswerable(str(error)) from None
         braid, now = self.braid, self._host.now()
-        outlets = [one for one in braid.outlets if wanted == "#" or matches(wanted, one.topic)]
-        outlets.sort(key=lambda one: (-one.number, one.topic))
+        outbound = [one for one in braid.outbound if wanted == "#" or matches(wanted, one.topic)]
+        outbound.sort(key=lambda one: (-one.number, one.topic))
         standing = dict.fromkeys(braid.interest.standing)
         filters = sorted(one for one in braid.interest.filters if wanted in ("#", one) or matches(wanted, one))
         return {
@@ -223,11 +227,11 @@ class Status(Service):
                     "is_settled": one.is_settled,
                     "idle_s": round(now - one.used_at, 3),
                 }
-                for one in outlets[:count_max]
+                for one in outbound[:count_max]
             ],
-            "published_in_all": len(outlets),
+            "published_in_all": len(outbound),
             "interest": [
-                {"filter": one, "stands": one in standing, "is_effective": not braid.standing.is_awaited(one)}
+                {"filter": one, "stands": one in standing, "is_effective": not braid.announcer.is_awaited(one)}
                 for one in filters[:count_max]
             ],
             "interest_in_all": len(filters),
@@ -254,7 +258,7 @@ class Status(Service):
         """All brokers in the order of their home keys, and whether neighbours agree that they are neighbours."""
         node = self._home_node()
         if node is None:
-            raise Unanswerable(self.braid.membership.trouble or NOT_IN)
+            raise Unanswerable(self.braid.admission.trouble or NOT_IN)
         found = await self.braid.overlay.lookup(HOMES_FROM)
         peer: Peer | None = node.me if found is None else found.right
         walked: dict[Key, tuple[Peer, TellStatus | None]] = {}
@@ -321,14 +325,14 @@ class Status(Service):
         """Sends a probe where a publication on the topic would go; its way."""
         _check_passed_on(topic)
         if not self.braid.is_in:
-            raise Unanswerable(self.braid.membership.trouble or NOT_IN)
+            raise Unanswerable(self.braid.admission.trouble or NOT_IN)
         if self._probes.is_full:
             raise Unanswerable("too many probes are under way")
-        outlet = self.braid.outlets.for_publication(topic)
+        outbound_topic = self.braid.outbound.for_publication(topic)
         ends_at = self._host.now() + SETTLE_S
-        while not outlet.is_settled and self._host.now() < ends_at:
+        while not outbound_topic.is_settled and self._host.now() < ends_at:
             await self._host.sleep(POLL_S)
-        wanted = list(outlet.wanted)
+        wanted = list(outbound_topic.wanted)
         met = await self._probes.follow(wanted, surely, min(timeout_s, TRACE_S_MAX)) if wanted else []
         names: dict[Address, str] = {one.address: one.name for one in met}
         names[self._host.address] = self.braid.name
@@ -339,7 +343,7 @@ class Status(Service):
             "method": self.method_name,
             "surely": surely,
             "filters": wanted,
-            "is_settled": outlet.is_settled,
+            "is_settled": outbound_topic.is_settled,
             "receivers": len(dict.fromkeys(one.name for one in met if one.is_taken)),
             "hops": [
                 {

@@ -71,7 +71,7 @@ class Agreement:
             self._host.spawn(self._reach(shape))
 
     async def _reach(self, shape: Shape) -> None:
-        self._braid.comparing.learn([shape])
+        self._braid.gossip.learn([shape])
         ends_at = self._host.now() + AGREE_S
         pause_s = AGAIN_S
         while (asked_at := self._host.now()) < ends_at:
@@ -110,5 +110,5 @@ class Agreement:
             shape = _decode(body).shape
         except msgspec.MsgspecError:
             return None
-        self._braid.comparing.learn([shape])
-        return NO if self._braid.outlets.is_taking_up(shape) else YES
+        self._braid.gossip.learn([shape])
+        return NO if self._braid.outbound.is_taking_up(shape) else YES

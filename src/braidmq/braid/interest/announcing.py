@@ -19,7 +19,7 @@ SUBSCRIBE_WAIT_S = 3.0
 """How long a SUBACK waits until the subscription has taken effect in the whole braid."""
 
 
-class Waiting:
+class PendingSuback:
     """A SUBACK that waits until its subscriptions have taken effect."""
 
     def __init__(self, standing: InterestAnnouncer, filters: list[str], done: Callable[[], None]) -> None:
@@ -41,17 +41,17 @@ class Waiting:
 class InterestAnnouncer:
     """Follows what clients want, and knows what of it others do not know yet."""
 
-    def __init__(self, braid: Braid, crew: TaskLimiter) -> None:
+    def __init__(self, braid: Braid, limiter: TaskLimiter) -> None:
         self._braid = braid
         self._host = braid.host
-        self._crew = crew
+        self._limiter = limiter
         self._filters: dict[str, None] = {}
         """Those that this broker stands for, or is about to."""
         self._ending: dict[str, None] = {}
         """Those that it is about to stand for no longer."""
         self._settling: dict[str, None] = {}
         """Those that have not taken effect yet."""
-        self._waiting: dict[Waiting, None] = {}
+        self._waiting: dict[PendingSuback, None] = {}
 
     @property
     def filters(self) -> list[str]:
@@ -64,7 +64,7 @@ class InterestAnnouncer:
         for topic_filter in should:
             if topic_filter not in self._filters:
                 self._filters[topic_filter] = self._settling[topic_filter] = None
-                begin = partial(self._crew.do, partial(self._begin, topic_filter))
+                begin = partial(self._limiter.submit, partial(self._begin, topic_filter))
                 shape = shape_of(topic_filter)
                 if shape is None:
                     begin()
@@ -73,7 +73,7 @@ class InterestAnnouncer:
         for topic_filter in [one for one in self._filters if one not in should]:
             del self._filters[topic_filter]
             self._ending[topic_filter] = None
-            self._crew.do(partial(self._end, topic_filter))
+            self._limiter.submit(partial(self._end, topic_filter))
 
     async def _begin(self, topic_filter: str) -> None:
         if topic_filter in self._filters and not self._braid.is_leaving:  # it may have lost its last subscription
@@ -94,13 +94,13 @@ class InterestAnnouncer:
 
     def when_effective(self, filters: list[str], done: Callable[[], None]) -> None:
         """Calls when subscriptions have taken effect, or when that takes too long."""
-        waiting = Waiting(self, filters, done)
+        waiting = PendingSuback(self, filters, done)
         self._waiting[waiting] = None
         self._host.spawn(self._give_up(waiting))
 
-    async def _give_up(self, waiting: Waiting) -> None:
+    async def _give_up(self, waiting: PendingSuback) -> None:
         await self._host.sleep(SUBSCRIBE_WAIT_S)
         waiting.end()
 
-    def forget(self, waiting: Waiting) -> None:
+    def forget(self, waiting: PendingSuback) -> None:
         self._waiting.pop(waiting, None)

@@ -28,10 +28,10 @@ WATCHES_MAX = 10_000
 
 
 class Demand:
-    def __init__(self, broker: Broker, outlets: OutboundTopics) -> None:
+    def __init__(self, broker: Broker, outbound: OutboundTopics) -> None:
         self._broker = broker
-        self._outlets = outlets
-        outlets.on_demand = self._look
+        self._outbound = outbound
+        outbound.on_demand = self._look
         self._asked: FilterTree[str] = FilterTree()
         """What clients here ask about: the filters of their subscriptions, without `$demand/`."""
         self._watched: dict[str, None] = {}
@@ -66,10 +66,10 @@ class Demand:
         """Whether anybody anywhere subscribes to a topic; None if that is not known."""
         if self._broker.router.has_receivers(topic):
             return True
-        outlet = self._outlets.get(topic)
-        if outlet is None or not (outlet.is_settled or outlet.wanted):
+        outbound_topic = self._outbound.get(topic)
+        if outbound_topic is None or not (outbound_topic.is_settled or outbound_topic.wanted):
             return None
-        return bool(outlet.wanted)
+        return bool(outbound_topic.wanted)
 
     # What clients here ask about
 
@@ -77,7 +77,7 @@ class Demand:
         self._asked.set(about, about)
         if not has_wildcard(about):
             self._watched[about] = None
-            self._outlets.watch(about)
+            self._outbound.watch(about)
         for topic in self._topics(about):
             wanted = self.is_wanted(topic)
             if wanted is not None:
@@ -91,7 +91,7 @@ class Demand:
             concerned = [about]
             self._owed.pop(about, None)
             del self._watched[about]
-            self._outlets.unwatch(about)
+            self._outbound.unwatch(about)
         for topic in concerned:
             if not self._asked.match(topic):
                 self._said.pop(topic, None)
@@ -99,8 +99,10 @@ class Demand:
     def _topics(self, topic_filter: str) -> Iterable[str]:
         """The topics that are published or watched here, and that a filter matches."""
         if has_wildcard(topic_filter):
-            return [outlet.topic for outlet in self._outlets if matches(topic_filter, outlet.topic)]
-        return [topic_filter] if self._outlets.get(topic_filter) is not None else []
+            return [
+                outbound_topic.topic for outbound_topic in self._outbound if matches(topic_filter, outbound_topic.topic)
+            ]
+        return [topic_filter] if self._outbound.get(topic_filter) is not None else []
 
     # Changes
 
@@ -108,7 +110,7 @@ class Demand:
         """Something about a topic may have changed: tells those who ask about it."""
         if not len(self._asked) or topic[:1] == "$" or not self._asked.match(topic):
             return
-        if self._outlets.get(topic) is None:
+        if self._outbound.get(topic) is None:
             self._said.pop(topic, None)
             return
         wanted = self.is_wanted(topic)

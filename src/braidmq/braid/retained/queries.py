@@ -8,7 +8,7 @@ What the client is sent live in the meantime is noted: an older retained message
 session takes nothing past `Broker.deliver` while it waits. And what is found right after it was published may be under
 way as a publication, too: it is remembered for a while, so that it comes once.
 
-If a keeper cannot be reached, what the others say is delivered, and the question is put again a few times; a topic that
+If a replica cannot be reached, what the others say is delivered, and the question is put again a few times; a topic that
 was delivered comes again only if it is newer.
 """
 
@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from braidmq.braid.retained.replication import AskKeptPage, KeptPage, RetainedReplication, message_of, pages_of
+from braidmq.braid.retained.replication import AskReplicaPage, ReplicaPage, RetainedReplication, message_of, pages_of
 from braidmq.broker.message import Message
 from braidmq.broker.shares import Subscribed
 from braidmq.host import Address, CallError, Host
@@ -40,7 +40,7 @@ ASK_S = (2.0, 6.0, 6.0, 6.0)
 """How long the answers to a question, put for the first time, the second …, may take; what has come is delivered."""
 
 AGAIN_S = (1.0, 5.0, 15.0)
-"""The waits before the question is put again, where not every keeper could be reached."""
+"""The waits before the question is put again, where not every replica could be reached."""
 
 ENTER_WAIT_S = 60.0
 """How long a subscription made before this broker has entered the braid waits for that."""
@@ -68,13 +68,13 @@ POLL_S = 0.1
 _log = logging.getLogger("braidmq.braid")
 
 
-class Ask:
+class RetainedQuery:
     """One new subscription that waits for retained messages."""
 
-    __slots__ = ("_asking", "is_giving", "missing", "pages", "session", "told", "topic_filter", "tries", "unproven")
+    __slots__ = ("_queries", "is_giving", "missing", "pages", "session", "told", "topic_filter", "tries", "unproven")
 
-    def __init__(self, asking: RetainedQueries, session: Session, topic_filter: str) -> None:
-        self._asking = asking
+    def __init__(self, queries: RetainedQueries, session: Session, topic_filter: str) -> None:
+        self._queries = queries
         self.session = session
         self.topic_filter = topic_filter
         self.told: dict[str, float] = {}
@@ -83,18 +83,18 @@ class Ask:
         """Whether the client is being given what has been found."""
         self.missing = 0
         """Questions that are not answered yet."""
-        self.pages: list[KeptPage] = []
+        self.pages: list[ReplicaPage] = []
         self.unproven = False
-        """Whether a keeper may not have been reached."""
+        """Whether a replica may not have been reached."""
         self.tries = 0
 
     def go(self) -> None:
         """The SUBACK is sent: asks."""
-        self._asking.go(self)
+        self._queries.go(self)
 
     def end(self) -> None:
         """Nobody waits for it any more."""
-        self._asking.end(self)
+        self._queries.end(self)
 
     @property
     def subscribed(self) -> Subscribed | None:
@@ -106,7 +106,7 @@ class Ask:
             self.told.pop(next(iter(self.told)))
 
 
-class Source:
+class ReplicaSource:
     """What one broker keeps, as far as it is here."""
 
     __slots__ = ("_at", "_messages", "address", "last", "more", "origin")
@@ -136,27 +136,27 @@ class Source:
 
 
 class RetainedQueries:
-    def __init__(self, broker: Broker, host: Host, keepers: RetainedReplication, name: str) -> None:
+    def __init__(self, broker: Broker, host: Host, replication: RetainedReplication, name: str) -> None:
         self._broker = broker
         self._host = host
-        self._keepers = keepers
+        self._replication = replication
         self._name = name
-        self._waiting: deque[Ask] = deque()
+        self._waiting: deque[RetainedQuery] = deque()
         self._under_way = 0
-        self._by_session: dict[Session, list[Ask]] = {}
+        self._by_session: dict[Session, list[RetainedQuery]] = {}
         self._given: dict[tuple[str, str], tuple[float, int]] = {}
         """By client id and topic: time and QoS of a young message that was given as retained."""
 
     # From the subscription on
 
-    def begin(self, connection: Connection, session: Session, topic_filter: str) -> Ask | None:
+    def begin(self, connection: Connection, session: Session, topic_filter: str) -> RetainedQuery | None:
         """A subscription that is about to be made will ask: notes from now on what its client is sent.
 
         None if the same question is under way for the same session: its answer will serve for both.
         """
         if any(one.topic_filter == topic_filter and not one.is_giving for one in self._by_session.get(session, ())):
             return None
-        ask = Ask(self, session, topic_filter)
+        ask = RetainedQuery(self, session, topic_filter)
         self._by_session.setdefault(session, []).append(ask)
         connection.takes_plain = False
         self._broker.on_delivery = self._on_delivery
@@ -179,7 +179,7 @@ class RetainedQueries:
         at, qos = self._given.get((target.session.client_id, message.topic), (0.0, 0))
         return at == message.at and qos >= min(target.qos, message.qos)
 
-    def end(self, ask: Ask) -> None:
+    def end(self, ask: RetainedQuery) -> None:
         asks = self._by_session[ask.session]
         asks.remove(ask)
         if asks:
@@ -192,17 +192,17 @@ class RetainedQueries:
         if not self._by_session:
             self._broker.on_delivery = None
 
-    def go(self, ask: Ask) -> None:
+    def go(self, ask: RetainedQuery) -> None:
         """Asks, or waits until that is possible."""
-        if self._keepers.is_in:
+        if self._replication.is_in:
             self._put(ask)
         else:
             self._give(ask, self._own(ask).take(None))
             self._host.spawn(self._go_later(ask))
 
-    async def _go_later(self, ask: Ask) -> None:
+    async def _go_later(self, ask: RetainedQuery) -> None:
         ends_at = self._host.now() + ENTER_WAIT_S
-        while not self._keepers.is_in:
+        while not self._replication.is_in:
             if self._host.now() > ends_at:
                 self.end(ask)
                 return
@@ -211,7 +211,7 @@ class RetainedQueries:
 
     # Question and answers
 
-    def _put(self, ask: Ask) -> None:
+    def _put(self, ask: RetainedQuery) -> None:
         self._waiting.append(ask)
         self._next()
 
@@ -225,17 +225,17 @@ class RetainedQueries:
                 self._host.spawn(self._put_later(ask))
                 continue
             self._under_way += 1
-            topics, body = self._keepers.question_about(ask.topic_filter)
+            topics, body = self._replication.question_about(ask.topic_filter)
             ask.missing, ask.pages, ask.unproven = len(topics), [], False
             ask.tries += 1
             for topic in topics:
-                self._keepers.ask(topic, body, ASK_S[ask.tries - 1], partial(self._on_outcome, ask))
+                self._replication.ask(topic, body, ASK_S[ask.tries - 1], partial(self._on_outcome, ask))
 
-    async def _put_later(self, ask: Ask) -> None:
+    async def _put_later(self, ask: RetainedQuery) -> None:
         await _read(self._host, ask.session)
         self._put(ask)
 
-    def _on_outcome(self, ask: Ask, outcome: Outcome) -> None:
+    def _on_outcome(self, ask: RetainedQuery, outcome: Outcome) -> None:
         ask.missing -= 1
         ask.pages += pages_of(outcome)
         ask.unproven = ask.unproven or not outcome.complete
@@ -244,23 +244,23 @@ class RetainedQueries:
             self._host.spawn(self._deliver(ask))
             self._next()
 
-    def _is_wanted(self, ask: Ask) -> bool:
+    def _is_wanted(self, ask: RetainedQuery) -> bool:
         session = ask.session
         is_there = self._broker.sessions.get(session.client_id) is session and ask.subscribed is not None
         return is_there and (session.connection is not None or session.durable)
 
-    def _own(self, ask: Ask) -> Source:
+    def _own(self, ask: RetainedQuery) -> ReplicaSource:
         entries = self._broker.retained.entries(ask.topic_filter)
-        return Source(self._name, self._host.address, sorted(entries, key=lambda one: one.topic), False)
+        return ReplicaSource(self._name, self._host.address, sorted(entries, key=lambda one: one.topic), False)
 
-    async def _deliver(self, ask: Ask) -> None:
+    async def _deliver(self, ask: RetainedQuery) -> None:
         """Delivers the newest of each topic, page by page."""
         ask.is_giving = True
         now = self._broker.now()
         sources = [self._own(ask)]
         for page in {page.origin: page for page in ask.pages}.values():
             messages = [message_of(kept, now) for kept in page.kept]
-            sources.append(Source(page.origin, page.address, messages, page.more))
+            sources.append(ReplicaSource(page.origin, page.address, messages, page.more))
         ask.pages = []
         while sources and self._is_wanted(ask):
             await _read(self._host, ask.session)
@@ -285,16 +285,16 @@ class RetainedQueries:
                 _log.warning("not all brokers could be asked for what is retained for %r", ask.topic_filter)
             self.end(ask)
 
-    async def _fetch(self, ask: Ask, source: Source) -> None:
+    async def _fetch(self, ask: RetainedQuery, source: ReplicaSource) -> None:
         """The next page, when the client has read most of those before."""
         await _read(self._host, ask.session)
-        asked = AskKeptPage(ask.topic_filter, source.last)
+        asked = AskReplicaPage(ask.topic_filter, source.last)
         for _ in range(PAGE_TRIES):
             try:
                 page = await self._host.call(source.address, asked, PAGE_TIMEOUT_S)
             except CallError:
                 continue
-            if isinstance(page, KeptPage):
+            if isinstance(page, ReplicaPage):
                 now = self._broker.now()
                 source.refill([message_of(kept, now) for kept in page.kept], page.more)
                 return
@@ -303,7 +303,7 @@ class RetainedQueries:
 
     # Giving
 
-    def _give(self, ask: Ask, messages: Iterable[Message]) -> None:
+    def _give(self, ask: RetainedQuery, messages: Iterable[Message]) -> None:
         """Gives the client what is newer than what it was given of the topic; tombstones are none."""
         subscribed = ask.subscribed
         if subscribed is None or not self._is_wanted(ask):

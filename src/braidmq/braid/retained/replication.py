@@ -6,10 +6,10 @@ too many, it stands for `$braid/keep-many` instead of them, where every question
 counts, by (time, origin); a deletion leaves a tombstone, which takes part like a message.
 
 So an older copy never wins over a newer one that can be reached. It should not come back either when the newer one is
-out of reach for a while: who retains a topic of which nothing was kept here before, or deletes one, tells the keepers
+out of reach for a while: who retains a topic of which nothing was kept here before, or deletes one, tells the replicas
 of its first level, and whoever has an older copy drops it. A topic that is retained here again and again is told of
 once: from then on nobody else has a copy, and who publishes it elsewhere tells this broker. What is told can miss a
-keeper that is down; it compares all it has with the others when it comes back. Until then, what it keeps cannot be had:
+replica that is down; it compares all it has with the others when it comes back. Until then, what it keeps cannot be had:
 who subscribes meanwhile is sent the rest, and gets what it missed with its next subscription.
 """
 
@@ -36,10 +36,10 @@ KEEP = "$braid/keep"
 KEEP_MANY = "$braid/keep-many"
 
 KEEP_LEVELS_MAX = 32
-"""First levels that a keeper stands for one by one: each is a key in the overlay."""
+"""First levels that a replica stands for one by one: each is a key in the overlay."""
 
 ANSWER_BYTES_MAX = 256 << 10
-"""What a keeper says at a time; the rest is fetched page by page. One message may be larger."""
+"""What a replica says at a time; the rest is fetched page by page. One message may be larger."""
 
 ENTRY_BYTES = 48
 """What a message costs in an answer beside its topic, payload and properties."""
@@ -55,28 +55,28 @@ TELL_TIMEOUT_S = 30.0
 _log = logging.getLogger("braidmq.braid")
 
 
-class AskKept(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class AskReplicas(msgspec.Struct, frozen=True, array_like=True, tag="AskKept"):
     """What do you keep that this filter matches?"""
 
     origin: str
     topic_filter: str
 
 
-class CompareKept(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class CompareReplicas(msgspec.Struct, frozen=True, array_like=True, tag="CompareKept"):
     """I keep these topics, or tombstones of them, of these times: drop what is older. What is newer with you?"""
 
     origin: str
     topics: tuple[tuple[str, float], ...]
 
 
-class NewerKept(msgspec.Struct, frozen=True, array_like=True):
+class NewerReplicas(msgspec.Struct, frozen=True, array_like=True):
     """Topics of which this broker has something newer, with its time."""
 
     origin: str
     topics: tuple[tuple[str, float], ...]
 
 
-class Kept(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class RetainedReplica(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A retained message; a tombstone if it has no payload."""
 
     topic: str
@@ -87,16 +87,16 @@ class Kept(msgspec.Struct, frozen=True, array_like=True, gc=False):
     at: float
 
 
-class KeptPage(Message, frozen=True, array_like=True, gc=False):
+class ReplicaPage(Message, tag="KeptPage", frozen=True, array_like=True, gc=False):
     """What a broker keeps, in the order of topics; `more` if that is not all."""
 
     origin: str
     address: Address
-    kept: tuple[Kept, ...]
+    kept: tuple[RetainedReplica, ...]
     more: bool
 
 
-class AskKeptPage(Message, frozen=True, array_like=True, gc=False):
+class AskReplicaPage(Message, tag="AskKeptPage", frozen=True, array_like=True, gc=False):
     """What do you keep that this filter matches, behind this topic?"""
 
     topic_filter: str
@@ -104,19 +104,19 @@ class AskKeptPage(Message, frozen=True, array_like=True, gc=False):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_question = msgspec.msgpack.Decoder(AskKept | CompareKept).decode
-_decode_newer = msgspec.msgpack.Decoder(NewerKept).decode
-_decode_page = msgspec.msgpack.Decoder(KeptPage).decode
+_decode_question = msgspec.msgpack.Decoder(AskReplicas | CompareReplicas).decode
+_decode_newer = msgspec.msgpack.Decoder(NewerReplicas).decode
+_decode_page = msgspec.msgpack.Decoder(ReplicaPage).decode
 
 
-def message_of(kept: Kept, now: float) -> Publication:
+def message_of(kept: RetainedReplica, now: float) -> Publication:
     expires_at = None if kept.expires_in_s is None else now + kept.expires_in_s
     name = string(kept.topic)
     return Publication(kept.topic, name, kept.payload, kept.qos, True, "", kept.forward, expires_at, at=kept.at)
 
 
 class RetainedReplication(Service):
-    """One broker's part as a keeper, and its way to the others."""
+    """One broker's part as a replica, and its way to the others."""
 
     def __init__(self, broker: Broker, host: Host, method: Method, name: str) -> None:
         self._broker = broker
@@ -257,7 +257,7 @@ class RetainedReplication(Service):
             by_level.setdefault(topic.partition("/")[0], []).append(topic)
         for level, some in by_level.items():
             for page in self._pages(some):
-                body = _encode(CompareKept(self._name, page))
+                body = _encode(CompareReplicas(self._name, page))
                 for asked in (f"{KEEP}/{level}", KEEP_MANY):
                     self.ask(asked, body, TELL_TIMEOUT_S, self._on_compared)
 
@@ -284,7 +284,7 @@ class RetainedReplication(Service):
             try:
                 newer = _decode_newer(answer)
             except msgspec.MsgspecError as error:
-                _log.warning("a keeper compared something that cannot be read: %s", error)
+                _log.warning("a replica compared something that cannot be read: %s", error)
                 continue
             for topic, at in newer.topics:
                 mine = self._broker.retained.get(topic)
@@ -297,16 +297,16 @@ class RetainedReplication(Service):
         try:
             question = _decode_question(body)
         except msgspec.MsgspecError as error:
-            _log.warning("somebody asked keepers what cannot be read: %s", error)
+            _log.warning("somebody asked replicas what cannot be read: %s", error)
             return None
         if question.origin == self._name:
             return None
-        if isinstance(question, CompareKept):
+        if isinstance(question, CompareReplicas):
             return self._compare(question)
         page = self._page(question.topic_filter, "")
         return _encode(page) if page.kept else None
 
-    def _compare(self, told: CompareKept) -> bytes | None:
+    def _compare(self, told: CompareReplicas) -> bytes | None:
         newer: list[tuple[str, float]] = []
         for topic, at in told.topics:
             mine = self._broker.retained.get(topic)
@@ -316,19 +316,19 @@ class RetainedReplication(Service):
                 newer.append((topic, mine.at))
             else:
                 self._drop(topic)
-        return _encode(NewerKept(self._name, tuple(newer))) if newer else None
+        return _encode(NewerReplicas(self._name, tuple(newer))) if newer else None
 
-    @handles(AskKeptPage)
-    def on_ask_page(self, _origin: Address, asked: AskKeptPage) -> Reply:
+    @handles(AskReplicaPage)
+    def on_ask_page(self, _origin: Address, asked: AskReplicaPage) -> Reply:
         return self._page(asked.topic_filter, asked.after)
 
-    def _page(self, topic_filter: str, after: str) -> KeptPage:
+    def _page(self, topic_filter: str, after: str) -> ReplicaPage:
         retained = self._broker.retained
         topics = self._lists.pop(topic_filter, None) if after else None
         if topics is None:
             topics = sorted([entry.topic for entry in retained.entries(topic_filter) if not is_local(entry.topic)])
         now = self._broker.now()
-        kept: list[Kept] = []
+        kept: list[RetainedReplica] = []
         size = 0
         for place in range(bisect_right(topics, after) if after else 0, len(topics)):
             entry = retained.get(topics[place])
@@ -337,9 +337,9 @@ class RetainedReplication(Service):
             size += ENTRY_BYTES + entry.size
             if kept and size > ANSWER_BYTES_MAX:
                 self._remember(topic_filter, topics)
-                return KeptPage(self._name, self._host.address, tuple(kept), True)
+                return ReplicaPage(self._name, self._host.address, tuple(kept), True)
             kept.append(_kept(entry, now))
-        return KeptPage(self._name, self._host.address, tuple(kept), False)
+        return ReplicaPage(self._name, self._host.address, tuple(kept), False)
 
     def _remember(self, topic_filter: str, topics: list[str]) -> None:
         self._lists[topic_filter] = topics
@@ -352,26 +352,26 @@ class RetainedReplication(Service):
         """The internal topics to ask on, and the question, for all that others keep and a filter matches."""
         level = topic_filter.partition("/")[0]
         topics = (KEEP,) if level in ("+", "#") else (f"{KEEP}/{level}", KEEP_MANY)
-        return topics, _encode(AskKept(self._name, topic_filter))
+        return topics, _encode(AskReplicas(self._name, topic_filter))
 
 
-def pages_of(outcome: Outcome) -> list[KeptPage]:
-    """What keepers have answered."""
-    pages: list[KeptPage] = []
+def pages_of(outcome: Outcome) -> list[ReplicaPage]:
+    """What replicas have answered."""
+    pages: list[ReplicaPage] = []
     for answer in outcome.answers.values():
         try:
             pages.append(_decode_page(answer))
         except msgspec.MsgspecError as error:
-            _log.warning("a keeper answered what cannot be read: %s", error)
+            _log.warning("a replica answered what cannot be read: %s", error)
     return pages
 
 
-def _kept(entry: Publication, now: float) -> Kept:
+def _kept(entry: Publication, now: float) -> RetainedReplica:
     """What expired is a tombstone."""
     if not entry.payload or entry.expired(now):
-        return Kept(entry.topic, b"", 0, b"", None, entry.at)
+        return RetainedReplica(entry.topic, b"", 0, b"", None, entry.at)
     expires_in_s = None if entry.expires_at is None else entry.expires_at - now
-    return Kept(entry.topic, entry.payload, entry.qos, entry.forward, expires_in_s, entry.at)
+    return RetainedReplica(entry.topic, entry.payload, entry.qos, entry.forward, expires_in_s, entry.at)
 
 
 def _nobody(_message: Publication) -> None:

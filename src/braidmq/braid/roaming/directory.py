@@ -10,9 +10,9 @@ hashes lie between its own and the next broker's:
 What lies before the first of them is the first one's, too: a lookup that ends before the segment has it on its right.
 
 Entries are soft. A claim (at CONNECT) is answered with who was there before and gets a higher epoch; holders repeat
-what they have now and then, so that what a crash took away comes back, and learn who has overtaken them. Each keeper
-sends a copy of what it is told to the neighbour that will inherit from it. A keeper that does not answer is passed by:
-its heir is asked instead. Two claims that met different keepers are told apart by their epochs, which follow the clock.
+what they have now and then, so that what a crash took away comes back, and learn who has overtaken them. Each registrar
+sends a copy of what it is told to the neighbour that will inherit from it. A registrar that does not answer is passed by:
+its heir is asked instead. Two claims that met different registrars are told apart by their epochs, which follow the clock.
 
 An entry says whose the session is. The claim of another user changes nothing: whoever makes it is told of the holder,
 asks there whether it has the session still, and only then claims it over that holder. Where a partition has let two
@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from braidmq.braid.roaming.hash_ranges import HIGH, LOW, HashRange, HashRanges, is_inside, place_of, stand_of
+from braidmq.braid.roaming.hash_ranges import HIGH, LOW, HashRange, HashRanges, hash_key_of, is_inside, registrar_key_of
 from braidmq.host import Address, CallError, Host, Message, Reply, Service, handles
 from braidmq.keys import Key
 from braidmq.overlay.overlay import Overlay
@@ -47,22 +47,22 @@ PAGE_MAX = 1000
 """Entries in one message."""
 
 TIMEOUTS_S = (0.25, 0.5, 1.0)
-"""How long a keeper is waited for, each time that it is asked; then it is silent."""
+"""How long a registrar is waited for, each time that it is asked; then it is silent."""
 
 REGISTER_ROUNDS = 4
-"""How often registering looks for the keepers of those that are left."""
+"""How often registering looks for the registrars of those that are left."""
 
 AGAIN_S = 0.05
-"""How long to wait for a keeper that is just taking over."""
+"""How long to wait for a registrar that is just taking over."""
 
 TRIES_MAX = 100
-"""How often a keeper may say that it is not ready, or not the one."""
+"""How often a registrar may say that it is not ready, or not the one."""
 
 HINTS_MAX = 2
-"""How often a keeper's word for another one is taken, before that is looked up."""
+"""How often a registrar's word for another one is taken, before that is looked up."""
 
 WARM_MAX = 64
-"""RetainedReplication that are looked up by a broker that enters, before it needs them."""
+"""Registrars that are looked up by a broker that enters, before it needs them."""
 
 
 class Holder(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -80,7 +80,7 @@ class Holder(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a keeper knows. `claim` names the claim that made it; the others had the client id before that."""
+    """What a registrar knows. `claim` names the claim that made it; the others had the client id before that."""
 
     holder: Holder
     claim: int = 0
@@ -89,7 +89,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Claim(Message, frozen=True, array_like=True, gc=False):
-    """The client is here now. `stands_in`: its keeper does not answer, so you are asked."""
+    """The client is here now. `stands_in`: its registrar does not answer, so you are asked."""
 
     client_id: str
     name: str
@@ -137,11 +137,11 @@ class Registered(Message, frozen=True, array_like=True, gc=False):
 class NotMine(Message, frozen=True, array_like=True, gc=False):
     """Somebody else keeps this entry; probably this one."""
 
-    keeper: Peer | None
+    registrar: Peer | None
 
 
-class Again(Message, frozen=True, array_like=True, gc=False):
-    """The entries of this keeper are on their way to it."""
+class TryAgain(Message, tag="Again", frozen=True, array_like=True, gc=False):
+    """The entries of this registrar are on their way to it."""
 
 
 class Copies(Message, frozen=True, array_like=True, gc=False):
@@ -150,7 +150,7 @@ class Copies(Message, frozen=True, array_like=True, gc=False):
     entries: tuple[Entry, ...]
 
 
-class Kept(Message, frozen=True, array_like=True, gc=False):
+class CopiesKept(Message, tag="Kept", frozen=True, array_like=True, gc=False):
     """They are kept."""
 
 
@@ -163,16 +163,16 @@ class AskEntries(Message, frozen=True, array_like=True, gc=False):
 
 
 class Directory(Service):
-    """One broker's part: a keeper of entries, and the way to the others."""
+    """One broker's part: a registrar of entries, and the way to the others."""
 
     def __init__(self, overlay: Overlay, name: str, now: Callable[[], float], identity: str = "") -> None:
         """`now` is Unix time: epochs follow it. `identity` stands for this broker in entries, if it is not the name."""
         self.host: Host = overlay.host
         self.name = identity or name
-        self.arcs = HashRanges(overlay)
+        self.ranges = HashRanges(overlay)
         self._overlay = overlay
         self._now = now
-        self._key = stand_of(name)
+        self._key = registrar_key_of(name)
         self._entries: dict[str, Entry] = {}
         """The one that was heard of least recently first."""
         self._heard_at: dict[str, float] = {}
@@ -185,7 +185,7 @@ class Directory(Service):
     # Coming and going
 
     async def enter(self) -> None:
-        """Becomes a keeper, with the entries that are its own from now on."""
+        """Becomes a registrar, with the entries that are its own from now on."""
         self._is_filling = True
         await self._overlay.join(self._key)
         own = self._own
@@ -196,12 +196,12 @@ class Directory(Service):
                 if neighbour != self.host.address:
                     await self._fill(neighbour, low, high)
         self._is_filling = False
-        place = LOW
+        hash_key = LOW
         for _ in range(WARM_MAX):
-            arc = await self.arcs.find(place)
-            if arc is None or arc.high == HIGH:
+            hash_range = await self.ranges.find(hash_key)
+            if hash_range is None or hash_range.high == HIGH:
                 break
-            place = arc.high
+            hash_key = hash_range.high
 
     async def _fill(self, neighbour: Address, low: Key, high: Key) -> None:
         after = ""
@@ -214,11 +214,11 @@ class Directory(Service):
 
     @handles(AskEntries)
     def on_ask_entries(self, _origin: Address, asked: AskEntries) -> Reply:
-        wanted = [one for one in self._entries if one > asked.after and asked.low <= place_of(one) < asked.high]
+        wanted = [one for one in self._entries if one > asked.after and asked.low <= hash_key_of(one) < asked.high]
         return Copies(tuple([self._entries[one] for one in sorted(wanted)[:PAGE_MAX]]))
 
     async def leave(self) -> None:
-        """Gives the entries to who inherits them, and is no keeper any more."""
+        """Gives the entries to who inherits them, and is no registrar any more."""
         heir = self._heir
         entries = list(self._entries.values())
         if heir is not None:
@@ -230,41 +230,41 @@ class Directory(Service):
     # Claiming and registering
 
     async def claim(self, client_id: str, owner: str = "", over: int = 0) -> Claimed | None:
-        """Makes this broker the holder of a client id; who was it before. None if no keeper answered."""
-        place = place_of(client_id)
+        """Makes this broker the holder of a client id; who was it before. None if no registrar answered."""
+        hash_key = hash_key_of(client_id)
         epoch = int(self._now() * 1000)
         number = self.host.chance.getrandbits(62)
         hints = 0
         for _ in range(TRIES_MAX):
-            arc = await self.arcs.find(place)
-            if arc is None:
+            hash_range = await self.ranges.find(hash_key)
+            if hash_range is None:
                 return None
-            stands_in = self.arcs.is_silent(arc.keeper)
-            answer = await self._ask(arc, Claim(client_id, self.name, epoch, number, stands_in, owner, over))
+            stands_in = self.ranges.is_silent(hash_range.registrar)
+            answer = await self._ask(hash_range, Claim(client_id, self.name, epoch, number, stands_in, owner, over))
             if isinstance(answer, Claimed):
                 return answer
-            if isinstance(answer, Again):
+            if isinstance(answer, TryAgain):
                 await self.host.sleep(AGAIN_S)
             elif isinstance(answer, NotMine):
                 hints += 1
-                self.arcs.refine(arc, answer.keeper if hints <= HINTS_MAX else None)
+                self.ranges.refine(hash_range, answer.registrar if hints <= HINTS_MAX else None)
             elif stands_in:
                 return None
         return None
 
     async def register(self, clients: Iterable[Client]) -> list[Holder] | None:
-        """Repeats what this broker holds; what others know otherwise. None if a keeper did not answer."""
+        """Repeats what this broker holds; what others know otherwise. None if a registrar did not answer."""
         left = {client.client_id: client for client in clients}
         others: list[Holder] = []
         for _ in range(REGISTER_ROUNDS):
             groups: dict[Key, tuple[HashRange, list[Client]]] = {}
             for client_id, client in left.items():
-                arc = await self.arcs.find(place_of(client_id))
-                if arc is not None:
-                    groups.setdefault(arc.low, (arc, []))[1].append(client)
-            for arc, group in groups.values():
+                hash_range = await self.ranges.find(hash_key_of(client_id))
+                if hash_range is not None:
+                    groups.setdefault(hash_range.low, (hash_range, []))[1].append(client)
+            for hash_range, group in groups.values():
                 for start in range(0, len(group), PAGE_MAX):
-                    answer = await self._register_page(arc, group[start : start + PAGE_MAX])
+                    answer = await self._register_page(hash_range, group[start : start + PAGE_MAX])
                     if answer is not None:
                         others += answer.others
                         for client_id, *_ in group[start : start + PAGE_MAX]:
@@ -274,22 +274,24 @@ class Directory(Service):
                 return others
         return None
 
-    async def _register_page(self, arc: HashRange, page: list[Client]) -> Registered | None:
-        answer = await self._ask(arc, Register(self.name, tuple(page), self.arcs.is_silent(arc.keeper)))
-        if isinstance(answer, Again):
+    async def _register_page(self, hash_range: HashRange, page: list[Client]) -> Registered | None:
+        answer = await self._ask(
+            hash_range, Register(self.name, tuple(page), self.ranges.is_silent(hash_range.registrar))
+        )
+        if isinstance(answer, TryAgain):
             await self.host.sleep(AGAIN_S)
         if not isinstance(answer, Registered):
             return None
         if answer.not_mine:
-            self.arcs.forget(arc.low)
+            self.ranges.forget(hash_range.low)
         return answer
 
-    async def _ask(self, arc: HashRange, request: Claim | Register) -> object:
-        """Asks the keeper of an arc, or its heir if that is to stand in for it. None if it is silent."""
-        to = await self.arcs.heir_of(arc) if request.stands_in else arc.keeper
+    async def _ask(self, hash_range: HashRange, request: Claim | Register) -> object:
+        """Asks the registrar of an hash_range, or its heir if that is to stand in for it. None if it is silent."""
+        to = await self.ranges.heir_of(hash_range) if request.stands_in else hash_range.registrar
         answer = None if to is None else await self._call(to.address, request)
         if answer is None:
-            self.arcs.note_silent(arc.keeper)
+            self.ranges.note_silent(hash_range.registrar)
         return answer
 
     async def _call(self, to: Address, request: Message) -> object:
@@ -323,29 +325,29 @@ class Directory(Service):
         heir = own.left if is_inside(own.left.key) and own.left.key < self._key else own.right
         return heir if is_inside(heir.key) and heir.address != self.host.address else None
 
-    def _is_mine(self, place: Key) -> bool:
+    def _is_mine(self, hash_key: Key) -> bool:
         own = self._own
         if own is None:
             return False
-        if place >= self._key:
-            return not self._key < own.right.key <= place
+        if hash_key >= self._key:
+            return not self._key < own.right.key <= hash_key
         return not (is_inside(own.left.key) and own.left.key < self._key)
 
-    def _likely_keeper(self, place: Key) -> Peer | None:
+    def _likely_registrar(self, hash_key: Key) -> Peer | None:
         own = self._own
         if own is None:
             return None
-        other = own.right if place > self._key else own.left
+        other = own.right if hash_key > self._key else own.left
         return other if is_inside(other.key) else None
 
-    # What a keeper is told
+    # What a registrar is told
 
     @handles(Claim)
     def on_claim(self, origin: Address, claim: Claim) -> Reply:
         if self._is_filling:
-            return Again()
-        if not claim.stands_in and not self._is_mine(place_of(claim.client_id)):
-            return NotMine(self._likely_keeper(place_of(claim.client_id)))
+            return TryAgain()
+        if not claim.stands_in and not self._is_mine(hash_key_of(claim.client_id)):
+            return NotMine(self._likely_registrar(hash_key_of(claim.client_id)))
         old = self._entries.get(claim.client_id)
         if old is not None and old.claim == claim.claim:  # the answer got lost
             return Claimed(old.holder.epoch, old.before, old.earlier)
@@ -362,13 +364,13 @@ class Directory(Service):
     @handles(Register)
     def on_register(self, origin: Address, told: Register) -> Reply:
         if self._is_filling:
-            return Again()
+            return TryAgain()
         others: list[Holder] = []
         not_mine: list[str] = []
         kept: list[Entry] = []
         for client_id, epoch, owner in told.clients:
             old = self._entries.get(client_id)
-            if not told.stands_in and not self._is_mine(place_of(client_id)):
+            if not told.stands_in and not self._is_mine(hash_key_of(client_id)):
                 not_mine.append(client_id)
                 continue
             if old is not None and (old.holder.name != told.name or old.holder.epoch != epoch):
@@ -389,7 +391,7 @@ class Directory(Service):
     @handles(Copies)
     def on_copies(self, _origin: Address, told: Copies) -> Reply:
         self._take_copies(told.entries)
-        return Kept()
+        return CopiesKept()
 
     def _take_copies(self, entries: Iterable[Entry]) -> None:
         for entry in entries:

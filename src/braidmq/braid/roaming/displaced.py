@@ -16,7 +16,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from braidmq.braid.roaming.directory import REGISTER_S, Client, Directory, Holder
-from braidmq.braid.roaming.handover import CONFIRM_S, Done
+from braidmq.braid.roaming.handover import CONFIRM_S, SessionStored
 from braidmq.braid.roaming.transfer import Moved, delivery_of, state_of, subscribe_all, unsubscribe_all
 from braidmq.broker.session import Session
 from braidmq.host import Address, CallError, Message, Reply, Service, handles
@@ -34,7 +34,7 @@ LEFT_BEHIND_AFTER_S = 5.0
 """How long a client that had to begin anew may take to subscribe, before it is given what was left behind."""
 
 UNKNOWN_EPOCH = 1
-"""Of a session from an earlier life: lower than any claim."""
+"""Of a session from an earlier incarnation: lower than any claim."""
 
 CALL_TIMEOUT_S = 1.0
 
@@ -49,7 +49,7 @@ class Offer(Message, frozen=True, array_like=True, gc=False):
     owner: str = ""
 
 
-class Interest(IntEnum):
+class OfferAnswer(IntEnum):
     NONE = 0
     """Delete it: its client has had it here, or has ended it."""
     SOME = 1
@@ -59,28 +59,28 @@ class Interest(IntEnum):
 
 
 class Offered(Message, frozen=True, array_like=True, gc=False):
-    interest: Interest
+    interest: OfferAnswer
 
 
 class DisplacedSessions(Service):
-    def __init__(self, braid: Braid, moves: Takeovers, directory: Directory) -> None:
+    def __init__(self, braid: Braid, takeovers: Takeovers, directory: Directory) -> None:
         self._braid = braid
         self._broker = braid.broker
         self._host = braid.host
-        self._moves = moves
+        self._takeovers = takeovers
         self._directory = directory
-        self._aside: dict[str, Session] = {}
+        self._displaced: dict[str, Session] = {}
         """Sessions whose client is elsewhere: out of the subscriptions, until they are fetched."""
         self._fetching: dict[str, None] = {}
         """Clients for whom what was left behind is being fetched."""
         self._host.serve(self)
 
-    def is_aside(self, client_id: str) -> bool:
-        return client_id in self._aside
+    def is_displaced(self, client_id: str) -> bool:
+        return client_id in self._displaced
 
     def forget(self, client_id: str) -> None:
         """The session is no longer set aside: it ends."""
-        self._aside.pop(client_id, None)
+        self._displaced.pop(client_id, None)
 
     # What was left behind
 
@@ -102,10 +102,10 @@ class DisplacedSessions(Service):
             session.deliver(message, min(message.qos, targets[0].qos), item.retain, targets[0].ids)
         broker.ring()
 
-    def shelve(self, client_id: str) -> None:
+    def leave_behind(self, client_id: str) -> None:
         """The client begins anew here; an older session of its own that is here is left behind, too."""
         session = self._broker.sessions.get(client_id)
-        if session is None or session.connection is not None or self._moves.departures.under_way(client_id):
+        if session is None or session.connection is not None or self._takeovers.handovers.under_way(client_id):
             return
         items = state_of(session, self._broker.now())
         self.end_stale(client_id)
@@ -118,22 +118,22 @@ class DisplacedSessions(Service):
 
     def end_stale(self, client_id: str) -> None:
         """The session here is an older one than the client's last."""
-        self._aside.pop(client_id, None)
+        self._displaced.pop(client_id, None)
         session = self._broker.sessions.get(client_id)
         if session is not None and session.connection is None:
             self._broker.end_session(session, moved=True)
 
     def take_back(self, client_id: str) -> None:
         """The session here is the client's last one."""
-        self._moves.departures.put_back(client_id)
-        session = self._aside.pop(client_id, None)
+        self._takeovers.handovers.put_back(client_id)
+        session = self._displaced.pop(client_id, None)
         if session is not None and self._broker.sessions.get(client_id) is session:
             subscribe_all(self._broker, session, session.subscriptions)
 
     # Registering
 
     async def enter(self) -> None:
-        """Tells the directory what is here from an earlier life, before this broker stands for any of it."""
+        """Tells the directory what is here from an earlier incarnation, before this broker stands for any of it."""
         await self._register()
         self._host.spawn(self._keep_registering())
 
@@ -146,15 +146,15 @@ class DisplacedSessions(Service):
     async def _register(self) -> None:
         clients: dict[str, Client] = {}
         for client_id, session in self._broker.sessions.items():
-            if client_id in self._moves.arriving or self._moves.departures.under_way(client_id):
+            if client_id in self._takeovers.arriving or self._takeovers.handovers.under_way(client_id):
                 continue
             if session.connection is not None:
-                self._moves.epochs.setdefault(client_id, int(self._broker.now() * 1000))
-            epoch = self._moves.epochs.get(client_id, UNKNOWN_EPOCH)
+                self._takeovers.epochs.setdefault(client_id, int(self._broker.now() * 1000))
+            epoch = self._takeovers.epochs.get(client_id, UNKNOWN_EPOCH)
             clients[client_id] = Client(client_id, epoch, session.owner or "")
-        for memory in (self._moves.epochs, self._moves.came_from):
+        for memory in (self._takeovers.epochs, self._takeovers.came_from):
             for client_id in list(memory):
-                if client_id not in self._broker.sessions and client_id not in self._moves.arriving:
+                if client_id not in self._broker.sessions and client_id not in self._takeovers.arriving:
                     del memory[client_id]
         others = await self._directory.register(clients.values()) if clients else []
         if others is None:
@@ -162,16 +162,16 @@ class DisplacedSessions(Service):
         for holder in others:
             self._compare(holder, clients[holder.client_id])
         elsewhere = {holder.client_id for holder in others if holder.name != self._braid.identity}
-        for client_id in [one for one in self._aside if one in clients and one not in elsewhere]:
+        for client_id in [one for one in self._displaced if one in clients and one not in elsewhere]:
             self.take_back(client_id)
 
     def _compare(self, holder: Holder, client: Client) -> None:
         """The directory knows a client otherwise than this broker did when it asked."""
         client_id, epoch, owner = client
-        if client_id in self._moves.arriving or self._moves.epochs.get(client_id, UNKNOWN_EPOCH) != epoch:
+        if client_id in self._takeovers.arriving or self._takeovers.epochs.get(client_id, UNKNOWN_EPOCH) != epoch:
             return
         if holder.name == self._braid.identity:
-            self._moves.epochs[client_id] = max(epoch, holder.epoch)
+            self._takeovers.epochs[client_id] = max(epoch, holder.epoch)
         elif holder.is_contested(self._braid.identity, owner):
             if holder.epoch <= epoch:
                 self._host.spawn(self._give_way(holder, client))
@@ -183,7 +183,7 @@ class DisplacedSessions(Service):
 
     async def _give_way(self, holder: Holder, client: Client) -> None:
         """Another user had the client id first, at a broker that could not be asked when it was taken here."""
-        if await self._moves.is_kept(holder, client.owner) is not True:
+        if await self._takeovers.is_kept(holder, client.owner) is not True:
             return
         session = self._broker.sessions.get(client.client_id)
         if session is None or session.owner != client.owner:
@@ -197,73 +197,73 @@ class DisplacedSessions(Service):
     def _set_aside(self, holder: Holder) -> None:
         """The client is elsewhere: its session here stands for nothing any more, and is offered there."""
         client_id = holder.client_id
-        self._moves.epochs.pop(client_id, None)
+        self._takeovers.epochs.pop(client_id, None)
         session = self._broker.sessions.get(client_id)
         if session is not None and session.connection is not None:
             session.connection.disconnect(Reason.SESSION_TAKEN_OVER, "the client is connected to another broker")
             session = self._broker.sessions.get(client_id)
-        if session is None or client_id in self._aside:
+        if session is None or client_id in self._displaced:
             return
         self._broker.wills.renew(session, None)
-        self._aside[client_id] = session
+        self._displaced[client_id] = session
         unsubscribe_all(self._broker, session, session.subscriptions)
         self._host.spawn(self._keep_offering(client_id, session, holder.address))
 
     async def _keep_offering(self, client_id: str, session: Session, to: Address) -> None:
-        while self._aside.get(client_id) is session and self._broker.sessions.get(client_id) is session:
+        while self._displaced.get(client_id) is session and self._broker.sessions.get(client_id) is session:
             try:
                 offer = Offer(client_id, self._braid.identity, session.owner or "")
                 answer = await self._host.call(to, offer, CALL_TIMEOUT_S)
             except CallError:
                 answer = None
-            if isinstance(answer, Offered) and self._aside.get(client_id) is session:
-                if answer.interest is Interest.NONE:
+            if isinstance(answer, Offered) and self._displaced.get(client_id) is session:
+                if answer.interest is OfferAnswer.NONE:
                     self.end_stale(client_id)
-                elif answer.interest is Interest.UNKNOWN:
+                elif answer.interest is OfferAnswer.UNKNOWN:
                     await self._claim_back(client_id)
             await self._host.sleep(OFFER_S)
-        if self._aside.get(client_id) is session:
-            del self._aside[client_id]
+        if self._displaced.get(client_id) is session:
+            del self._displaced[client_id]
 
     @handles(Offer)
     def on_offer(self, origin: Address, offer: Offer) -> Reply:
         client_id = offer.client_id
-        if client_id in self._moves.arriving or client_id in self._fetching:
-            return Offered(Interest.SOME)
+        if client_id in self._takeovers.arriving or client_id in self._fetching:
+            return Offered(OfferAnswer.SOME)
         session = self._broker.sessions.get(client_id)
-        if session is None and client_id not in self._moves.served:
-            return Offered(Interest.UNKNOWN)
+        if session is None and client_id not in self._takeovers.served:
+            return Offered(OfferAnswer.UNKNOWN)
         if session is not None and is_foreign(offer.owner, session.owner or ""):
-            return Offered(Interest.SOME)  # not for the user who is here
-        served = self._moves.served.get(client_id)
+            return Offered(OfferAnswer.SOME)  # not for the user who is here
+        served = self._takeovers.served.get(client_id)
         is_clean = served is not None and served.clean
-        if session is None or is_clean or self._moves.came_from.get(client_id) == offer.name:
-            return Offered(Interest.NONE)
+        if session is None or is_clean or self._takeovers.came_from.get(client_id) == offer.name:
+            return Offered(OfferAnswer.NONE)
         is_early = served is not None and self._host.now() - served.at < LEFT_BEHIND_AFTER_S
-        if client_id in self._moves.epochs and not is_early:
+        if client_id in self._takeovers.epochs and not is_early:
             self._fetching[client_id] = None
             holder = Holder(client_id, origin, offer.name, 0)
             self._host.spawn(self._fetch_left_behind(client_id, holder))
-        return Offered(Interest.SOME)
+        return Offered(OfferAnswer.SOME)
 
     async def _claim_back(self, client_id: str) -> None:
         """The broker that was about to take the session has lost all memory of it."""
-        session = self._aside[client_id]
+        session = self._displaced[client_id]
         claimed = await self._directory.claim(client_id, session.owner or "")
-        if claimed is not None and not claimed.is_foreign and client_id not in self._moves.arriving:
-            self._moves.epochs[client_id] = claimed.epoch
+        if claimed is not None and not claimed.is_foreign and client_id not in self._takeovers.arriving:
+            self._takeovers.epochs[client_id] = claimed.epoch
             self.take_back(client_id)
 
     async def _fetch_left_behind(self, client_id: str, holder: Holder) -> None:
         """Brings what another broker still has of a client that has its session here."""
         try:
-            fetched = await self._moves.fetch_rest(client_id, holder.address)
+            fetched = await self._takeovers.fetch_rest(client_id, holder.address)
             if fetched is not None:
                 move, items = fetched
                 self.fill(client_id, items)
                 self._broker.flush()
                 if not self._broker.degraded:
-                    self._moves.came_from[client_id] = holder.name
-                    await self._moves.ask(holder.address, Done(move, client_id), CONFIRM_S)
+                    self._takeovers.came_from[client_id] = holder.name
+                    await self._takeovers.ask(holder.address, SessionStored(move, client_id), CONFIRM_S)
         finally:
             del self._fetching[client_id]

@@ -1,13 +1,13 @@
 """Giving a session up to another broker.
 
-    HERE ──GiveUp──▶ GIVEN ──FetchState──▶ FROZEN ──Done──▶ GONE
+    HERE ──GiveUp──▶ GIVEN ──FetchState──▶ FROZEN ──SessionStored──▶ GONE
                        └──◀── silence ──◀────┘
 
 A session that is given up has lost its connection and goes on to gather what comes for it. When its state is fetched it
 is frozen: a `Relay` takes its place among the subscriptions, so the state is the same however often it is asked for.
-`Done` says that the other broker has it in its store; only then it is deleted here. The relay then passes on what was
+`SessionStored` says that the other broker has it in its store; only then it is deleted here. The relay then passes on what was
 still on its way to this broker, for as long as a publication may be repeated. If the other broker falls silent before
-`Done`, the session is put back as it was, with what the relay has. Every request names its move: one that comes twice
+`SessionStored`, the session is put back as it was, with what the relay has. Every request names its move: one that comes twice
 gets the same answer.
 """
 
@@ -58,13 +58,13 @@ CONFIRM_S = 600.0
 TAIL_MAX = 256
 """Publications that are passed on in one message."""
 
-DEPARTURES_MAX = 100_000
+HANDOVERS_MAX = 100_000
 """Sessions that are under way or have just gone; the relay of the one that has gone first ends early."""
 
 CALL_TIMEOUT_S = 1.0
 
 
-class Answer(IntEnum):
+class GiveUpAnswer(IntEnum):
     NOTHING = 0
     """There is no session, or it has ended now."""
     GIVEN = 1
@@ -94,19 +94,19 @@ class GiveUp(Message, frozen=True, array_like=True, gc=False):
 
 
 class GivenUp(Message, frozen=True, array_like=True, gc=False):
-    answer: Answer
+    answer: GiveUpAnswer
     expiry_s: int = 0
     holder: Holder | None = None
 
 
-class AskKept(Message, frozen=True, array_like=True, gc=False):
+class AskForeignSession(Message, tag="AskKept", frozen=True, array_like=True, gc=False):
     """A client of this user has come to me. Do you keep a session of another user under its client id?"""
 
     client_id: str
     user: str
 
 
-class IsKept(Message, frozen=True, array_like=True, gc=False):
+class HasForeignSession(Message, tag="IsKept", frozen=True, array_like=True, gc=False):
     is_kept: bool
 
 
@@ -116,7 +116,7 @@ class FetchSubscriptions(Message, frozen=True, array_like=True, gc=False):
     since: int
 
 
-class Subscriptions(Message, frozen=True, array_like=True, gc=False):
+class SessionSubscriptions(Message, tag="Subscriptions", frozen=True, array_like=True, gc=False):
     """From a number on; `following` is the number behind the last one, 0 if that was all."""
 
     items: tuple[tuple[str, Subscribed], ...]
@@ -129,7 +129,7 @@ class FetchState(Message, frozen=True, array_like=True, gc=False):
     since: int
 
 
-class State(Message, frozen=True, array_like=True, gc=False):
+class SessionState(Message, tag="State", frozen=True, array_like=True, gc=False):
     """Deliveries from a number on, and with the first of them the rest. `horizon`: see `roaming`."""
 
     items: tuple[Moved, ...]
@@ -142,25 +142,25 @@ class NoSuchMove(Message, frozen=True, array_like=True, gc=False):
     """I know nothing of this: begin anew."""
 
 
-class Done(Message, frozen=True, array_like=True, gc=False):
+class SessionStored(Message, tag="Done", frozen=True, array_like=True, gc=False):
     """I have it in my store."""
 
     move: int
     client_id: str
 
 
-class Deleted(Message, frozen=True, array_like=True, gc=False):
+class SessionDeleted(Message, tag="Deleted", frozen=True, array_like=True, gc=False):
     """It is no longer here."""
 
 
-class Tail(Message, frozen=True, array_like=True, gc=False):
+class SessionTail(Message, tag="Tail", frozen=True, array_like=True, gc=False):
     """Publications for a session that has moved to you."""
 
     client_id: str
     items: tuple[Moved, ...]
 
 
-class Taken(Message, frozen=True, array_like=True, gc=False):
+class TailStored(Message, tag="Taken", frozen=True, array_like=True, gc=False):
     """They are in my store, or were."""
 
 
@@ -192,11 +192,11 @@ class Handovers(Service):
         self._by_client: dict[str, Handover] = {}
         self.is_coming: Callable[[str, str], bool]
         """Whether a session of a client id is just coming here, for another user than this one."""
-        self.is_arriving: Callable[[GiveUp], Answer | None]
+        self.is_arriving: Callable[[GiveUp], GiveUpAnswer | None]
         """Asks the one side that takes sessions whether this one is just coming."""
         self.has_served: Callable[[str], bool]
-        """Whether a client was here in this life of the broker."""
-        self.is_aside: Callable[[str], bool]
+        """Whether a client was here in this incarnation of the broker."""
+        self.is_displaced: Callable[[str], bool]
         """Whether a session stands for nothing, since its client is elsewhere."""
         self.given = 0
         """Sessions that have moved away from here."""
@@ -204,14 +204,14 @@ class Handovers(Service):
 
     def under_way(self, client_id: str) -> bool:
         """Whether a session is being given up, and is still here."""
-        departure = self._by_client.get(client_id)
-        return departure is not None and departure.session is not None
+        handover = self._by_client.get(client_id)
+        return handover is not None and handover.session is not None
 
     # Requests
 
-    @handles(AskKept)
-    def on_ask_kept(self, _origin: Address, asked: AskKept) -> IsKept:
-        return IsKept(self.keeps_from(asked.client_id, asked.user))
+    @handles(AskForeignSession)
+    def on_ask_kept(self, _origin: Address, asked: AskForeignSession) -> HasForeignSession:
+        return HasForeignSession(self.keeps_from(asked.client_id, asked.user))
 
     def keeps_from(self, client_id: str, user: str) -> bool:
         """Whether a session, here or under way, is kept from a user since it is another's; if not, it ends."""
@@ -227,36 +227,36 @@ class Handovers(Service):
     @handles(GiveUp)
     def on_give_up(self, origin: Address, asked: GiveUp) -> Reply:
         client_id = asked.client_id
-        departure = self._by_client.get(client_id)
-        if departure is not None and departure.move == asked.move:
-            departure.heard_at = self._host.now()
-            return GivenUp(Answer.GIVEN, departure.expiry_s)
+        handover = self._by_client.get(client_id)
+        if handover is not None and handover.move == asked.move:
+            handover.heard_at = self._host.now()
+            return GivenUp(GiveUpAnswer.GIVEN, handover.expiry_s)
         if self.keeps_from(client_id, asked.user):
-            return GivenUp(Answer.FOREIGN)
+            return GivenUp(GiveUpAnswer.FOREIGN)
         coming = self.is_arriving(asked)
         if coming is not None:
             return GivenUp(coming)
-        if departure is not None and departure.session is not None:
+        if handover is not None and handover.session is not None:
             self.put_back(client_id)
         was_here = client_id in self._broker.sessions
         session = self._disconnected(client_id, asked.clean)
         if session is None and was_here:
-            return GivenUp(Answer.NOTHING)
+            return GivenUp(GiveUpAnswer.NOTHING)
         if session is None:
-            gone_to = departure.holder if departure is not None and departure.session is None else None
+            gone_to = handover.holder if handover is not None and handover.session is None else None
             if gone_to is not None and gone_to.name != asked.name:
-                return GivenUp(Answer.ELSEWHERE, 0, gone_to)
-            return GivenUp(Answer.NOTHING if self.has_served(client_id) else Answer.UNKNOWN)
+                return GivenUp(GiveUpAnswer.ELSEWHERE, 0, gone_to)
+            return GivenUp(GiveUpAnswer.NOTHING if self.has_served(client_id) else GiveUpAnswer.UNKNOWN)
         self._broker.wills.renew(session, None)  # its client is back [MQTT-3.1.3-9]
         if session.expiry_timer is not None:
             session.expiry_timer.cancel()
             session.expiry_timer = None
-        departure = Handover(asked, origin, session, self._host.now())
-        self._by_client[client_id] = departure
-        if len(self._by_client) > DEPARTURES_MAX:
+        handover = Handover(asked, origin, session, self._host.now())
+        self._by_client[client_id] = handover
+        if len(self._by_client) > HANDOVERS_MAX:
             self._end_oldest()
-        self._host.spawn(self._watch(client_id, departure))
-        return GivenUp(Answer.GIVEN, departure.expiry_s)
+        self._host.spawn(self._watch(client_id, handover))
+        return GivenUp(GiveUpAnswer.GIVEN, handover.expiry_s)
 
     def _disconnected(self, client_id: str, clean: bool) -> Session | None:
         """The session without a connection, if it outlives that; as `Broker.take_up` does it for a connection here."""
@@ -276,27 +276,27 @@ class Handovers(Service):
 
     @handles(FetchSubscriptions)
     def on_fetch_subscriptions(self, _origin: Address, asked: FetchSubscriptions) -> Reply:
-        departure = self._of(asked.move, asked.client_id)
-        if departure is None:
+        handover = self._of(asked.move, asked.client_id)
+        if handover is None:
             return NoSuchMove()
         items: list[tuple[str, Subscribed]] = []
         size = 0
-        rows = list(departure.subscriptions.items())
+        rows = list(handover.subscriptions.items())
         for row in rows[asked.since :]:
             size += len(row[0].encode()) + 16
             if items and size > PART_BYTES:
-                return Subscriptions(tuple(items), asked.since + len(items))
+                return SessionSubscriptions(tuple(items), asked.since + len(items))
             items.append(row)
-        return Subscriptions(tuple(items), 0)
+        return SessionSubscriptions(tuple(items), 0)
 
     @handles(FetchState)
     def on_fetch_state(self, _origin: Address, asked: FetchState) -> Reply:
-        departure = self._of(asked.move, asked.client_id)
-        if departure is None:
+        handover = self._of(asked.move, asked.client_id)
+        if handover is None:
             return NoSuchMove()
-        state = departure.state
+        state = handover.state
         if state is None:
-            state = self._freeze(departure)
+            state = self._freeze(handover)
         items: list[Moved] = []
         size = 0
         following = 0
@@ -306,44 +306,44 @@ class Handovers(Service):
                 following = number
                 break
             items.append(item)
-        received, horizon = ((), ()) if asked.since else (departure.received, departure.horizon)
-        return State(tuple(items), following, received, horizon)
+        received, horizon = ((), ()) if asked.since else (handover.received, handover.horizon)
+        return SessionState(tuple(items), following, received, horizon)
 
-    @handles(Done)
-    def on_done(self, _origin: Address, told: Done) -> Reply:
-        departure = self._of(told.move, told.client_id)
-        if departure is not None and departure.session is not None:
-            session, departure.session = departure.session, None
+    @handles(SessionStored)
+    def on_done(self, _origin: Address, told: SessionStored) -> Reply:
+        handover = self._of(told.move, told.client_id)
+        if handover is not None and handover.session is not None:
+            session, handover.session = handover.session, None
             self._broker.end_session(session, moved=True)
             self._broker.flush()
             self.given += 1
-            self._host.spawn(self._end_later(told.client_id, departure))
-            self._forward(departure)
-        return None if self._broker.degraded else Deleted()  # asked again, it may be true
+            self._host.spawn(self._end_later(told.client_id, handover))
+            self._forward(handover)
+        return None if self._broker.degraded else SessionDeleted()  # asked again, it may be true
 
     def _of(self, move: int, client_id: str) -> Handover | None:
-        departure = self._by_client.get(client_id)
-        if departure is None or departure.move != move:
+        handover = self._by_client.get(client_id)
+        if handover is None or handover.move != move:
             return None
-        departure.heard_at = self._host.now()
-        return departure
+        handover.heard_at = self._host.now()
+        return handover
 
     # Freezing, and going back
 
-    def _freeze(self, departure: Handover) -> list[Moved]:
-        session = departure.session
+    def _freeze(self, handover: Handover) -> list[Moved]:
+        session = handover.session
         assert session is not None
         broker = self._broker
         state = state_of(session, broker.now())
-        departure.state = [one for one in state if one.size <= ITEM_BYTES_MAX and _may_go(one, departure)]
-        broker.metrics.messages_dropped += len(state) - len(departure.state)
-        departure.received = tuple(sorted(session.received))
-        departure.horizon = self._horizon(session)
-        departure.relay = relay = Relay(broker, session.client_id, self._marks, lambda: self._forward(departure))
-        if not self.is_aside(session.client_id):
-            subscribe_all(broker, relay, departure.subscriptions)
-            unsubscribe_all(broker, session, departure.subscriptions)
-        return departure.state
+        handover.state = [one for one in state if one.size <= ITEM_BYTES_MAX and _may_go(one, handover)]
+        broker.metrics.messages_dropped += len(state) - len(handover.state)
+        handover.received = tuple(sorted(session.received))
+        handover.horizon = self._horizon(session)
+        handover.relay = relay = Relay(broker, session.client_id, self._marks, lambda: self._forward(handover))
+        if not self.is_displaced(session.client_id):
+            subscribe_all(broker, relay, handover.subscriptions)
+            unsubscribe_all(broker, session, handover.subscriptions)
+        return handover.state
 
     def _horizon(self, session: Session) -> tuple[Row, ...]:
         """How far the session has followed the histories: as this broker, unless it came here just now."""
@@ -355,12 +355,12 @@ class Handovers(Service):
 
     def put_back(self, client_id: str) -> None:
         """The session stays here after all."""
-        departure = self._by_client.pop(client_id, None)
-        if departure is None:
+        handover = self._by_client.pop(client_id, None)
+        if handover is None:
             return
-        session, relay = departure.session, departure.relay
+        session, relay = handover.session, handover.relay
         if session is not None and self._broker.sessions.get(client_id) is session:
-            if relay is not None and not self.is_aside(client_id):
+            if relay is not None and not self.is_displaced(client_id):
                 subscribe_all(self._broker, session, session.subscriptions)
                 for one in relay.waiting:
                     d = one.delivery
@@ -369,21 +369,21 @@ class Handovers(Service):
             if session.connection is None:
                 self._broker.expire_detached(session)
         if relay is not None:
-            unsubscribe_all(self._broker, relay, departure.subscriptions)
+            unsubscribe_all(self._broker, relay, handover.subscriptions)
 
     def end(self, client_id: str, session: Session | None) -> None:
         """The client is here again, with this session: nothing is passed on any more, what waits is for it."""
-        departure = self._by_client.pop(client_id, None)
-        if departure is None or departure.relay is None:
+        handover = self._by_client.pop(client_id, None)
+        if handover is None or handover.relay is None:
             return
-        unsubscribe_all(self._broker, departure.relay, departure.subscriptions)
-        waiting = [moved_of(one.delivery, self._broker.now(), mark=one.mark) for one in departure.relay.waiting]
+        unsubscribe_all(self._broker, handover.relay, handover.subscriptions)
+        waiting = [moved_of(one.delivery, self._broker.now(), mark=one.mark) for one in handover.relay.waiting]
         if session is not None:
             self.deliver(session, tuple(waiting))
 
-    async def _watch(self, client_id: str, departure: Handover) -> None:
-        while departure.session is not None and self._by_client.get(client_id) is departure:
-            left_s = departure.heard_at + SILENCE_S - self._host.now()
+    async def _watch(self, client_id: str, handover: Handover) -> None:
+        while handover.session is not None and self._by_client.get(client_id) is handover:
+            left_s = handover.heard_at + SILENCE_S - self._host.now()
             if left_s <= 0:
                 self.put_back(client_id)
                 return
@@ -391,39 +391,39 @@ class Handovers(Service):
 
     # What was still on its way
 
-    def _forward(self, departure: Handover) -> None:
-        relay = departure.relay
-        if departure.session is None and relay is not None and relay.waiting and not departure.is_relaying:
-            departure.is_relaying = True
-            self._host.spawn(self._pass_on(departure, relay))
+    def _forward(self, handover: Handover) -> None:
+        relay = handover.relay
+        if handover.session is None and relay is not None and relay.waiting and not handover.is_relaying:
+            handover.is_relaying = True
+            self._host.spawn(self._pass_on(handover, relay))
 
-    async def _pass_on(self, departure: Handover, relay: Relay) -> None:
+    async def _pass_on(self, handover: Handover, relay: Relay) -> None:
         client_id = relay.client_id
-        while relay.waiting and self._by_client.get(client_id) is departure:
+        while relay.waiting and self._by_client.get(client_id) is handover:
             some = relay.waiting[:TAIL_MAX]
             now = self._broker.now()
             items = [moved_of(one.delivery, now, mark=one.mark) for one in some]
-            tail = Tail(client_id, tuple([one for one in items if _may_go(one, departure)]))
+            tail = SessionTail(client_id, tuple([one for one in items if _may_go(one, handover)]))
             try:
-                taken = isinstance(await self._host.call(departure.holder.address, tail, CALL_TIMEOUT_S), Taken)
+                taken = isinstance(await self._host.call(handover.holder.address, tail, CALL_TIMEOUT_S), TailStored)
             except CallError:
                 taken = False
             if taken:
                 del relay.waiting[: len(some)]
             else:
                 await self._host.sleep(CALL_TIMEOUT_S)
-        departure.is_relaying = False
+        handover.is_relaying = False
 
-    @handles(Tail)
-    def on_tail(self, _origin: Address, told: Tail) -> Reply:
-        departure = self._by_client.get(told.client_id)
+    @handles(SessionTail)
+    def on_tail(self, _origin: Address, told: SessionTail) -> Reply:
+        handover = self._by_client.get(told.client_id)
         session = self._broker.sessions.get(told.client_id)
-        if departure is not None and departure.relay is not None:
-            session = departure.relay
+        if handover is not None and handover.relay is not None:
+            session = handover.relay
         if session is not None:
             self.deliver(session, told.items)
             self._broker.flush()
-        return None if self._broker.degraded else Taken()
+        return None if self._broker.degraded else TailStored()
 
     def deliver(self, session: Session, items: tuple[Moved, ...]) -> None:
         """Gives late publications to a session that can tell whether it has had them.
@@ -444,13 +444,13 @@ class Handovers(Service):
         self._marks.current = None
 
     def _end_oldest(self) -> None:
-        gone = next((one for one, departure in self._by_client.items() if departure.session is None), None)
+        gone = next((one for one, handover in self._by_client.items() if handover.session is None), None)
         if gone is not None:
             self.end(gone, None)
 
-    async def _end_later(self, client_id: str, departure: Handover) -> None:
+    async def _end_later(self, client_id: str, handover: Handover) -> None:
         await self._host.sleep(TAIL_S)
-        if self._by_client.get(client_id) is departure:
+        if self._by_client.get(client_id) is handover:
             self.end(client_id, None)
 
 
@@ -463,5 +463,5 @@ def _is_wanted(session: Session, topic: str, group: str) -> bool:
     return any(matches(one, topic) for one in session.subscriptions if not one.startswith("$share/"))
 
 
-def _may_go(moved: Moved, departure: Handover) -> bool:
-    return moved.released or may_see(departure.cluster, moved.letter.forward)
+def _may_go(moved: Moved, handover: Handover) -> bool:
+    return moved.released or may_see(handover.cluster, moved.item.forward)

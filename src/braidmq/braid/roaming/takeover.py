@@ -1,7 +1,7 @@
 """Client take-over and moving sessions between brokers: the side to which the client has come.
 
 Before the CONNACK this broker claims the client id in the `directory` and learns who had it. That broker closes a
-connection that it has (0x8E) and, if the session outlives that and the client wants it, gives it up (`departures`):
+connection that it has (0x8E) and, if the session outlives that and the client wants it, gives it up (`handovers`):
 
     here                                      there
     claim ─▶ directory
@@ -10,13 +10,13 @@ connection that it has (0x8E) and, if the session outlives that and the client w
     stands for them, and gathers; once that has taken effect in the whole braid
     FetchState ─────────────────────────────▶ freezes: state, and how far histories were followed
     one commit; CONNACK with session present
-    Done ───────────────────────────────────▶ deletes it, one commit; passes on what was on its way
+    SessionStored ───────────────────────────────────▶ deletes it, one commit; passes on what was on its way
 
 From before the state is taken there until after its relay ends, a publication reaches one of the two brokers or both;
 what comes on both ways is known by its mark (`roaming`), so it is given to the client once.
 
 If the other broker does not answer in time the client begins anew (session present 0), and what was left behind is
-fetched when that broker is back (`strays`). One that has died while it took the session over knows nothing of it after
+fetched when that broker is back (`displaced`). One that has died while it took the session over knows nothing of it after
 its restart: then the broker before it still has it, and is asked.
 """
 
@@ -32,18 +32,18 @@ from braidmq.braid.roaming.directory import Claimed, Directory, Holder
 from braidmq.braid.roaming.displaced import DisplacedSessions
 from braidmq.braid.roaming.handover import (
     CONFIRM_S,
-    Answer,
-    AskKept,
-    Deleted,
-    Done,
+    AskForeignSession,
     FetchState,
     FetchSubscriptions,
     GivenUp,
     GiveUp,
+    GiveUpAnswer,
     Handovers,
-    IsKept,
-    State,
-    Subscriptions,
+    HasForeignSession,
+    SessionDeleted,
+    SessionState,
+    SessionStored,
+    SessionSubscriptions,
 )
 from braidmq.braid.roaming.transfer import (
     Horizon,
@@ -134,10 +134,10 @@ class Takeovers:
         self._name = braid.identity
         self._directory = directory
         self.marks = Marks()
-        self.departures = Handovers(braid, self.marks)
-        self.departures.is_coming = self._is_coming
-        self.departures.is_arriving = self._is_arriving
-        self.departures.has_served = self._has_served
+        self.handovers = Handovers(braid, self.marks)
+        self.handovers.is_coming = self._is_coming
+        self.handovers.is_arriving = self._is_arriving
+        self.handovers.has_served = self._has_served
         self.taken = 0
         """Sessions that have moved here."""
         self.epochs: dict[str, int] = {}
@@ -146,12 +146,12 @@ class Takeovers:
         self.came_from: dict[str, str] = {}
         """By client id: the broker from which its session came."""
         self.served: dict[str, Served] = {}
-        """Clients that have connected here in this life of the broker."""
+        """Clients that have connected here in this incarnation of the broker."""
         self._settling: dict[RoamingSession, str] = {}
         """Sessions that have come, while they look at marks, and from which broker."""
         self._saved_at = 0.0
-        self.strays = DisplacedSessions(braid, self, directory)
-        self.departures.is_aside = self.strays.is_aside
+        self.displaced = DisplacedSessions(braid, self, directory)
+        self.handovers.is_displaced = self.displaced.is_displaced
         self._restore()
 
     def _restore(self) -> None:
@@ -211,8 +211,8 @@ class Takeovers:
             if arrival.is_contested:
                 arrival.end(Arrived.UNREACHABLE)
                 return
-            if arrival.epoch or self.strays.is_aside(arrival.client_id):
-                self.strays.shelve(arrival.client_id)
+            if arrival.epoch or self.displaced.is_displaced(arrival.client_id):
+                self.displaced.leave_behind(arrival.client_id)
             arrival.is_late = True
             self._open(arrival)
 
@@ -221,32 +221,32 @@ class Takeovers:
         claimed = await self._directory.claim(client_id, arrival.user)
         if claimed is not None and claimed.is_foreign:
             claimed = await self._claim_over(arrival, claimed)
-        if arrival.is_over or self.departures.keeps_from(client_id, arrival.user):
+        if arrival.is_over or self.handovers.keeps_from(client_id, arrival.user):
             arrival.end(Arrived.FOREIGN)
             return
         if claimed is None:  # registering will find out
             self.epochs[client_id] = max(int(self._broker.now() * 1000), self.epochs.get(client_id, 0))
-            if self.strays.is_aside(client_id):
-                self.strays.shelve(client_id)
+            if self.displaced.is_displaced(client_id):
+                self.displaced.leave_behind(client_id)
             return
         arrival.epoch = self.epochs[client_id] = claimed.epoch
         if claimed.before is None or claimed.before.name == self._name:
-            self.strays.take_back(client_id)
+            self.displaced.take_back(client_id)
             return
         self.came_from.pop(client_id, None)
         answer = await self._bring(arrival, claimed.before)
         earlier = claimed.earlier
-        if answer in (None, Answer.UNKNOWN) and earlier is not None and earlier.name != claimed.before.name:
+        if answer in (None, GiveUpAnswer.UNKNOWN) and earlier is not None and earlier.name != claimed.before.name:
             if earlier.name != self._name:
                 answer = await self._bring(arrival, earlier)
-            elif answer is Answer.UNKNOWN:
-                self.strays.take_back(client_id)
+            elif answer is GiveUpAnswer.UNKNOWN:
+                self.displaced.take_back(client_id)
                 return
-        if answer in (None, Answer.UNKNOWN):
-            if self.departures.under_way(client_id):
-                self.strays.take_back(client_id)
+        if answer in (None, GiveUpAnswer.UNKNOWN):
+            if self.handovers.under_way(client_id):
+                self.displaced.take_back(client_id)
             else:
-                self.strays.shelve(client_id)
+                self.displaced.leave_behind(client_id)
 
     async def _claim_over(self, arrival: Arrival, claimed: Claimed) -> Claimed | None:
         """Another user has the client id, so the directory says: claims it if its holder has nothing any more."""
@@ -268,11 +268,11 @@ class Takeovers:
     async def is_kept(self, holder: Holder, user: str) -> bool | None:
         """Whether a broker keeps a session from this user, since it is another one's; None if it does not answer."""
         if holder.name == self._name:
-            return self.departures.keeps_from(holder.client_id, user)
-        answer = await self.ask(holder.address, AskKept(holder.client_id, user), MOVE_WAIT_S)
-        return answer.is_kept if isinstance(answer, IsKept) else None
+            return self.handovers.keeps_from(holder.client_id, user)
+        answer = await self.ask(holder.address, AskForeignSession(holder.client_id, user), MOVE_WAIT_S)
+        return answer.is_kept if isinstance(answer, HasForeignSession) else None
 
-    async def _bring(self, arrival: Arrival, holder: Holder) -> Answer | None:
+    async def _bring(self, arrival: Arrival, holder: Holder) -> GiveUpAnswer | None:
         """Brings the session from a broker; its answer, None if it gave none or stopped in the middle."""
         client_id = arrival.client_id
         for _ in range(HANDED_ON_MAX):
@@ -282,20 +282,20 @@ class Takeovers:
             answer = await self._ask_to_give_up(arrival, holder.address, asked)
             if answer is None:
                 return None
-            if answer.answer is Answer.ELSEWHERE and answer.holder is not None:
+            if answer.answer is GiveUpAnswer.ELSEWHERE and answer.holder is not None:
                 holder = answer.holder
                 continue
-            if answer.answer is Answer.NEWER:
+            if answer.answer is GiveUpAnswer.NEWER:
                 self._lose(arrival, Arrived.ELSEWHERE)
-            elif answer.answer is Answer.FOREIGN:
+            elif answer.answer is GiveUpAnswer.FOREIGN:
                 self._lose(arrival, Arrived.FOREIGN)
-            elif answer.answer is Answer.GIVEN:
-                return Answer.GIVEN if await self._fetch(arrival, holder, move, answer.expiry_s) else None
-            elif answer.answer is Answer.NOTHING:
-                if self.departures.under_way(client_id):
-                    self.strays.take_back(client_id)
+            elif answer.answer is GiveUpAnswer.GIVEN:
+                return GiveUpAnswer.GIVEN if await self._fetch(arrival, holder, move, answer.expiry_s) else None
+            elif answer.answer is GiveUpAnswer.NOTHING:
+                if self.handovers.under_way(client_id):
+                    self.displaced.take_back(client_id)
                 else:
-                    self.strays.end_stale(client_id)
+                    self.displaced.end_stale(client_id)
             return answer.answer
         return None
 
@@ -309,7 +309,7 @@ class Takeovers:
             if not isinstance(answer, GivenUp):
                 return None
             self._extend(arrival, MOVE_WAIT_S)
-            if answer.answer is not Answer.BUSY or arrival.client_id not in self.epochs:
+            if answer.answer is not GiveUpAnswer.BUSY or arrival.client_id not in self.epochs:
                 return answer
             await self._host.sleep(BUSY_S)
 
@@ -341,7 +341,7 @@ class Takeovers:
             unsubscribe_all(broker, session, subscriptions)
             if fetched is None or broker.degraded:
                 return False
-            self.strays.fill(client_id, fetched[0])
+            self.displaced.fill(client_id, fetched[0])
         else:
             self._install(session, subscriptions, *fetched)
             self._settling[session] = giver.name
@@ -361,7 +361,7 @@ class Takeovers:
         since = 0
         while True:
             part = await self.ask(giver, FetchSubscriptions(move, arrival.client_id, since), MOVE_WAIT_S)
-            if not isinstance(part, Subscriptions):
+            if not isinstance(part, SessionSubscriptions):
                 return None
             self._extend(arrival, MOVE_WAIT_S)
             found.update(part.items)
@@ -372,19 +372,19 @@ class Takeovers:
     async def _until_effective(self, arrival: Arrival, subscriptions: dict[str, Subscribed]) -> None:
         filters = [split_share(one)[1] for one in subscriptions]
         ends_at = self._host.now() + EFFECTIVE_WAIT_S
-        while any(self._braid.standing.is_awaited(one) for one in filters) and self._host.now() < ends_at:
+        while any(self._braid.announcer.is_awaited(one) for one in filters) and self._host.now() < ends_at:
             await self._host.sleep(POLL_S)
         self._extend(arrival, MOVE_WAIT_S)
 
     async def _fetch_state(
         self, arrival: Arrival, giver: Address, move: int
     ) -> tuple[list[Moved], tuple[int, ...], Horizon] | None:
-        first: State | None = None
+        first: SessionState | None = None
         items: list[Moved] = []
         since = 0
         while True:
             part = await self.ask(giver, FetchState(move, arrival.client_id, since), MOVE_WAIT_S)
-            if not isinstance(part, State):
+            if not isinstance(part, SessionState):
                 return None
             self._extend(arrival, MOVE_WAIT_S)
             first = first or part
@@ -401,7 +401,7 @@ class Takeovers:
         arrival.epoch = self.epochs.get(client_id, 0)
         move = self._host.chance.getrandbits(62)
         answer = await self._ask_to_give_up(arrival, giver, self._give_up(move, arrival))
-        if answer is None or answer.answer is not Answer.GIVEN:
+        if answer is None or answer.answer is not GiveUpAnswer.GIVEN:
             return None
         fetched = await self._fetch_state(arrival, giver, move)
         return None if fetched is None else (move, fetched[0])
@@ -418,21 +418,21 @@ class Takeovers:
         broker = self._broker
         client_id = session.client_id
         old = broker.sessions.get(client_id)
-        left_behind = [] if old is None or self.departures.under_way(client_id) else state_of(old, broker.now())
-        self.strays.forget(client_id)
+        left_behind = [] if old is None or self.handovers.under_way(client_id) else state_of(old, broker.now())
+        self.displaced.forget(client_id)
         if old is not None:
             broker.end_session(old, moved=True)
         session.subscriptions = dict(subscriptions)
         session.filter_bytes = sum(filter_cost(one) for one in subscriptions)
         broker.adopt(session)
         session.arrive(state, received, horizon)
-        self.departures.end(client_id, session)
-        self.strays.fill(client_id, left_behind)
+        self.handovers.end(client_id, session)
+        self.displaced.fill(client_id, left_behind)
 
     async def _confirm(self, giver: Address, move: int, client_id: str, session: RoamingSession) -> None:
         self._host.spawn(self._settle_later(session))
-        answer = await self.ask(giver, Done(move, client_id), CONFIRM_S)
-        if not isinstance(answer, Deleted):
+        answer = await self.ask(giver, SessionStored(move, client_id), CONFIRM_S)
+        if not isinstance(answer, SessionDeleted):
             _log.warning("%s was not told that the session of %r has moved here", giver, client_id)
 
     def save_marks(self) -> None:
@@ -465,16 +465,16 @@ class Takeovers:
 
     # Others ask
 
-    def _is_arriving(self, asked: GiveUp) -> Answer | None:
+    def _is_arriving(self, asked: GiveUp) -> GiveUpAnswer | None:
         """What somebody is answered who wants a session that is just coming here, or came here later."""
         client_id = asked.client_id
         arrival = self.arriving.get(client_id)
         if self.epochs.get(client_id, 0) > asked.epoch:
-            return Answer.NEWER
+            return GiveUpAnswer.NEWER
         if arrival is not None:
             if arrival.epoch:
                 self._lose(arrival, Arrived.ELSEWHERE)
-            return Answer.BUSY
+            return GiveUpAnswer.BUSY
         self.epochs.pop(client_id, None)
         self.came_from.pop(client_id, None)
         return None

@@ -13,7 +13,7 @@ from functools import partial
 
 import msgspec
 
-from braidmq.braid.transfer.batch import BatchItem, letter_of, message_of
+from braidmq.braid.transfer.batch import BatchItem, item_of, message_of
 from braidmq.broker.backlog import NOTHING, Backlog
 from braidmq.broker.broker import Broker
 from braidmq.broker.message import Delivery, Message
@@ -36,7 +36,7 @@ class Moved(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A delivery that has not come to its end, as it travels. One that is released has no message any more."""
 
     topic: str
-    letter: BatchItem
+    item: BatchItem
     qos: int
     retain: bool
     ids: tuple[int, ...]
@@ -47,7 +47,7 @@ class Moved(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def size(self) -> int:
-        return len(self.topic) + len(self.letter.payload) + len(self.letter.forward) + len(self.group) + 64
+        return len(self.topic) + len(self.item.payload) + len(self.item.forward) + len(self.group) + 64
 
 
 Row = tuple[str, int, Ranges]
@@ -110,7 +110,7 @@ class Marks:
         self._unmarked.clear()
 
 
-class Waiting:
+class MarkedDelivery:
     """A publication that came while the session was under way."""
 
     __slots__ = ("delivery", "mark")
@@ -135,7 +135,7 @@ class RoamingSession(Session):
         self._marks = marks
         self._seen: dict[Mark, None] | None = {}
         self._horizon = Horizon(())
-        self._gathered: list[Waiting] | None = []
+        self._gathered: list[MarkedDelivery] | None = []
         self.has_news = False
         """Whether it has seen marks that are not written yet."""
 
@@ -187,7 +187,7 @@ class RoamingSession(Session):
         mark = self._marks.current
         if mark is not None and (mark in self._seen or self._horizon.covers(mark)):
             return
-        waiting = Waiting(Delivery(message, qos, retain, ids, group), mark)
+        waiting = MarkedDelivery(Delivery(message, qos, retain, ids, group), mark)
         if mark is not None:
             self._note(mark)
         elif not group:
@@ -262,7 +262,7 @@ class Relay(Session):
         super().__init__(broker, client_id, 0)
         self._marks = marks
         self._on_waiting = on_waiting
-        self.waiting: list[Waiting] = []
+        self.waiting: list[MarkedDelivery] = []
 
     def deliver(
         self, message: Message, qos: int, retain: bool = False, ids: tuple[int, ...] = (), group: str = ""
@@ -272,7 +272,7 @@ class Relay(Session):
         if len(self.waiting) >= self.broker.limits.queue_messages_max:
             self.broker.metrics.messages_dropped += 1
             return
-        one = Waiting(Delivery(message, qos, retain, ids, group), self._marks.current)
+        one = MarkedDelivery(Delivery(message, qos, retain, ids, group), self._marks.current)
         if one.mark is None:
             self._marks.when_marked(message, one.note)
         self.waiting.append(one)
@@ -280,14 +280,12 @@ class Relay(Session):
 
 
 def delivery_of(moved: Moved, now: float) -> Delivery:
-    return Delivery(message_of(moved.letter, moved.topic, now), moved.qos, moved.retain, moved.ids, moved.group)
+    return Delivery(message_of(moved.item, moved.topic, now), moved.qos, moved.retain, moved.ids, moved.group)
 
 
 def moved_of(delivery: Delivery, now: float, released: bool = False, mark: Mark | None = None) -> Moved:
     d = delivery
-    return Moved(
-        d.message.topic, letter_of(d.message, now), d.qos, d.retain, d.ids, d.group, d.packet_id, released, mark
-    )
+    return Moved(d.message.topic, item_of(d.message, now), d.qos, d.retain, d.ids, d.group, d.packet_id, released, mark)
 
 
 def state_of(session: Session, now: float) -> list[Moved]:

@@ -4,7 +4,7 @@ Plain QoS 0 publications travel as the PUBLISH packets that they came in, one be
 the other end without being taken apart. Everything else is a `BatchItem`.
 
 A batch is numbered by its origin, topic by topic without holes, so that a receiver sees what is missing, what comes a
-second time, and what has overtaken. All letters of a batch have the same scope (`scope`). Those outside it do not get
+second time, and what has overtaken. All items of a batch have the same scope (`scope`). Those outside it do not get
 it, and learn with the next batch that they do that nothing is missing there (`skips`).
 """
 
@@ -36,17 +36,17 @@ class BatchItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Publications of one topic. `first` is the number of the first one; (origin, life) began to count at 1."""
+    """Publications of one topic. `first` is the number of the first one; (origin, incarnation) began to count at 1."""
 
     origin: str
-    life: int
+    incarnation: int
     topic: str
     first: int
     count: int
     version: int
     """The MQTT version of the packets in `run`."""
     run: bytes
-    letters: tuple[BatchItem, ...]
+    items: tuple[BatchItem, ...]
     skips: tuple[Skip, ...] = ()
     """What was published before it and stays in clusters, since the last one that all of its receivers had."""
 
@@ -64,7 +64,7 @@ def unpack(body: bytes) -> Batch:
     return _decode(body)
 
 
-def letter_of(message: Message, now: float) -> BatchItem:
+def item_of(message: Message, now: float) -> BatchItem:
     expires_in_s = None if message.expires_at is None else max(0.0, message.expires_at - now)
     return BatchItem(
         message.payload,
@@ -77,16 +77,16 @@ def letter_of(message: Message, now: float) -> BatchItem:
     )
 
 
-def message_of(letter: BatchItem, topic: str, now: float) -> Message:
-    expires_at = None if letter.expires_in_s is None else now + letter.expires_in_s
+def message_of(item: BatchItem, topic: str, now: float) -> Message:
+    expires_at = None if item.expires_in_s is None else now + item.expires_in_s
     return Message(
         topic,
         string(topic),
-        letter.payload,
-        letter.qos,
-        letter.retain,
-        letter.sender,
-        letter.forward,
+        item.payload,
+        item.qos,
+        item.retain,
+        item.sender,
+        item.forward,
         expires_at,
-        at=letter.at,
+        at=item.at,
     )

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from braidmq.net.host import NetHost
     from braidmq.net.peer import Peer
 
-LANE_S = SPLITS_KEPT_S
+CUT_THROUGH_S = SPLITS_KEPT_S
 """How long a lane holds at most."""
 
 LIVELY_S = 0.1
@@ -48,7 +48,7 @@ RUN_BYTES_MAX = 2048
 PEERS_MAX = 8
 """Brokers that a lane leads to; with more of them the way is not what takes the time."""
 
-IN_LANES_MAX = 4096
+RECEIVERS_MAX = 4096
 """CutThrough into this broker; with one more all are made anew."""
 
 TELL_BYTES = 48
@@ -65,10 +65,10 @@ _WIDTHS = (
 """Whole numbers up to here take so many bytes that can differ; two of them of which each byte does."""
 
 
-def mould_of(
+def template_of(
     frame_of: Callable[[Envelope], bytes], told: Tell[Message], batch: Batch, head: bytes
 ) -> FrameTemplate | None:
-    """The mould of frames like one that carries this batch, with three holes: the delivery's number, the batch's, and
+    """The template of frames like one that carries this batch, with three holes: the delivery's number, the batch's, and
     what is behind the head of its run."""
     body = pack(batch)
     message = told.body
@@ -83,9 +83,9 @@ def mould_of(
         sample = msgspec.structs.replace(batch, first=first, run=head + filling * rest)
         deliver = msgspec.structs.replace(message, number=number, body=around + pack(sample))
         samples.append(frame_of(Tell(told.hops, deliver)))
-    mould = FrameTemplate(*samples)
-    sizes = [end - begin for begin, end in mould.holes]
-    return mould if sizes == [_NUMBER_BYTES, first_bytes(batch.first), rest] else None
+    template = FrameTemplate(*samples)
+    sizes = [end - begin for begin, end in template.holes]
+    return template if sizes == [_NUMBER_BYTES, first_bytes(batch.first), rest] else None
 
 
 def first_bytes(first: int) -> int:
@@ -117,9 +117,9 @@ class CutThroughSender:
     )
 
     def __init__(self, lanes: CutThrough, batch: Batch, frames: list[tuple[Peer, FrameTemplate, int, int]]) -> None:
-        """`frames`: to whom, the mould, which of the topic's filters it is for, and what it counts for."""
+        """`frames`: to whom, the template, which of the topic's filters it is for, and what it counts for."""
         self._lanes = lanes
-        self._ends_at = lanes.now() + LANE_S
+        self._ends_at = lanes.now() + CUT_THROUGH_S
         self._overlay = lanes.braid.overlay
         self._view = self._overlay.view
         self._size = len(batch.run)
@@ -128,30 +128,30 @@ class CutThroughSender:
         self._first_max = next(last for last, _, _, _ in _WIDTHS if batch.first <= last)
         self._frames = frames
 
-    def holds(self, outlet: OutboundTopic, version: int, size: int, now: float) -> bool:
+    def holds(self, outbound_topic: OutboundTopic, version: int, size: int, now: float) -> bool:
         """Whether the long way would lead where the lane does, for a publication like this."""
         return (
             size == self._size
             and version == self._version
-            and outlet.number < self._first_max
+            and outbound_topic.number < self._first_max
             and now < self._ends_at
             and self._overlay.view is self._view
         )
 
-    def send(self, outlet: OutboundTopic, version: int, run: bytes, now: float) -> bool:
+    def send(self, outbound_topic: OutboundTopic, version: int, run: bytes, now: float) -> bool:
         """Sends one plain publication at once; False if it has to take the long way."""
-        if outlet.is_holding or not self.holds(outlet, version, len(run), now):
+        if outbound_topic.is_holding or not self.holds(outbound_topic, version, len(run), now):
             return False
         for peer, _, _, _ in self._frames:
             if not peer.is_clear:
                 return False
-        outlet.number += 1
-        first = outlet.number
+        outbound_topic.number += 1
+        first = outbound_topic.number
         number = self._lanes.number
         self._lanes.number = number + PEERS_MAX
-        for peer, mould, which, weight in self._frames:
+        for peer, template, which, weight in self._frames:
             fields = ((number + which).to_bytes(_NUMBER_BYTES), first.to_bytes(self._first_bytes), run)
-            peer.send_lone(mould.fill(fields), weight)
+            peer.send_lone(template.fill(fields), weight)
         return True
 
 
@@ -161,14 +161,14 @@ class CutThroughReceiver:
     __slots__ = (
         "_ends_at",
         "_hops",
-        "_inlet",
         "_lanes",
-        "_mould",
         "_overlay",
         "_places",
         "_receivers",
         "_router",
         "_routes",
+        "_stream",
+        "_template",
         "_view",
         "_weight",
     )
@@ -176,23 +176,23 @@ class CutThroughReceiver:
     def __init__(
         self,
         lanes: CutThrough,
-        mould: FrameTemplate,
+        template: FrameTemplate,
         head: bytes,
-        inlet: InboundStream,
+        stream: InboundStream,
         receivers: list[Connection],
         hops: int,
         weight: int,
     ) -> None:
         self._lanes = lanes
-        self._ends_at = lanes.now() + LANE_S
+        self._ends_at = lanes.now() + CUT_THROUGH_S
         self._overlay = lanes.braid.overlay
         self._view = self._overlay.view
         self._router = lanes.braid.broker.router
         self._routes = self._router.version
-        self._mould = mould
-        _, first, payload = mould.holes
+        self._template = template
+        _, first, payload = template.holes
         self._places = (*first, payload[0] - len(head), payload[1])
-        self._inlet = inlet
+        self._stream = stream
         self._receivers = receivers
         self._hops = hops
         self._weight = weight
@@ -201,19 +201,19 @@ class CutThroughReceiver:
         """Whether the long way would lead where the lane does, for a publication like this."""
         return (
             self._routes == self._router.version
-            and self._mould.fits(frame)
+            and self._template.fits(frame)
             and self._lanes.now() < self._ends_at
             and self._overlay.view is self._view
-            and not self._inlet.is_new
+            and not self._stream.is_new
         )
 
     def take(self, frame: bytes) -> int:
         """Passes a publication on at once; the bytes that it counts for, 0 if it has to take the long way."""
-        inlet = self._inlet
+        stream = self._stream
         first_at, first_end, run_at, run_end = self._places
-        if not self.holds(frame) or inlet.held or int.from_bytes(frame[first_at:first_end]) != inlet.last + 1:
+        if not self.holds(frame) or stream.held or int.from_bytes(frame[first_at:first_end]) != stream.last + 1:
             return 0
-        inlet.last += 1
+        stream.last += 1
         run = frame[run_at:run_end]
         sent = 0
         for receiver in self._receivers:
@@ -239,7 +239,7 @@ class CutThrough:
         self.now = braid.broker.clock
         self.number = host.chance.getrandbits(61) | 1 << 61
         """Of the next delivery: far from those that range delivery counts itself, and always eight bytes."""
-        self._in_lanes: dict[tuple[Address, bytes], CutThroughReceiver] = {}
+        self._receivers_by_stream: dict[tuple[Address, bytes], CutThroughReceiver] = {}
         self._tell_at: dict[Address, int] = {}
         """By sender: where its frames tell one stream from another."""
         self._lone: dict[tuple[Address, bytes], tuple[int, float]] = {}
@@ -253,29 +253,31 @@ class CutThrough:
 
     # Out
 
-    def publish(self, outlet: OutboundTopic, batch: Batch) -> None:
+    def publish(self, outbound_topic: OutboundTopic, batch: Batch) -> None:
         """Sends a batch the long way, and makes a lane for those like it, if it comes alone and often enough."""
-        if not self._is_lively(outlet, batch):
-            self.braid.publish(outlet, batch)
+        if not self._is_lively(outbound_topic, batch):
+            self.braid.publish(outbound_topic, batch)
             return
-        wanted = list(outlet.wanted)
+        wanted = list(outbound_topic.wanted)
         arrivals = self.braid.arrivals
         with self.host.recording() as posts:
-            self.braid.publish(outlet, batch)
-        if list(outlet.wanted) == wanted and (posts or self.braid.arrivals == arrivals + len(wanted)):
-            outlet.lane = self._lane_out(batch, posts)
+            self.braid.publish(outbound_topic, batch)
+        if list(outbound_topic.wanted) == wanted and (posts or self.braid.arrivals == arrivals + len(wanted)):
+            outbound_topic.cut_through = self._make_sender(batch, posts)
 
-    def _is_lively(self, outlet: OutboundTopic, batch: Batch) -> bool:
-        if batch.count != 1 or batch.letters or batch.skips or len(batch.run) > RUN_BYTES_MAX:
+    def _is_lively(self, outbound_topic: OutboundTopic, batch: Batch) -> bool:
+        if batch.count != 1 or batch.items or batch.skips or len(batch.run) > RUN_BYTES_MAX:
             return False
         now = self.now()
-        version, size, at = outlet.lone
-        outlet.lone = (batch.version, len(batch.run), now)
-        if outlet.lane is not None and outlet.lane.holds(outlet, batch.version, len(batch.run), now):
+        version, size, at = outbound_topic.lone
+        outbound_topic.lone = (batch.version, len(batch.run), now)
+        if outbound_topic.cut_through is not None and outbound_topic.cut_through.holds(
+            outbound_topic, batch.version, len(batch.run), now
+        ):
             return False  # it has one, which could not be taken this time
         return version == batch.version and size == len(batch.run) and now - at < LIVELY_S
 
-    def _lane_out(self, batch: Batch, posts: list[tuple[Address, Envelope]]) -> CutThroughSender | None:
+    def _make_sender(self, batch: Batch, posts: list[tuple[Address, Envelope]]) -> CutThroughSender | None:
         if len(posts) > PEERS_MAX or batch.first > _WIDTHS[-1][0]:
             return None
         frames = []
@@ -284,11 +286,11 @@ class CutThrough:
             peer = self.host.peer(to)
             if peer is None or not isinstance(told, Tell) or not isinstance(told.body, Deliver):
                 return None
-            mould = mould_of(self.host.frame_of, told, batch, b"")
-            if mould is None:
+            template = template_of(self.host.frame_of, told, batch, b"")
+            if template is None:
                 return None
             which = deliveries.setdefault(told.body.number, len(deliveries))
-            frames.append((peer, mould, which, self.host.weight_of(told)))
+            frames.append((peer, template, which, self.host.weight_of(told)))
         return CutThroughSender(self, batch, frames)
 
     # In
@@ -297,7 +299,7 @@ class CutThrough:
         """Handles a frame with one message, if it has a lane; the bytes of publications in it, 0 if it has none."""
         at = self._tell_at.get(sender)
         if at is not None and not self.braid.broker.flush_wanted and self.host.on_message is None:
-            lane = self._in_lanes.get((sender, frame[at : at + TELL_BYTES]))
+            lane = self._receivers_by_stream.get((sender, frame[at : at + TELL_BYTES]))
             if lane is not None and (weight := lane.take(frame)):
                 return weight
         self._before = (self.braid.arrivals, self.host.posted)
@@ -311,7 +313,7 @@ class CutThrough:
         if not isinstance(told, Tell) or not isinstance(told.body, Deliver) or batch is None or batch.count != 1:
             return
         at = frame.find(told.body.number.to_bytes(_NUMBER_BYTES)) + _NUMBER_BYTES
-        if at < _NUMBER_BYTES or batch.letters or batch.skips or told.body.root != sender:
+        if at < _NUMBER_BYTES or batch.items or batch.skips or told.body.root != sender:
             return
         self._tell_at[sender] = at
         name = (sender, frame[at : at + TELL_BYTES])
@@ -319,29 +321,29 @@ class CutThrough:
         size, came_at = self._lone.pop(name, (0, 0.0))
         self._lone[name] = (len(frame), now)
         if size != len(frame) or now - came_at > LIVELY_S:
-            if len(self._lone) > IN_LANES_MAX:
+            if len(self._lone) > RECEIVERS_MAX:
                 self._lone.clear()
-                self._in_lanes.clear()
+                self._receivers_by_stream.clear()
                 self._tell_at.clear()
             return
-        lane = self._in_lanes.get(name)
+        lane = self._receivers_by_stream.get(name)
         if lane is not None and lane.holds(frame):
             return  # it has one, which could not be taken this time
-        lane = self._lane_in(frame, told, batch, told.body.hops)
+        lane = self._make_receiver(frame, told, batch, told.body.hops)
         if lane is not None:
-            self._in_lanes[name] = lane
+            self._receivers_by_stream[name] = lane
 
-    def _lane_in(self, frame: bytes, told: Tell[Message], batch: Batch, hops: int) -> CutThroughReceiver | None:
-        inlet = self.braid.inlets.at_rest(batch)
+    def _make_receiver(self, frame: bytes, told: Tell[Message], batch: Batch, hops: int) -> CutThroughReceiver | None:
+        stream = self.braid.inbound.at_rest(batch)
         route = self.braid.broker.router.route(batch.topic)
         same, other = (route.plain5, route.plain3) if batch.version == V5 else (route.plain3, route.plain5)
-        if inlet is None or not same or other or route.special or route.groups or route.tap is not None:
+        if stream is None or not same or other or route.special or route.groups or route.tap is not None:
             return None
         head = head_of(batch.run, batch.topic, batch.version)
-        mould = mould_of(self._content_of, told, batch, head)
-        if mould is None or not mould.fits(frame) or mould.holes[1][0] - mould.holes[0][1] < TELL_BYTES:
+        template = template_of(self._content_of, told, batch, head)
+        if template is None or not template.fits(frame) or template.holes[1][0] - template.holes[0][1] < TELL_BYTES:
             return None
-        return CutThroughReceiver(self, mould, head, inlet, same, hops, self.host.weight_of(told))
+        return CutThroughReceiver(self, template, head, stream, same, hops, self.host.weight_of(told))
 
     def _content_of(self, envelope: Envelope) -> bytes:
         """A frame without its length, as it is handed over."""

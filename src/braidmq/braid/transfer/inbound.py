@@ -4,7 +4,7 @@ An origin numbers the publications of a topic. What comes a second time is dropp
 for what is before it. After that moment the missing is given up, though it is still taken if it comes later and was
 acknowledged to its publisher (QoS 1 and 2): late is better than never. A stream that is met in its middle waits a
 moment, too: what comes first may have overtaken others. And what a broker that was restarted sends waits until that was
-fetched which it had kept before, or which was missed here: the first contact with each life of an origin. What an
+fetched which it had kept before, or which was missed here: the first contact with each incarnation of an origin. What an
 origin has published for clusters that this broker is not in is not missing: a batch says what of that is before it.
 """
 
@@ -23,24 +23,24 @@ REORDER_S = 0.2
 FETCH_S = 20.0
 """How long one of QoS 1 or 2 does at most, until what is missing was fetched; its origin may be cut off for a while."""
 
-INLETS_MAX = 65_536
+STREAMS_MAX = 65_536
 """Streams (an origin's topic) that a broker remembers; the one that was silent for longest goes."""
 
-LIVES_MAX = 4096
-"""Origins of which it is remembered which life was met."""
+ORIGINS_MET_MAX = 4096
+"""Origins of which it is remembered which incarnation was met."""
 
 HELD_MAX = 256
 """Batches of a stream that wait for what is before them."""
 
 
 class InboundStream:
-    """One stream: the publications of one topic from one life of one broker."""
+    """One stream: the publications of one topic from one incarnation of one broker."""
 
-    __slots__ = ("held", "is_new", "last", "life", "origin")
+    __slots__ = ("held", "incarnation", "is_new", "last", "origin")
 
-    def __init__(self, origin: str, life: int, first: int, is_new: bool) -> None:
+    def __init__(self, origin: str, incarnation: int, first: int, is_new: bool) -> None:
         self.origin = origin
-        self.life = life
+        self.incarnation = incarnation
         self.is_new = is_new
         """Whether nothing was passed on yet, and something may be before what has come."""
         self.last = first - 1
@@ -73,78 +73,78 @@ class InboundStreams:
         self._holding: dict[str, dict[InboundStream, None]] = {}
         """By origin: the streams that hold something back."""
         self._streams: dict[tuple[str, int, str], InboundStream] = {}
-        self._lives: dict[str, int] = {}
-        """By origin: the life whose history was asked for."""
+        self._met: dict[str, int] = {}
+        """By origin: the incarnation whose history was asked for."""
         self.duplicates = 0
         self.given_up = 0
 
     def at_rest(self, batch: Batch) -> InboundStream | None:
         """The stream of a batch, if that was the last of it and nothing else is to come before the next."""
-        inlet = self._streams.get((batch.origin, batch.life, batch.topic))
-        if inlet is None or inlet.is_new or inlet.held or inlet.last != batch.first + batch.count - 1:
+        stream = self._streams.get((batch.origin, batch.incarnation, batch.topic))
+        if stream is None or stream.is_new or stream.held or stream.last != batch.first + batch.count - 1:
             return None
-        return inlet
+        return stream
 
     def is_holding(self, origin: str) -> bool:
         return origin in self._holding
 
     def take(self, batch: Batch) -> None:
         """Passes a batch on, now or in its turn; or not, if it has come before."""
-        inlet = self._stream(batch)
-        follows = batch.first <= inlet.last + 1 or self._start(batch) <= inlet.last + 1
-        if inlet.is_new or not follows:
-            self._hold(inlet, batch)
+        stream = self._stream(batch)
+        follows = batch.first <= stream.last + 1 or self._start(batch) <= stream.last + 1
+        if stream.is_new or not follows:
+            self._hold(stream, batch)
         else:
-            self._pass_on(inlet, batch)
-            if inlet.held:
-                self._pass_on_held(inlet)
+            self._pass_on(stream, batch)
+            if stream.held:
+                self._pass_on_held(stream)
 
     def take_fetched(self, batch: Batch) -> None:
         """One publication of QoS 1 or 2 that was missed. They come in their order: what is before it, of its origin,
         is here or lost."""
-        inlet = self._stream(batch)
-        if inlet.is_new:
-            inlet.is_new = False
-            inlet.last = min((batch.first, *inlet.held)) - 1
-        while inlet.held and min(inlet.held) < batch.first:
-            first = min(inlet.held)
-            inlet.last = max(inlet.last, first - 1)
-            self._pass_on(inlet, inlet.held.pop(first))
-        inlet.last = max(inlet.last, batch.first - 1)
-        self._pass_on(inlet, batch)
-        self._pass_on_held(inlet)
+        stream = self._stream(batch)
+        if stream.is_new:
+            stream.is_new = False
+            stream.last = min((batch.first, *stream.held)) - 1
+        while stream.held and min(stream.held) < batch.first:
+            first = min(stream.held)
+            stream.last = max(stream.last, first - 1)
+            self._pass_on(stream, stream.held.pop(first))
+        stream.last = max(stream.last, batch.first - 1)
+        self._pass_on(stream, batch)
+        self._pass_on_held(stream)
 
     def settle(self, origin: str, floor: int) -> None:
         """All that an origin has kept up to an offset has been fetched: what is missing before it will not come."""
-        streams = sorted(self._holding.get(origin, ()), key=lambda inlet: inlet.life)
-        for inlet in streams:
-            if 0 < inlet.kept_at <= floor:
-                self._meet(origin, inlet.life)
-            while inlet.held and 0 < inlet.kept_at <= floor:
-                self._give_up(inlet)
+        streams = sorted(self._holding.get(origin, ()), key=lambda stream: stream.incarnation)
+        for stream in streams:
+            if 0 < stream.kept_at <= floor:
+                self._meet(origin, stream.incarnation)
+            while stream.held and 0 < stream.kept_at <= floor:
+                self._give_up(stream)
 
-    def _meet(self, origin: str, life: int) -> None:
-        self._lives[origin] = max(self._lives.pop(origin, 0), life // GENERATIONS_MAX)
-        if len(self._lives) > LIVES_MAX:
-            self._lives.pop(next(iter(self._lives)))
+    def _meet(self, origin: str, incarnation: int) -> None:
+        self._met[origin] = max(self._met.pop(origin, 0), incarnation // GENERATIONS_MAX)
+        if len(self._met) > ORIGINS_MET_MAX:
+            self._met.pop(next(iter(self._met)))
 
     def _stream(self, batch: Batch) -> InboundStream:
-        name = (batch.origin, batch.life, batch.topic)
-        inlet = self._streams.pop(name, None)
-        if inlet is None:
+        name = (batch.origin, batch.incarnation, batch.topic)
+        stream = self._streams.pop(name, None)
+        if stream is None:
             start = self._start(batch)
-            inlet = InboundStream(batch.origin, batch.life, start, is_new=start > 1 or not self._is_met(batch))
-            if len(self._streams) >= INLETS_MAX:
+            stream = InboundStream(batch.origin, batch.incarnation, start, is_new=start > 1 or not self._is_met(batch))
+            if len(self._streams) >= STREAMS_MAX:
                 self._streams.pop(next(iter(self._streams))).is_new = True  # for whoever still has it
-        self._streams[name] = inlet
-        return inlet
+        self._streams[name] = stream
+        return stream
 
     def _is_met(self, batch: Batch) -> bool:
         """Whether nothing of earlier streams can be missing before this batch."""
         offset = _offset(batch)
         if offset and self._is_next(batch.origin, offset):
-            self._meet(batch.origin, batch.life)
-        return not offset or batch.life // GENERATIONS_MAX <= self._lives.get(batch.origin, -1)
+            self._meet(batch.origin, batch.incarnation)
+        return not offset or batch.incarnation // GENERATIONS_MAX <= self._met.get(batch.origin, -1)
 
     def _start(self, batch: Batch) -> int:
         """Where a batch begins, with what is directly before it and not for this broker."""
@@ -154,66 +154,66 @@ class InboundStreams:
                 start = first
         return start
 
-    def _pass_on(self, inlet: InboundStream, batch: Batch) -> None:
+    def _pass_on(self, stream: InboundStream, batch: Batch) -> None:
         """A batch that begins directly behind the last one, or before."""
-        if batch.first == inlet.last + 1 or self._start(batch) <= inlet.last + 1 < batch.first:
-            inlet.last = batch.first + batch.count - 1
+        if batch.first == stream.last + 1 or self._start(batch) <= stream.last + 1 < batch.first:
+            stream.last = batch.first + batch.count - 1
             self._deliver(batch)
         else:
-            self._take_late(inlet, batch)
+            self._take_late(stream, batch)
 
-    def _pass_on_held(self, inlet: InboundStream) -> None:
+    def _pass_on_held(self, stream: InboundStream) -> None:
         """What follows now without a gap."""
-        while inlet.held:
-            first = min(inlet.held)
-            if self._start(inlet.held[first]) > inlet.last + 1:
+        while stream.held:
+            first = min(stream.held)
+            if self._start(stream.held[first]) > stream.last + 1:
                 return
-            self._pass_on(inlet, inlet.held.pop(first))
-        holding = self._holding.get(inlet.origin)
+            self._pass_on(stream, stream.held.pop(first))
+        holding = self._holding.get(stream.origin)
         if holding is not None:
-            holding.pop(inlet, None)
+            holding.pop(stream, None)
             if not holding:
-                del self._holding[inlet.origin]
+                del self._holding[stream.origin]
 
-    def _hold(self, inlet: InboundStream, batch: Batch) -> None:
-        if batch.first in inlet.held:
+    def _hold(self, stream: InboundStream, batch: Batch) -> None:
+        if batch.first in stream.held:
             self.duplicates += batch.count
             return
-        was_empty = not inlet.held
-        inlet.held[batch.first] = batch
-        self._holding.setdefault(inlet.origin, {})[inlet] = None
-        if inlet.kept_at:
-            self._on_gap(inlet.origin)
-        if len(inlet.held) > HELD_MAX:
-            self._give_up(inlet)
+        was_empty = not stream.held
+        stream.held[batch.first] = batch
+        self._holding.setdefault(stream.origin, {})[stream] = None
+        if stream.kept_at:
+            self._on_gap(stream.origin)
+        if len(stream.held) > HELD_MAX:
+            self._give_up(stream)
         elif was_empty:
-            self._host.spawn(self._wait(inlet))
+            self._host.spawn(self._wait(stream))
 
-    async def _wait(self, inlet: InboundStream) -> None:
+    async def _wait(self, stream: InboundStream) -> None:
         """Gives up what has not come in time, again and again while something is held."""
-        while inlet.held:
-            oldest = min(inlet.held)
-            await self._host.sleep(FETCH_S if inlet.kept_at else REORDER_S)
-            if inlet.held and min(inlet.held) == oldest:
-                self._give_up(inlet)
+        while stream.held:
+            oldest = min(stream.held)
+            await self._host.sleep(FETCH_S if stream.kept_at else REORDER_S)
+            if stream.held and min(stream.held) == oldest:
+                self._give_up(stream)
 
-    def _give_up(self, inlet: InboundStream) -> None:
+    def _give_up(self, stream: InboundStream) -> None:
         """Goes on without what is missing before the first that is held."""
-        first = min(inlet.held)
-        if not inlet.is_new:
-            self.given_up += self._start(inlet.held[first]) - inlet.last - 1
-        inlet.is_new = False
-        inlet.last = first - 1
-        self._pass_on_held(inlet)
+        first = min(stream.held)
+        if not stream.is_new:
+            self.given_up += self._start(stream.held[first]) - stream.last - 1
+        stream.is_new = False
+        stream.last = first - 1
+        self._pass_on_held(stream)
 
-    def _take_late(self, inlet: InboundStream, batch: Batch) -> None:
-        """What is before the last one: letters of QoS 1 and 2 may have been missing, the rest is here already."""
-        if not batch.letters:
+    def _take_late(self, stream: InboundStream, batch: Batch) -> None:
+        """What is before the last one: items of QoS 1 and 2 may have been missing, the rest is here already."""
+        if not batch.items:
             self.duplicates += batch.count
             return
-        for number, letter in enumerate(batch.letters, batch.first):
-            if number > inlet.last or letter.offset:
-                inlet.last = max(inlet.last, number)
+        for number, item in enumerate(batch.items, batch.first):
+            if number > stream.last or item.offset:
+                stream.last = max(stream.last, number)
                 self._deliver(_only(batch, number))
             else:
                 self.duplicates += 1
@@ -221,10 +221,10 @@ class InboundStreams:
 
 def _offset(batch: Batch) -> int:
     """Where a batch is in its origin's history; 0 if it is of QoS 0."""
-    return batch.letters[0].offset if batch.letters else 0
+    return batch.items[0].offset if batch.items else 0
 
 
 def _only(batch: Batch, number: int) -> Batch:
-    """One letter of a batch."""
-    letter = batch.letters[number - batch.first]
-    return Batch(batch.origin, batch.life, batch.topic, number, 1, batch.version, b"", (letter,))
+    """One item of a batch."""
+    item = batch.items[number - batch.first]
+    return Batch(batch.origin, batch.incarnation, batch.topic, number, 1, batch.version, b"", (item,))

@@ -1,6 +1,6 @@
 """OutboundTopics: where publications of this broker's clients leave for the other brokers.
 
-A topic that is published here has an outlet. It knows which filters in use could match the topic (`shapes`), and which
+A topic that is published here has an outbound_topic. It knows which filters in use could match the topic (`shapes`), and which
 of them somebody subscribes to. While nobody does, the topic's route leads past it and nothing is sent. Before that is
 known for the first time it holds what comes, within bounds. What comes during a tick leaves as one batch at its end.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 HELD_BYTES_MAX = 1 << 20
 """Bytes that a topic may hold before it is known whether anybody wants it; QoS 0 beyond that is dropped."""
 
-OUTLETS_MAX = 100_000
+OUTBOUND_MAX = 100_000
 """Topics that this broker's clients may publish at a time; the one that was unused for longest goes."""
 
 AFTER_START_S = 120.0
@@ -46,23 +46,23 @@ IDLE_S = 600.0
 
 
 _Piece = tuple[int, int, int, bytes, BatchItem | None, str | None]
-"""What waits to be sent: version, number, count, plain publications or a letter, and its scope."""
+"""What waits to be sent: version, number, count, plain publications or a item, and its scope."""
 
 
 class OutboundTopic:
     """One topic."""
 
     __slots__ = (
-        "_outlets",
+        "_outbound",
         "_pieces",
         "_scoped",
         "_size",
         "_waiting",
+        "cut_through",
         "filters",
+        "incarnation",
         "is_settled",
         "is_watched",
-        "lane",
-        "life",
         "lone",
         "number",
         "topic",
@@ -71,11 +71,11 @@ class OutboundTopic:
         "wanted_at",
     )
 
-    def __init__(self, outlets: OutboundTopics, topic: str, filters: Iterable[str]) -> None:
-        self._outlets = outlets
+    def __init__(self, outbound: OutboundTopics, topic: str, filters: Iterable[str]) -> None:
+        self._outbound = outbound
         self.topic = topic
-        self.life = outlets.stream_life
-        """The life of its stream: a topic that comes again begins to count anew, and must not be taken for the old."""
+        self.incarnation = outbound.stream_incarnation
+        """The incarnation of its stream: a topic that comes again begins to count anew, and must not be taken for the old."""
         self.filters = dict.fromkeys(filters)
         """Every filter in use that could match the topic."""
         self.wanted: dict[str, None] = {}
@@ -87,9 +87,9 @@ class OutboundTopic:
         self.number = 0
         """Of the last publication that was taken."""
         self.used_at = 0.0
-        self.wanted_at = outlets.haunted_at
+        self.wanted_at = outbound.assumed_wanted_at
         """When somebody was last known to want it."""
-        self.lane: CutThroughSender | None = None
+        self.cut_through: CutThroughSender | None = None
         """The short way for a publication that comes alone, while it holds."""
         self.lone = (0, 0, 0.0)
         """Version, size and time of the last one that did, and took the long way."""
@@ -128,7 +128,7 @@ class OutboundTopic:
         """Whether something waits to leave, or must be said with the next that does."""
         return bool(self._pieces or self._scoped)
 
-    def is_haunted(self, now: float) -> bool:
+    def was_recently_wanted(self, now: float) -> bool:
         """Whether somebody who cannot be reached now may still want it: then QoS 1 and 2 are kept for them."""
         return self.is_open or now - self.wanted_at < HISTORY_S
 
@@ -137,33 +137,33 @@ class OutboundTopic:
         if not self.is_open:
             return
         if self._size > HELD_BYTES_MAX and not self.is_settled:
-            self._outlets.dropped += count
+            self._outbound.dropped += count
         else:
             self._take(version, count, run, None)
 
-    def take_letter(self, letter: BatchItem, now: float, scope: str | None = None) -> None:
+    def add_item(self, item: BatchItem, now: float, scope: str | None = None) -> None:
         """Any other publication; of QoS 1 and 2 it is kept, and leaves if somebody can be reached."""
-        if letter.qos:
-            letter = self._outlets.keep(self, self.number + 1, letter, now)
+        if item.qos:
+            item = self._outbound.keep(self, self.number + 1, item, now)
         leaves = self.is_open and (self.is_settled or self._size <= HELD_BYTES_MAX)
-        if scope is not None and (leaves or letter.qos):
+        if scope is not None and (leaves or item.qos):
             self._note_scoped(self.number + 1, scope)
         if leaves:
-            self._take(V5, 1, b"", letter, scope)
-        elif letter.qos:  # who wants it will see that it is missing, and ask for it
+            self._take(V5, 1, b"", item, scope)
+        elif item.qos:  # who wants it will see that it is missing, and ask for it
             self.number += 1
 
-    def _take(self, version: int, count: int, run: bytes, letter: BatchItem | None, scope: str | None = None) -> None:
+    def _take(self, version: int, count: int, run: bytes, item: BatchItem | None, scope: str | None = None) -> None:
         if not self._pieces:
-            self._outlets.touch(self)
-        self._pieces.append((version, self.number + 1, count, run, letter, scope))
+            self._outbound.touch(self)
+        self._pieces.append((version, self.number + 1, count, run, item, scope))
         self.number += count
-        self._size += len(run) if letter is None else len(letter.payload)
+        self._size += len(run) if item is None else len(item.payload)
 
     def batches(self) -> list[Batch]:
         """Takes out what waits, in its order: what is alike together."""
         found: list[Batch] = []
-        self.used_at = self._outlets.now()
+        self.used_at = self._outbound.now()
         pieces, self._pieces, self._size = self._pieces, [], 0
         while pieces:
             version, first, _, _, _, scope = pieces[0]
@@ -172,11 +172,13 @@ class OutboundTopic:
             while alike < len(pieces) and _kind(pieces[alike]) == kind:
                 alike += 1
             some, pieces = pieces[:alike], pieces[alike:]
-            letters = tuple([one[4] for one in some if one[4] is not None])
+            items = tuple([one[4] for one in some if one[4] is not None])
             run = some[0][3] if alike == 1 else b"".join([one[3] for one in some])
             count = sum(one[2] for one in some)
             skips = self._skips(first, scope) if self._scoped else ()
-            found.append(Batch(self._outlets.origin, self.life, self.topic, first, count, version, run, letters, skips))
+            found.append(
+                Batch(self._outbound.origin, self.incarnation, self.topic, first, count, version, run, items, skips)
+            )
         return found
 
     def _note_scoped(self, number: int, scope: str) -> None:
@@ -199,18 +201,20 @@ class OutboundTopic:
 
 
 def _kind(piece: _Piece) -> tuple[int, bool, bool, str | None]:
-    version, _, _, _, letter, scope = piece
-    return version, letter is None, letter is not None and letter.qos > 0, scope
+    version, _, _, _, item, scope = piece
+    return version, item is None, item is not None and item.qos > 0, scope
 
 
 class OutboundTopics:
     """All topics that are published here."""
 
-    def __init__(self, origin: str, life: int, shapes: Shapes, host: Host, history: History, crew: TaskLimiter) -> None:
+    def __init__(
+        self, origin: str, incarnation: int, shapes: Shapes, host: Host, history: History, limiter: TaskLimiter
+    ) -> None:
         self.origin = origin
-        self._life = life
+        self._incarnation = incarnation
         self._generation = 0
-        self.haunted_at = host.now() + AFTER_START_S - HISTORY_S
+        self.assumed_wanted_at = host.now() + AFTER_START_S - HISTORY_S
         self._history = history
         self.dropped = 0
         """Publications that were held, and then had no room."""
@@ -219,12 +223,12 @@ class OutboundTopics:
         self.on_touched: Callable[[], None] = _nothing
         """Called when something waits for the end of the tick."""
         self.on_open: Callable[[str], None] = _ignore
-        """Called with a topic whose outlet has opened or closed: routes must lead through it, or past it."""
+        """Called with a topic whose outbound_topic has opened or closed: routes must lead through it, or past it."""
         self.on_demand: Callable[[str], None] = _ignore
         """Called with a topic of which it may have changed, or become known, whether anybody wants it."""
         self._shapes = shapes
         self._host = host
-        self._crew = crew
+        self._limiter = limiter
         self._touched: list[OutboundTopic] = []
         self._by_topic: dict[str, OutboundTopic] = {}
         self._by_filter: dict[str, dict[OutboundTopic, None]] = {}
@@ -252,55 +256,59 @@ class OutboundTopics:
         return self._host.now()
 
     def open_for(self, topic: str) -> OutboundTopic | None:
-        """The outlet of a topic, if it is published here and somebody may want it."""
-        outlet = self._by_topic.get(topic)
-        return outlet if outlet is not None and outlet.is_haunted(self._host.now()) else None
+        """The outbound_topic of a topic, if it is published here and somebody may want it."""
+        outbound_topic = self._by_topic.get(topic)
+        return (
+            outbound_topic
+            if outbound_topic is not None and outbound_topic.was_recently_wanted(self._host.now())
+            else None
+        )
 
     def get(self, topic: str) -> OutboundTopic | None:
         return self._by_topic.get(topic)
 
     def watch(self, topic: str) -> None:
         """Finds out whether a topic is wanted, and stays informed, as if it were published."""
-        outlet = self._by_topic.get(topic) or self._make(topic)
-        outlet.is_watched = True
+        outbound_topic = self._by_topic.get(topic) or self._make(topic)
+        outbound_topic.is_watched = True
 
     def unwatch(self, topic: str) -> None:
-        outlet = self._by_topic.get(topic)
-        if outlet is not None:
-            outlet.is_watched = False
-            if not outlet.used_at:
-                self._drop(outlet)
+        outbound_topic = self._by_topic.get(topic)
+        if outbound_topic is not None:
+            outbound_topic.is_watched = False
+            if not outbound_topic.used_at:
+                self._drop(outbound_topic)
 
     def for_publication(self, topic: str) -> OutboundTopic:
-        """The outlet of a topic that is published now."""
-        outlet = self._by_topic.get(topic)
-        if outlet is None:
-            outlet = self._make(topic)
-        outlet.used_at = self._host.now()
-        return outlet
+        """The outbound_topic of a topic that is published now."""
+        outbound_topic = self._by_topic.get(topic)
+        if outbound_topic is None:
+            outbound_topic = self._make(topic)
+        outbound_topic.used_at = self._host.now()
+        return outbound_topic
 
     @property
-    def stream_life(self) -> int:
-        """The life of a stream that begins now."""
-        return self._life * GENERATIONS_MAX + self._generation
+    def stream_incarnation(self) -> int:
+        """The incarnation of a stream that begins now."""
+        return self._incarnation * GENERATIONS_MAX + self._generation
 
-    def keep(self, outlet: OutboundTopic, number: int, letter: BatchItem, now: float) -> BatchItem:
-        return self._history.append(outlet.topic, outlet.life, number, letter, now)
+    def keep(self, outbound_topic: OutboundTopic, number: int, item: BatchItem, now: float) -> BatchItem:
+        return self._history.append(outbound_topic.topic, outbound_topic.incarnation, number, item, now)
 
-    def touch(self, outlet: OutboundTopic) -> None:
+    def touch(self, outbound_topic: OutboundTopic) -> None:
         if not self._touched:
             self.on_touched()
-        self._touched.append(outlet)
+        self._touched.append(outbound_topic)
 
     def take_ready(self) -> list[OutboundTopic]:
-        """The outlets that have something to send now; others go on waiting."""
-        ready = [outlet for outlet in self._touched if outlet.is_settled]
-        self._touched = [outlet for outlet in self._touched if not outlet.is_settled]
+        """The outbound that have something to send now; others go on waiting."""
+        ready = [outbound_topic for outbound_topic in self._touched if outbound_topic.is_settled]
+        self._touched = [outbound_topic for outbound_topic in self._touched if not outbound_topic.is_settled]
         return ready
 
     @property
     def has_ready(self) -> bool:
-        return any(outlet.is_settled for outlet in self._touched)
+        return any(outbound_topic.is_settled for outbound_topic in self._touched)
 
     # Demand
 
@@ -310,24 +318,24 @@ class OutboundTopics:
             return
         self._known[topic_filter] = wanted
         self._taking_up.pop(topic_filter, None)
-        for outlet in list(self._by_filter[topic_filter]):
-            self._update(outlet, topic_filter, wanted)
+        for outbound_topic in list(self._by_filter[topic_filter]):
+            self._update(outbound_topic, topic_filter, wanted)
 
-    def _update(self, outlet: OutboundTopic, topic_filter: str, wanted: bool) -> None:
-        was_open = outlet.is_open
-        outlet.lane = None
+    def _update(self, outbound_topic: OutboundTopic, topic_filter: str, wanted: bool) -> None:
+        was_open = outbound_topic.is_open
+        outbound_topic.cut_through = None
         if was_open:
-            outlet.wanted_at = self._host.now()
+            outbound_topic.wanted_at = self._host.now()
         if wanted:
-            outlet.wanted[topic_filter] = None
+            outbound_topic.wanted[topic_filter] = None
         else:
-            outlet.wanted.pop(topic_filter, None)
-        self._settle(outlet)
-        if outlet.is_open != was_open:
-            self.on_open(outlet.topic)
-        self.on_demand(outlet.topic)
-        if outlet.is_known:
-            outlet.tell_known()
+            outbound_topic.wanted.pop(topic_filter, None)
+        self._settle(outbound_topic)
+        if outbound_topic.is_open != was_open:
+            self.on_open(outbound_topic.topic)
+        self.on_demand(outbound_topic.topic)
+        if outbound_topic.is_known:
+            outbound_topic.tell_known()
 
     def rest(self) -> None:
         """It has taken too long to find out about demand."""
@@ -337,22 +345,22 @@ class OutboundTopics:
     def is_resting(self) -> bool:
         return self._host.now() < self._rests_until
 
-    def _settle(self, outlet: OutboundTopic) -> None:
-        if not outlet.is_settled and all(one in self._known for one in outlet.filters):
-            outlet.is_settled = True
+    def _settle(self, outbound_topic: OutboundTopic) -> None:
+        if not outbound_topic.is_settled and all(one in self._known for one in outbound_topic.filters):
+            outbound_topic.is_settled = True
             if self._touched:
                 self.on_touched()
 
     def learn_shape(self, shape: Shape) -> None:
         """A new shape is in use: every topic has one more filter that could match, if it fits."""
-        for outlet in list(self._by_topic.values()):
-            was_open = outlet.is_open
-            for topic_filter in self._shapes.filters_for(outlet.topic):
-                if topic_filter not in outlet.filters:
-                    self._add_filter(outlet, topic_filter)
-            if outlet.is_open != was_open:
-                self.on_open(outlet.topic)
-                self.on_demand(outlet.topic)
+        for outbound_topic in list(self._by_topic.values()):
+            was_open = outbound_topic.is_open
+            for topic_filter in self._shapes.filters_for(outbound_topic.topic):
+                if topic_filter not in outbound_topic.filters:
+                    self._add_filter(outbound_topic, topic_filter)
+            if outbound_topic.is_open != was_open:
+                self.on_open(outbound_topic.topic)
+                self.on_demand(outbound_topic.topic)
 
     def is_taking_up(self, shape: Shape) -> bool:
         """Whether a topic that fits a shape would be published, and not yet be sent to those who use it."""
@@ -361,57 +369,57 @@ class OutboundTopics:
     def sweep(self) -> None:
         """Withdraws what nobody publishes any more."""
         now = self._host.now()
-        for outlet in [one for one in self._by_topic.values() if now - one.used_at > IDLE_S]:
-            if not outlet.is_watched:
-                self._drop(outlet)
+        for outbound_topic in [one for one in self._by_topic.values() if now - one.used_at > IDLE_S]:
+            if not outbound_topic.is_watched:
+                self._drop(outbound_topic)
 
     # Topics that come and go
 
     def _make(self, topic: str) -> OutboundTopic:
-        if len(self._by_topic) >= OUTLETS_MAX:
+        if len(self._by_topic) >= OUTBOUND_MAX:
             self._drop(min(self._by_topic.values(), key=lambda one: (one.is_watched, one.used_at)))
-        outlet = self._by_topic[topic] = OutboundTopic(self, topic, ())
+        outbound_topic = self._by_topic[topic] = OutboundTopic(self, topic, ())
         for topic_filter in self._shapes.filters_for(topic):
-            self._add_filter(outlet, topic_filter)
-        self._settle(outlet)
+            self._add_filter(outbound_topic, topic_filter)
+        self._settle(outbound_topic)
         self.on_open(topic)
         self.on_demand(topic)
-        return outlet
+        return outbound_topic
 
-    def _add_filter(self, outlet: OutboundTopic, topic_filter: str) -> None:
-        outlet.filters[topic_filter] = None
-        outlet.lane = None
-        if outlet.is_settled and topic_filter not in self._known:
+    def _add_filter(self, outbound_topic: OutboundTopic, topic_filter: str) -> None:
+        outbound_topic.filters[topic_filter] = None
+        outbound_topic.cut_through = None
+        if outbound_topic.is_settled and topic_filter not in self._known:
             self._taking_up[topic_filter] = None
         others = self._by_filter.get(topic_filter)
         if others is None:
-            self._by_filter[topic_filter] = {outlet: None}
-            self._crew.do(partial(self._begin, topic_filter))
+            self._by_filter[topic_filter] = {outbound_topic: None}
+            self._limiter.submit(partial(self._begin, topic_filter))
         else:
-            others[outlet] = None
+            others[outbound_topic] = None
             if self._known.get(topic_filter):
-                outlet.wanted[topic_filter] = None
+                outbound_topic.wanted[topic_filter] = None
 
     async def _begin(self, topic_filter: str) -> None:
         await self.advertise(topic_filter)
         if topic_filter in self._by_filter:
             self.set_demand(topic_filter, self._known.get(topic_filter, False))
 
-    def _drop(self, outlet: OutboundTopic) -> None:
-        del self._by_topic[outlet.topic]
-        outlet.lane = None
+    def _drop(self, outbound_topic: OutboundTopic) -> None:
+        del self._by_topic[outbound_topic.topic]
+        outbound_topic.cut_through = None
         self._generation = (self._generation + 1) % GENERATIONS_MAX
-        for topic_filter in outlet.filters:
+        for topic_filter in outbound_topic.filters:
             others = self._by_filter[topic_filter]
-            del others[outlet]
+            del others[outbound_topic]
             if not others:
                 del self._by_filter[topic_filter]
                 self._known.pop(topic_filter, None)
                 self._taking_up.pop(topic_filter, None)
-                self._crew.do(partial(self._end, topic_filter))
-        self.on_open(outlet.topic)
-        self.on_demand(outlet.topic)
-        outlet.tell_known()
+                self._limiter.submit(partial(self._end, topic_filter))
+        self.on_open(outbound_topic.topic)
+        self.on_demand(outbound_topic.topic)
+        outbound_topic.tell_known()
 
     async def _end(self, topic_filter: str) -> None:
         if topic_filter not in self._by_filter:

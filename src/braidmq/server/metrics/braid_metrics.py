@@ -107,7 +107,7 @@ def _collect_state(status: Status) -> Iterator[Metric]:
         ("routing_entries", "Nodes of other brokers in the routing table.", len(braid.overlay.view.entries)),
         ("shapes", "Shapes of wildcard filters that are in use anywhere.", len(braid.shapes)),
         ("filters", "Different filters of clients here.", len(braid.interest.filters)),
-        ("topics", "Topics that are published here.", len(braid.outlets)),
+        ("topics", "Topics that are published here.", len(braid.outbound)),
         ("topics_suspended", "Of these, topics that nobody wants anywhere.", status.suspended),
         ("history_messages", "Publications of QoS 1 and 2 that are kept for others.", len(braid.history)),
         ("history_bytes", "What these take, as their bound counts it.", braid.history.bytes),
@@ -122,9 +122,9 @@ def _collect_history(status: Status) -> Iterator[Metric]:
         ("history_forgotten", "Publications that went from the history before their time.", braid.history.forgotten),
         ("publications_unproven", "QoS 1 and 2 of which no proof came in time.", braid.unproven),
         ("publications_fetched", "Publications that were missed, and fetched.", braid.reconciler.fetched),
-        ("publications_duplicate", "Publications that came again and were dropped.", braid.inlets.duplicates),
-        ("publications_given_up", "Publications that did not come in time.", braid.inlets.given_up),
-        ("publications_dropped", "QoS 0 that had no room until its demand was known.", braid.outlets.dropped),
+        ("publications_duplicate", "Publications that came again and were dropped.", braid.inbound.duplicates),
+        ("publications_given_up", "Publications that did not come in time.", braid.inbound.given_up),
+        ("publications_dropped", "QoS 0 that had no room until its demand was known.", braid.outbound.dropped),
     ):
         yield CounterMetricFamily(PREFIX + name, text, value=value)
 
