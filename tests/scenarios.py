@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from braidmq.host import Address, CallRefused, CallTimeout, Forward, Host, Message, Service, handles
+from braidmq.host import Address, CallRefused, CallTimeout, Event, Forward, Host, Message, Service, ask, handles
 from braidmq.net import NetHost
 from braidmq.sim.engine import Simulator
 from tests.patience import PATIENCE_S
@@ -233,3 +233,85 @@ async def failures(hosts: Sequence[Host]) -> object:
     while len(ends) < 3:
         await here.sleep(0.01)
     return ends
+
+
+# What is waited for
+
+
+async def events(hosts: Sequence[Host]) -> object:
+    """Waits that begin before and after an event is set, one that times out, and one that is cancelled."""
+    here = hosts[0]
+    event, ended = here.event(), here.event()
+    went_on: list[object] = []
+
+    async def wait_for(name: str, awaited: Event, timeout_s: float | None = None) -> None:
+        went_on.append((name, await awaited.wait(timeout_s)))
+        if name == "third":
+            ended.set()
+
+    never = here.event()
+    cancelled = here.spawn(wait_for("cancelled", event))
+    for name in ("first", "second", "third"):
+        here.spawn(wait_for(name, event, None if name == "second" else 5.0))
+    await wait_for("in vain", never, 0.02)
+    await wait_for("not for a moment", never, 0.0)
+    cancelled.cancel()
+    event.set()
+    event.set()
+    went_on.append("set")
+    await ended.wait()
+    await wait_for("later", event)
+    await wait_for("later still", event, 0.0)
+    return went_on, event.is_set, never.is_set
+
+
+# What is asked
+
+
+class Knock(Message):
+    """Answered from the so-manieth time on."""
+
+    times: int
+
+
+class Open(Message):
+    times: int
+
+
+class Locked(Message):
+    pass
+
+
+class Porter(Service):
+    def __init__(self, host: Host) -> None:
+        self.knocks = 0
+        host.serve(self)
+
+    @handles(Knock)
+    def on_knock(self, origin: Address, knock: Knock) -> Open | Locked | None:
+        self.knocks += 1
+        if not knock.times:
+            return Locked()
+        return Open(self.knocks) if self.knocks >= knock.times else None
+
+
+async def questions(hosts: Sequence[Host]) -> object:
+    """What becomes of a question, and how often it was heard."""
+    here, there = hosts
+    porter = Porter(there)
+    told: list[object] = []
+
+    async def knock(times: int, *, tries: int) -> None:
+        porter.knocks = 0
+        told.append((await ask(here, there.address, Knock(times), Open, timeout_s=0.2, tries=tries), porter.knocks))
+
+    await knock(1, tries=1)
+    await knock(3, tries=3)
+    await knock(3, tries=2)
+    await knock(0, tries=3)  # another answer than was asked for
+    either = await ask(here, there.address, Knock(0), (Open, Locked), timeout_s=5.0)
+    any_at_all = await ask(here, there.address, Knock(0), Message, timeout_s=5.0)
+    refused = await ask(here, there.address, Unheard(), Open, timeout_s=5.0, tries=3)
+    began_at, porter.knocks = here.now(), 0
+    paused = await ask(here, there.address, Knock(2), Open, timeout_s=0.1, tries=2, pause_s=0.3)
+    return told, either, any_at_all, refused, paused, here.now() - began_at >= 0.4

@@ -12,7 +12,7 @@ import braidmq
 
 ROOT = Path(braidmq.__file__).parent
 FLOORS = (
-    ("host", "keys", "mqtt"),
+    ("bounded", "host", "keys", "mqtt"),
     ("overlay",),
     ("pubsub",),
     ("select",),
@@ -36,7 +36,7 @@ LAYERS = tuple(
     if (ROOT / layer / "__init__.py").exists() or (ROOT / f"{layer}.py").exists()
 )
 """Those that have something in them yet."""
-PURE = tuple(layer for layer in LAYERS if layer in ("host", "keys", "mqtt", "overlay", "pubsub", "select"))
+PURE = tuple(layer for layer in LAYERS if layer in ("bounded", "host", "keys", "mqtt", "overlay", "pubsub", "select"))
 
 WORLDLY = {"asyncio", "time", "random", "secrets", "socket", "ssl", "select", "selectors", "threading", "uvloop"}
 """Clocks, chance, sockets and loops: what the sans-IO layers must not know."""

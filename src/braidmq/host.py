@@ -13,7 +13,7 @@ paper, and look at their state again after each `await`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, MutableSequence, Sequence
-from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform, final
+from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform, final, overload
 
 import msgspec
 
@@ -39,6 +39,9 @@ Handler = Callable[[Address, Any], Reply]
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
+A = TypeVar("A", bound=Message)
+B = TypeVar("B", bound=Message)
+C = TypeVar("C", bound=Message)
 
 
 class CallError(Exception):
@@ -70,6 +73,21 @@ class Task(Protocol):
     def cancel(self) -> Any: ...
 
 
+class Event(Protocol):
+    """What procedures can wait for: it happens once, and has happened from then on."""
+
+    @property
+    def is_set(self) -> bool: ...
+
+    def set(self) -> None:
+        """It happens: all that wait go on, in the order in which they began to wait, once what runs now is through."""
+        ...
+
+    def wait(self, timeout_s: float | None = None) -> Awaitable[bool]:
+        """Waits until it has happened, for as long as that takes or for so long; whether it has."""
+        ...
+
+
 class Host(Protocol):
     """All that a protocol may ask of the world."""
 
@@ -97,9 +115,68 @@ class Host(Protocol):
 
     def sleep(self, seconds: float) -> Awaitable[None]: ...
 
+    def event(self) -> Event:
+        """Something that has not happened yet."""
+        ...
+
     def spawn(self, procedure: Coroutine[Any, Any, object]) -> Task:
         """Runs a procedure beside the others."""
         ...
+
+
+@overload
+async def ask(
+    host: Host, to: Address, request: Message, replies: type[A], *, timeout_s: float, tries: int = 1, pause_s: float = 0
+) -> A | None: ...
+@overload
+async def ask(
+    host: Host,
+    to: Address,
+    request: Message,
+    replies: tuple[type[A], type[B]],
+    *,
+    timeout_s: float,
+    tries: int = 1,
+    pause_s: float = 0,
+) -> A | B | None: ...
+@overload
+async def ask(
+    host: Host,
+    to: Address,
+    request: Message,
+    replies: tuple[type[A], type[B], type[C]],
+    *,
+    timeout_s: float,
+    tries: int = 1,
+    pause_s: float = 0,
+) -> A | B | C | None: ...
+async def ask(
+    host: Host,
+    to: Address,
+    request: Message,
+    replies: Any,
+    *,
+    timeout_s: float,
+    tries: int = 1,
+    pause_s: float = 0,
+) -> Any:
+    """A question of which only the answer matters: a reply of this type, or of one of these, or None.
+
+    Silence is asked again, `tries` times in all and `pause_s` apart, for a message may be lost: so the request must be
+    one that may arrive twice. A refusal is definite and ends the tries, and so does a reply of another type. With
+    `Message` for a type, any reply will do. Use `Host.call` where it matters why there was no answer.
+    """
+    for left in range(tries - 1, -1, -1):
+        try:
+            reply = await host.call(to, request, timeout_s)
+        except CallRefused:
+            return None
+        except CallError:
+            if left and pause_s > 0:
+                await host.sleep(pause_s)
+            continue
+        return reply if isinstance(reply, replies) else None
+    return None
 
 
 class handles:  # noqa: N801 - reads as a decorator

@@ -57,7 +57,7 @@ class Site(World):
         name = sites.names.get(number, f"site{number}")
         method = sites.method(overlay, name, self.cluster)
         self.broker.braid = self.braid = Braid(
-            self.broker, overlay, method, name, self.host.life, introducers, self.cluster
+            self.broker, overlay, method, name, self.host.incarnation, introducers, self.cluster
         )
         self.host.spawn(self.braid.enter())
 
@@ -136,11 +136,11 @@ class Sites:
 
     def overlay(self, site: Site, introducers: Introducers) -> Overlay:
         if self.kind in ("suzaku", "locality"):
-            return Suzaku(site.host, introducers, site.host.life)
+            return Suzaku(site.host, introducers, site.host.incarnation)
         vector = self.sim.chance.getrandbits(DIGITS_MAX)
         if self.kind == "adaptive":
-            return FlexibleGraph(site.host, vector, introducers, site.host.life)
-        return SkipGraph(site.host, vector, introducers, site.host.life)
+            return FlexibleGraph(site.host, vector, introducers, site.host.incarnation)
+        return SkipGraph(site.host, vector, introducers, site.host.incarnation)
 
     def client(self, number: int, client_id: str = "", **options: Any) -> Peer:
         return self[number].client(client_id or f"c{number}", **options)

@@ -55,10 +55,10 @@ class Town:
 
         overlay: Overlay
         if self.kind == "suzaku":
-            overlay = Suzaku(host, introduce, host.life)
+            overlay = Suzaku(host, introduce, host.incarnation)
         else:
             make = SkipGraph if self.kind == "skip" else FlexibleGraph
-            overlay = make(host, self.sim.chance.getrandbits(DIGITS_MAX), introduce, host.life)
+            overlay = make(host, self.sim.chance.getrandbits(DIGITS_MAX), introduce, host.incarnation)
         directory = Directory(overlay, f"site{number}", lambda: 1_800_000_000.0 + self.sim.now)
         self.all[number] = directory
         if others:

@@ -40,7 +40,7 @@ class SmallTables(Sites):
 
     def overlay(self, site: Site, introducers: Introducers) -> Overlay:
         vector = self.sim.chance.getrandbits(DIGITS_MAX)
-        return FlexibleGraph(site.host, vector, introducers, site.host.life, TABLE_SIZE)
+        return FlexibleGraph(site.host, vector, introducers, site.host.incarnation, TABLE_SIZE)
 
     def add(self, number: int, **options: object) -> Site:
         site = super().add(number, **options)

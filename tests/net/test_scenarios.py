@@ -24,6 +24,29 @@ SCENARIOS: dict[str, tuple[s.Scenario, int, Sequence[type[Message]], object]] = 
         (s.Unheard, s.Hush, s.Round),
         ["Unheard: CallRefused", "Round: CallRefused", "Hush: CallTimeout"],
     ),
+    "events": (
+        s.events,
+        1,
+        (s.Unheard,),
+        (
+            [
+                *(("in vain", False), ("not for a moment", False), "set"),
+                *(("first", True), ("second", True), ("third", True)),
+                *(("later", True), ("later still", True)),
+            ],
+            True,
+            False,
+        ),
+    ),
+    "questions": (
+        s.questions,
+        2,
+        (s.Knock, s.Open, s.Locked, s.Unheard),
+        (
+            [(s.Open(1), 1), (s.Open(3), 3), (None, 2), (None, 1)],
+            *(s.Locked(), s.Locked(), None, s.Open(2), True),
+        ),
+    ),
 }
 
 

@@ -53,7 +53,7 @@ class Province(City[FlexibleGraph]):
         self.size = size
 
     def make(self, host: SimHost, vector: int) -> FlexibleGraph:
-        return FlexibleGraph(host, vector, lambda: self.introduce(host.address), host.life, self.size)
+        return FlexibleGraph(host, vector, lambda: self.introduce(host.address), host.incarnation, self.size)
 
     def keys_of(self, graph: FlexibleGraph) -> list[Key]:
         return list(graph.nodes)

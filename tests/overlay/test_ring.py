@@ -54,7 +54,7 @@ class Town:
             number, self.next = self.next, self.next + 1
         host = self.sim.hosts.get(number) or self.sim.host(number)
         host.restart()
-        node = Ring(host).node(0, Peer(self.key(number), number, host.life))
+        node = Ring(host).node(0, Peer(self.key(number), number, host.incarnation))
         introducers = [other for other in self.nodes if self.nodes[other].status is Status.IN]
         self.nodes[number] = node
         if introducers or len(self.nodes) > 1:

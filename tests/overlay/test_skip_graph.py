@@ -23,7 +23,7 @@ QUIET_S = 20 * CHECK_INTERVAL_S
 
 class SkipCity(City[SkipGraph]):
     def make(self, host: SimHost, vector: int) -> SkipGraph:
-        return SkipGraph(host, vector, lambda: self.introduce(host.address), host.life)
+        return SkipGraph(host, vector, lambda: self.introduce(host.address), host.incarnation)
 
     def keys_of(self, graph: SkipGraph) -> list[Key]:
         return list(graph.nodes)

@@ -44,7 +44,11 @@ class Country:
         host = self.sim.hosts.get(number) or self.sim.host(number)
         host.restart()
         overlay = Suzaku(
-            host, lambda: self.introduce(host.address), host.life, period_s=self.period_s, both_ways=self.both_ways
+            host,
+            lambda: self.introduce(host.address),
+            host.incarnation,
+            period_s=self.period_s,
+            both_ways=self.both_ways,
         )
         overlay.labels = lambda _mine, _theirs: self.labels
         one: Aggregate = {"nodes:count": 1, "low:min": number}

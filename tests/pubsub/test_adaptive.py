@@ -24,7 +24,7 @@ class Region:
         self.got: list[Publication] = []
         for address in range(BROKERS):
             host = self.sim.host(address)
-            graph = FlexibleGraph(host, self.sim.chance.getrandbits(DIGITS_MAX), self.introduce, host.life)
+            graph = FlexibleGraph(host, self.sim.chance.getrandbits(DIGITS_MAX), self.introduce, host.incarnation)
             method = self.methods[address] = RelayFree(graph, f"b{address:02}", cut=Cut.SFB)
             method.on_message = self.got.append
             host.spawn(method.subscribe("news") if address else method.advertise("news"))

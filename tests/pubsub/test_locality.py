@@ -95,7 +95,7 @@ class Country:
     def start(self, address: Address) -> None:
         host = self.sim.hosts.get(address) or self.sim.host(address)
         host.restart()
-        self._settle(address, Suzaku(host, lambda: self._introduce(address), host.life))
+        self._settle(address, Suzaku(host, lambda: self._introduce(address), host.incarnation))
 
     def _settle(self, address: Address, overlay: Overlay) -> None:
         broker = self.brokers[address] = Locality(overlay, f"b{address}", self.clusters[address])

@@ -51,10 +51,10 @@ class Harbour:
         host.restart()
         overlay: Overlay
         if self.kind == "suzaku":
-            overlay = Suzaku(host, lambda: self.introduce(address), host.life)
+            overlay = Suzaku(host, lambda: self.introduce(address), host.incarnation)
         else:
             vector = self.sim.chance.getrandbits(DIGITS_MAX)
-            overlay = SkipGraph(host, vector, lambda: self.introduce(address), host.life)
+            overlay = SkipGraph(host, vector, lambda: self.introduce(address), host.incarnation)
         broker = self.brokers[address] = RelayFree(
             overlay, f"b{address}", cut=Cut.SFB if self.kind == "suzaku" else Cut.MRF
         )

@@ -58,7 +58,7 @@ class Village(Generic[M]):
         host.restart()
         if vector is None:
             vector = self.sim.chance.getrandbits(DIGITS_MAX)
-        graph = SkipGraph(host, vector, lambda: self._introduce(address), host.life)
+        graph = SkipGraph(host, vector, lambda: self._introduce(address), host.incarnation)
         if self.graphs:
             host.spawn(graph.join(name_of(address)))
         else:

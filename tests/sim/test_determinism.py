@@ -55,7 +55,7 @@ class Village:
     def start(self, address: str) -> None:
         host = self.sim.hosts.get(address) or self.sim.host(address)
         host.restart()
-        overlay = self.make(host, partial(self.introduce, address), host.life)
+        overlay = self.make(host, partial(self.introduce, address), host.incarnation)
         keys = [f"{topic}/{address}".encode() for topic in ("rain", "wind")]
         if self.overlays:
             for key in keys:

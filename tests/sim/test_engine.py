@@ -250,7 +250,7 @@ def test_a_crash_loses_procedures_calls_and_services() -> None:
     assert outcomes == [(pytest.approx(0.52), CallRefused)]
     assert cleaned == ["began"]
     assert nodes[1].heard == []
-    assert host.life == 1
+    assert host.incarnation == 1
     assert host.tasks is None
 
 
@@ -535,3 +535,72 @@ def test_a_seed_gives_one_run_in_every_process() -> None:
 
 def test_constant_is_the_network_where_none_is_given() -> None:
     assert isinstance(Simulator(1).network, Constant)
+
+
+# Events
+
+
+def test_an_event_wakes_what_waits_in_order_and_not_in_the_midst_of_what_sets_it() -> None:
+    sim, (one, two, _) = world()
+    event = one.host.event()
+    happened: list[object] = []
+
+    async def wait_for(node: Node, name: str) -> None:
+        happened.append((name, await event.wait(), sim.now))
+
+    def set_it() -> None:
+        event.set()
+        happened.append("set")
+        sim.at(sim.now, lambda: happened.append("made later"))
+
+    for node, name in ((one, "a"), (two, "b"), (one, "c")):
+        node.host.spawn(wait_for(node, name))
+    sim.at(1.0, set_it)
+    sim.run()
+    assert happened == ["set", ("a", True, 1.0), ("b", True, 1.0), ("c", True, 1.0), "made later"]
+
+
+def test_an_event_at_the_very_end_of_a_wait_is_in_time() -> None:
+    sim, (one, *_) = world()
+    event = one.host.event()
+    outcomes: list[object] = []
+
+    async def wait_for(timeout_s: float) -> None:
+        outcomes.append((timeout_s, await event.wait(timeout_s), sim.now))
+
+    for timeout_s in (1.0, 0.5, 7.0):
+        one.host.spawn(wait_for(timeout_s))
+    sim.at(1.0, event.set)
+    sim.run()
+    assert outcomes == [(0.5, False, 0.5), (1.0, True, 1.0), (7.0, True, 1.0)]
+    assert sim.now == 1.0, "a time-out that is not needed any more lets no time pass"
+    assert not event.waits
+
+
+def test_a_wait_for_an_event_ends_with_its_host_or_its_task() -> None:
+    sim, (one, two, _) = world()
+    event = one.host.event()
+    ended: list[str] = []
+
+    async def wait_for(name: str) -> None:
+        try:
+            await event.wait(9.0)
+            ended.append(f"{name} went on")
+        finally:
+            ended.append(f"{name} ended")
+
+    one.host.spawn(wait_for("of the dead"))
+    task = two.host.spawn(wait_for("cancelled"))
+    two.host.spawn(wait_for("left"))
+    sim.at(1.0, one.host.crash)
+    sim.at(2.0, task.cancel)
+    sim.at(3.0, event.set)
+    sim.run()
+    assert ended == ["of the dead ended", "cancelled ended", "left went on", "left ended"]
+
+
+def test_no_wait_has_a_senseless_time_out() -> None:
+    _, (one, *_) = world()
+    for timeout_s in (-1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="time-out"):
+            one.host.event().wait(timeout_s)

@@ -23,6 +23,7 @@ from typing import Any
 from braidmq.host import Address, CallRefused, CallTimeout, Chance, Forward, Handler, Message, handlers_of
 from braidmq.net.bounds import Bounds
 from braidmq.net.counters import Counters
+from braidmq.net.event import NetEvent
 from braidmq.net.faults import Fault
 from braidmq.net.frames import REASON_LENGTH_MAX, Codec, Envelope, Farewell, Refused, Reply, Request, Tell
 from braidmq.net.hello import NAME_LENGTH_MAX
@@ -193,6 +194,9 @@ class NetHost:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+    def event(self) -> NetEvent:
+        return NetEvent()
 
     def spawn(self, procedure: Coroutine[Any, Any, object]) -> asyncio.Task[object]:
         """Runs a procedure until it ends, is cancelled, or the host stops. One that raises is logged and counted."""

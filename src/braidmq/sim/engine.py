@@ -15,15 +15,15 @@ from typing import Any
 
 from braidmq.host import Address, CallRefused, CallTimeout, Forward, Message, Reply
 from braidmq.sim.network import Constant, Network
-from braidmq.sim.task import Call, Cancelled, SimTask, Sleep, tasks_of
+from braidmq.sim.task import Call, Cancelled, EventWait, SimEvent, SimTask, Sleep, TaskHost, Wait, tasks_of
 from braidmq.sim.timeline import SLOTS_PER_S, Deadlines, Event, Timeline
 
 __all__ = ["Constant", "Network", "Refused", "SimHost", "SimTask", "SimulationError", "Simulator"]
 
 DELIVER, REPLY, WAKE, ACT = 0, 1, 2, 3
-"""What an event does: a message arrives, a reply arrives, a sleeper wakes, or a plain function is called.
+"""What an event does: a message arrives, a reply arrives, a wait is over, or a plain function is called.
 
-(time, DELIVER, to, sender, message, call, hops) · (time, REPLY, call, sender, reply) · (time, WAKE, sleep) ·
+(time, DELIVER, to, sender, message, call, hops) · (time, REPLY, call, sender, reply) · (time, WAKE, wait) ·
 (time, ACT, action)
 """
 
@@ -52,15 +52,15 @@ class Refused(Message):
 
 
 class SimHost:
-    """One host. It dies with all that it did: `life` counts how often."""
+    """One host. It dies with all that it did: `incarnation` counts how often."""
 
-    __slots__ = ("address", "alive", "chance", "first", "life", "services", "sim", "table", "tasks")
+    __slots__ = ("address", "alive", "chance", "first", "incarnation", "services", "sim", "table", "tasks")
 
     def __init__(self, sim: Simulator, address: Address) -> None:
         self.sim = sim
         self.address = address
         self.alive = True
-        self.life = 0
+        self.incarnation = 0
         self.chance = sim.chance
         self.services: tuple[object, ...] = ()
         self.first: object = None
@@ -92,6 +92,9 @@ class SimHost:
             raise ValueError(f"nobody can sleep for {seconds} s")
         return Sleep(seconds if seconds > 0 else 0.0)
 
+    def event(self) -> SimEvent:
+        return SimEvent(self.sim)
+
     def spawn(self, procedure: Coroutine[Any, Any, object]) -> SimTask:
         """Runs a procedure beside the others. It begins once what runs now is through, as it does on a network."""
         task = SimTask(self, procedure)
@@ -102,9 +105,9 @@ class SimHost:
         return task
 
     def crash(self) -> None:
-        """Ends this life without a word: procedures, calls and state are gone; services must be made anew."""
+        """Ends this incarnation without a word: procedures, calls and state are gone; services must be made anew."""
         self.alive = False
-        self.life += 1
+        self.incarnation += 1
         self.services, self.first = (), None
         self.table = self.sim.table_of(())
         for task in list(tasks_of(self)):
@@ -137,7 +140,7 @@ class Simulator:
         """Called with sender, receiver, message and hops when one arrives; a reply comes with 0 hops."""
         self._events = Timeline()
         self._push = self._events.push
-        self._deadlines: Deadlines[Call] = Deadlines()
+        self._deadlines: Deadlines[Call | EventWait] = Deadlines()
         self._tables: dict[tuple[type, ...], Table] = {}
         self._running = False
         self._keeps_frozen: bool | None = None
@@ -173,7 +176,7 @@ class Simulator:
 
     # What hosts ask for
 
-    def transmit(self, source: SimHost, to: Address, message: Message, call: Call | None, hops: int) -> None:
+    def transmit(self, source: TaskHost, to: Address, message: Message, call: Call | None, hops: int) -> None:
         """Puts a message on its way, as often as the network lets it arrive. The dead say nothing."""
         if not source.alive:
             return
@@ -195,7 +198,7 @@ class Simulator:
         coroutine = task.coroutine
         if coroutine is None:
             return
-        life = task.host.life
+        incarnation = task.host.incarnation
         try:
             wait = coroutine.send(value) if error is None else coroutine.throw(error)
             while task.cancelled:
@@ -208,28 +211,40 @@ class Simulator:
             name = str(task)
             task.leave()
             raise self._failed(name, failure) from failure
-        if task.host.life != life:
+        if task.host.incarnation != incarnation:
             task.abandon()
         elif type(wait) is Call:
             self._begin_call(task, wait)
         elif type(wait) is Sleep:
             self._begin_sleep(task, wait)
+        elif type(wait) is EventWait:
+            self._begin_wait(task, wait)
         else:
             name = str(task)
             task.abandon()
-            raise self._failed(name, TypeError(f"{wait!r} is nothing to wait for: only its host's call and sleep are"))
+            raise self._failed(
+                name, TypeError(f"{wait!r} is nothing to wait for: only its host's call, sleep and events are")
+            )
 
     def start(self, task: SimTask) -> None:
         """Begins with a procedure, once what runs now is through."""
         self._begin_sleep(task, Sleep(0.0))
 
-    def end_wait(self, wait: Call | Sleep) -> None:
+    def end_wait(self, wait: Wait) -> None:
         """The task waits no longer: whatever this was to bring comes in vain."""
         if wait.task is not None:
             wait.task.wait = None
             wait.task = None
             if type(wait) is Call:
                 self._deadlines.end(wait)
+            elif type(wait) is EventWait:
+                wait.event.waits.pop(wait, None)
+                if wait.timeout_s < inf:
+                    self._deadlines.end(wait)
+
+    def wake(self, wait: EventWait) -> None:
+        """Goes on with what waited for an event, once what runs now is through."""
+        self._push((self.now, WAKE, wait))
 
     def table_of(self, kinds: tuple[type, ...]) -> Table:
         """The handlers of a host with services of these kinds; of two for one message, the later's."""
@@ -355,19 +370,30 @@ class Simulator:
         task.wait = sleep
         self._push((self.now + sleep.seconds, WAKE, sleep))
 
-    def _awake(self, sleep: Sleep) -> None:
-        task = sleep.task
+    def _begin_wait(self, task: SimTask, wait: EventWait) -> None:
+        wait.task = task
+        task.wait = wait
+        wait.event.waits[wait] = None
+        if wait.timeout_s < inf:
+            wait.deadline = self.now + wait.timeout_s
+            self._deadlines.add(wait)
+
+    def _awake(self, wait: Sleep | EventWait) -> None:
+        task = wait.task
         if task is not None:
-            self.end_wait(sleep)
+            self.end_wait(wait)
             self.step(task, None, None)
 
     def _expire(self) -> None:
-        call = self._deadlines.expired()
-        if call is not None and call.task is not None:
-            self.now = call.deadline
-            task = call.task
-            self.end_wait(call)
-            self.step(task, None, CallTimeout(f"{call.to} did not answer {type(call.request).__name__}"))
+        wait = self._deadlines.expired()
+        if wait is not None and wait.task is not None:
+            self.now = wait.deadline
+            task = wait.task
+            self.end_wait(wait)
+            if type(wait) is Call:
+                self.step(task, None, CallTimeout(f"{wait.to} did not answer {type(wait.request).__name__}"))
+            else:
+                self.step(task, None, None)
 
     def _failed(self, what: str, error: Exception) -> SimulationError:
         return SimulationError(

@@ -239,7 +239,7 @@ class ByCluster(msgspec.Struct, frozen=True):
         return methods
 
     def start(self, host: SimHost, broker: int, introduce: Introduce, options: Options) -> Method:
-        return Locality(Suzaku(host, introduce, host.life), name_of(broker), options.cluster_of(broker))
+        return Locality(Suzaku(host, introduce, host.incarnation), name_of(broker), options.cluster_of(broker))
 
     def is_in(self, method: Method) -> bool:
         assert isinstance(method, Locality)
@@ -270,7 +270,7 @@ class ByHash(msgspec.Struct, frozen=True):
         }
 
     def start(self, host: SimHost, broker: int, introduce: Introduce, options: Options) -> Method:
-        graph = SkipGraph(host, host.chance.getrandbits(DIGITS_MAX), introduce, host.life)
+        graph = SkipGraph(host, host.chance.getrandbits(DIGITS_MAX), introduce, host.incarnation)
         name = name_of(broker).encode()
         if introduce() is None:
             graph.found(name)
@@ -303,15 +303,15 @@ def _lay_out_flexible_graph(
 
 
 def _start_suzaku(host: SimHost, introduce: Introduce, options: Options) -> Overlay:
-    return Suzaku(host, introduce, host.life)
+    return Suzaku(host, introduce, host.incarnation)
 
 
 def _start_skip_graph(host: SimHost, introduce: Introduce, options: Options) -> Overlay:
-    return SkipGraph(host, host.chance.getrandbits(DIGITS_MAX), introduce, host.life)
+    return SkipGraph(host, host.chance.getrandbits(DIGITS_MAX), introduce, host.incarnation)
 
 
 def _start_flexible_graph(host: SimHost, introduce: Introduce, options: Options) -> Overlay:
-    return FlexibleGraph(host, host.chance.getrandbits(DIGITS_MAX), introduce, host.life, options.table_size)
+    return FlexibleGraph(host, host.chance.getrandbits(DIGITS_MAX), introduce, host.incarnation, options.table_size)
 
 
 KINDS: Final[Mapping[str, Kind]] = {
