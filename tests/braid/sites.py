@@ -56,9 +56,7 @@ class Site(World):
         self.cluster = sites.clusters.get(number, "")
         name = sites.names.get(number, f"site{number}")
         method = sites.method(overlay, name, self.cluster)
-        self.broker.braid = self.braid = Braid(
-            self.broker, overlay, method, name, self.host.incarnation, introducers, self.cluster
-        )
+        self.braid = Braid(self.broker, overlay, method, name, self.host.incarnation, introducers, self.cluster)
         self.host.spawn(self.braid.enter())
 
     def _start(self) -> Broker:

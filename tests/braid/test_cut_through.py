@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from braidmq.braid.braid import Braid
 from braidmq.braid.transfer.batch import Batch, pack
 from braidmq.braid.transfer.cut_through import CutThrough, first_bytes, head_of, template_of
 from braidmq.config.settings import BraidConfig, Config, Listener
@@ -69,8 +70,8 @@ class Site:
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        braid = server.broker.braid
-        assert braid is not None
+        braid = server.broker.federation
+        assert isinstance(braid, Braid)
         self.braid = braid
 
     @property

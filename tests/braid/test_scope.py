@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from braidmq.braid.interest.clusters import KEPT_S, ROW, Clusters, cluster_problem
+from braidmq.braid.interest.clusters import KEPT_S, ROW, Clusters
 from braidmq.braid.transfer.inbound import REORDER_S
 from braidmq.braid.transfer.outbound import SKIPS_MAX
 from braidmq.broker.sqlite_store import SqliteStore
@@ -19,7 +19,8 @@ from braidmq.config.check import check
 from braidmq.config.problems import Findings
 from braidmq.config.settings import BraidConfig, Config
 from braidmq.host import Address, Message
-from braidmq.pubsub.locality.delegates import CHECK_S, is_within
+from braidmq.keys import cluster_problem, is_within
+from braidmq.pubsub.locality.delegates import CHECK_S
 from braidmq.pubsub.method import ProvenMethod, ScopedMethod
 from braidmq.sim.network import Faults, Uniform
 from tests.conformance import wire

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from braidmq.host import Address, Message
-from braidmq.keys import Key, Role, key_of, segment
+from braidmq.keys import Key, Role, is_within, key_of, segment
 from braidmq.overlay.key_ranges import without
 from braidmq.overlay.overlay import Overlay
 from braidmq.overlay.ranges.delivery import Outcome
@@ -30,7 +30,6 @@ from braidmq.pubsub.locality.delegates import (
     Area,
     Directories,
     area_of,
-    is_within,
 )
 from braidmq.pubsub.locality.locality import HandOver, Locality
 from braidmq.pubsub.method import Publication

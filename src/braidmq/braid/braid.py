@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,7 +25,8 @@ from braidmq.braid.interest.announcing import InterestAnnouncer
 from braidmq.braid.interest.clusters import ROW as CLUSTERS
 from braidmq.braid.interest.clusters import Clusters
 from braidmq.braid.interest.covering import CoveringFilters
-from braidmq.braid.interest.demand import Demand
+from braidmq.braid.interest.demand import Demand, DemandQuery
+from braidmq.braid.interest.scope import PREFIX as SCOPE_PREFIX
 from braidmq.braid.interest.scope import Scopes, may_see, scope_of
 from braidmq.braid.interest.shapes import Shapes, shape_of
 from braidmq.braid.introducers import Introducers
@@ -36,11 +38,15 @@ from braidmq.braid.task_limiter import TaskLimiter
 from braidmq.braid.transfer.batch import Batch, BatchItem, item_of, message_of, pack, unpack
 from braidmq.braid.transfer.inbound import InboundStreams
 from braidmq.braid.transfer.outbound import OutboundTopic, OutboundTopics
-from braidmq.broker.local_topics import LOCAL_PREFIXES
+from braidmq.broker.admission import Arrived
+from braidmq.broker.federation import ANSWERED, RetainedQuery
+from braidmq.broker.local_topics import DEMAND_PREFIX, LOCAL_PREFIXES, is_local
 from braidmq.broker.message import Message as Publication
 from braidmq.broker.message import Reached
 from braidmq.host import Address
 from braidmq.keys import Role, key_of
+from braidmq.mqtt.packets import Publish, Will
+from braidmq.mqtt.reasons import Reason
 from braidmq.overlay.overlay import Overlay
 from braidmq.overlay.ranges.delivery import Outcome
 from braidmq.pubsub.method import Method, ProvenMethod, ScopedMethod
@@ -49,6 +55,8 @@ from braidmq.pubsub.method import Publication as Arrival
 if TYPE_CHECKING:
     from braidmq.braid.transfer.cut_through import CutThrough
     from braidmq.broker.broker import Broker
+    from braidmq.broker.session import Session
+    from braidmq.broker.shares import Subscribed
 
 FOUND_AFTER_S = 5.0
 """How long a broker looks for the others before it begins a braid of its own; two braids that meet become one."""
@@ -168,10 +176,7 @@ class Braid:
             method.on_question = self._on_question
         self.directory = Directory(overlay, name, broker.now, self.identity)
         self.takeovers = Takeovers(self, self.directory)
-        broker.router.on_filter = self._on_filter
-        broker.router.outlet_for = self.outbound.open_for
-        broker.router.is_offered = self._is_offered
-        broker.router.forget_all()
+        broker.federate(self)
         for topic_filter in broker.router.filters():
             self.demand.on_filter(topic_filter, True)
             if not topic_filter.startswith(LOCAL_PREFIXES):
@@ -297,7 +302,7 @@ class Braid:
 
     # What clients here want
 
-    def _on_filter(self, topic_filter: str, wanted: bool) -> None:
+    def on_filter(self, topic_filter: str, wanted: bool) -> None:
         """A filter has its first subscription here, or has lost its last."""
         if self.is_leaving:
             return
@@ -311,10 +316,60 @@ class Braid:
         if self.is_in:
             self.announcer.update()
 
+    def on_processed(self, topic_filter: str, wanted: bool) -> None:
+        self.demand.on_filter(topic_filter, wanted)
+
+    def when_effective(self, filters: list[str], done: Callable[[], None]) -> None:
+        awaited = [one for one in filters if self.announcer.is_awaited(one)]
+        if awaited:
+            self.announcer.when_effective(awaited, done)
+        else:
+            done()
+
+    def refusal_of(self, topic_filter: str) -> Reason | None:
+        if topic_filter.startswith(SCOPE_PREFIX):  # nothing is published under such a topic
+            return Reason.TOPIC_FILTER_INVALID
+        if topic_filter.startswith(DEMAND_PREFIX) and not self.demand.has_room(topic_filter):
+            return Reason.QUOTA_EXCEEDED
+        return None
+
+    def query_retained(self, session: Session, topic_filter: str, subscribed: Subscribed) -> RetainedQuery | None:
+        if topic_filter.startswith(DEMAND_PREFIX):
+            return DemandQuery(self.demand, session, topic_filter, subscribed)
+        if not self.replication.is_on or is_local(topic_filter):
+            return None
+        return self.retained_queries.begin(session, topic_filter) or ANSWERED
+
+    def admit(self, client_id: str, user: str, clean_start: bool, done: Callable[[Arrived], bool]) -> None:
+        self.takeovers.arrive(client_id, user, clean_start, done)
+
     # Publications
 
-    def send(self, message: Publication) -> Reached:
+    def resolve_scope(self, packet: Publish | Will) -> None:
+        self.scopes.settle(packet)
+
+    def outbound_for(self, topic: str) -> OutboundTopic | None:
+        return self.outbound.open_for(topic)
+
+    @property
+    def keeps_tombstones(self) -> bool:
+        return self.replication.is_on
+
+    @property
+    def is_demand_told(self) -> bool:
+        return not self.outbound.is_resting
+
+    def on_demand_late(self) -> None:
+        self.outbound.rest()
+
+    def send(self, message: Publication, is_new: bool) -> Reached:
         """Takes a publication of a client here for the others; whether anybody there wants it, as far as is known."""
+        reached = self._send(message)
+        if message.retain:
+            self.replication.on_retained(message, is_new, bool(reached))
+        return reached
+
+    def _send(self, message: Publication) -> Reached:
         if message.topic.startswith(LOCAL_PREFIXES):
             return Reached.NOBODY
         scope = scope_of(message.forward) if message.forward else None
@@ -355,10 +410,17 @@ class Braid:
         """What nobody elsewhere wanted when it was published leaves now, if somebody does."""
         outbound_topic = self.outbound.get(message.topic)
         if outbound_topic is not None and outbound_topic.is_open:
-            self.send(message)
+            self._send(message)
 
-    def _is_offered(self, topic: str) -> bool:
+    def is_offered(self, topic: str) -> bool:
         return topic in self.outbound or topic.startswith(LOCAL_PREFIXES)
+
+    @property
+    def has_output(self) -> bool:
+        return self.outbound.has_ready
+
+    def begin_leaving(self) -> None:
+        self.is_leaving = True
 
     def before_commit(self) -> None:
         """Writes how far others' histories were followed, with what came of them."""
@@ -442,7 +504,11 @@ class Braid:
             message = message_of(item, batch.topic, now)
             if self._is_new(batch.origin, item) and not message.expired(now):
                 self.takeovers.marks.current = (batch.origin, item.offset) if item.offset else None
-                self.broker.inject(message)
+                if message.retain:
+                    self.replication.heard(message.topic, message.at)
+                    self.broker.inject(message, partial(self.retained_queries.without_given, message))
+                else:
+                    self.broker.inject(message)
         self.takeovers.marks.current = None
 
     def _is_new(self, origin: str, item: BatchItem) -> bool:

@@ -122,9 +122,7 @@ class BraidNode:
         incarnation = int((time.time() - INCARNATION_EPOCH_S) * INCARNATIONS_A_SECOND)
         introducers = Introducers(self.host, config.join)
         overlay_, method = build(config, self.host, name, incarnation, introducers)
-        self.braid = self._broker.braid = Braid(
-            self._broker, overlay_, method, name, incarnation, introducers, config.cluster, self._own
-        )
+        self.braid = Braid(self._broker, overlay_, method, name, incarnation, introducers, config.cluster, self._own)
         admission = self.braid.admission
         admission.refusals = lambda: self.host.refusals
         self.host.watch(admission.on_linked, admission.on_parted)

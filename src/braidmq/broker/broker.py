@@ -13,6 +13,7 @@ from typing import Any
 
 from braidmq.broker.connection import Connection
 from braidmq.broker.fast_path import deliver_run
+from braidmq.broker.federation import Federation
 from braidmq.broker.flow import Link
 from braidmq.broker.limits import Limits
 from braidmq.broker.local_topics import is_local
@@ -350,6 +351,11 @@ class Broker(Tick):
             connection.allowed_topics = None if free else set()
         self._judge_sessions()
 
+    def federate(self, federation: Federation) -> None:
+        """Joins this broker to others: from now on publications leave and subscriptions are told by way of these."""
+        self.federation = self.router.federation = federation
+        self.router.forget_all()
+
     def set_recorder(self, recorder: Recorder) -> None:
         """Has this one keep what is published here from now on; called again if it wants other topics."""
         self.recorder = recorder
@@ -390,28 +396,23 @@ class Broker(Tick):
         route = self.router.route(message.topic)
         if route.logged:
             self.recorder.take(message, self.now())
-        is_for_here = not message.forward or self.braid is None or self.braid.is_for_here(message)
+        is_for_here = not message.forward or self.federation.is_for_here(message)
         reached = Reached.NOBODY
         if is_for_here and self.deliver(message, route.targets, route.groups):
             reached = Reached.SOMEBODY
-        if self.braid is not None:
-            elsewhere = self.braid.send(message)
-            reached = max(reached, elsewhere)
-            if message.retain:
-                self.braid.replication.on_retained(message, is_new, bool(elsewhere))
+        elsewhere = self.federation.send(message, is_new)
+        if elsewhere > reached:
+            reached = elsewhere
         if route.tap is not None and is_for_here:
             route.tap.take(message, route.logged)
             reached = Reached.SOMEBODY
         return reached
 
-    def inject(self, message: Message) -> None:
-        """A publication of another broker's client, for the clients here."""
+    def inject(self, message: Message, choose: Callable[[list[Target]], list[Target]] | None = None) -> None:
+        """A publication of another broker's client, for the clients here, or for those that `choose` leaves."""
         self.publisher = None
         route = self.router.route(message.topic)
-        targets = route.targets
-        if message.retain and self.braid is not None:
-            self.braid.replication.heard(message.topic, message.at)
-            targets = self.braid.retained_queries.without_given(message, targets)
+        targets = route.targets if choose is None else choose(route.targets)
         self.deliver(message, targets, route.groups)
         if route.tap is not None:
             route.tap.take_foreign(message)
@@ -484,7 +485,7 @@ class Broker(Tick):
 
     def _bury(self, topic: str, at: float) -> None:
         """Takes a message away; other brokers may have older copies, which must not take its place."""
-        if self.braid is not None and self.braid.replication.is_on and not is_local(topic):
+        if self.federation.keeps_tombstones and not is_local(topic):
             self._keep(tombstone(topic, at, self.now()))
         else:
             self.drop_retained(topic)
@@ -508,8 +509,7 @@ class Broker(Tick):
 
     def shut_down(self) -> None:
         """Tells every client, keeps what must be kept; sockets close behind it."""
-        if self.braid is not None:
-            self.braid.is_leaving = True
+        self.federation.begin_leaving()
         for connection in list(self.connections):
             connection.disconnect(Reason.SERVER_SHUTTING_DOWN, "the broker is going down")
         self.flush()

@@ -474,6 +474,13 @@ class Connection(Flow):
         about = f"client {session.client_id}" if session is not None else address(self.origin)
         self.broker.notices.say(about, self, text, *arguments)
 
+    def notice_once(self, text: str, *arguments: object) -> None:
+        """A log line about what a client does again and again: it is written the first time."""
+        session = self.session
+        assert session is not None
+        if self.broker.notices.is_news(session.client_id, text % arguments):
+            self.notice(text, *arguments)
+
     def __str__(self) -> str:
         """How a log line calls the client."""
         client_id = user = None

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from braidmq.broker.federation import Outbound
 from braidmq.broker.message import Message
 from braidmq.broker.session import SENT
 from braidmq.mqtt.packets import V5
 from braidmq.mqtt.wire import packet_places, string, varint
 
 if TYPE_CHECKING:
-    from braidmq.braid.transfer.outbound import OutboundTopic
     from braidmq.broker.broker import Broker
     from braidmq.broker.connection import Connection
     from braidmq.broker.router import Route
@@ -27,7 +27,7 @@ _NOBODY = (b"", b"\x40\x03", b"\x50\x03")
 """PUBACK and PUBREC, plain and with a reason code (0x10: no matching subscribers)."""
 
 
-Repeat = tuple[bytes, int, int, "list[Connection]", "OutboundTopic | None"]
+Repeat = tuple[bytes, int, int, "list[Connection]", Outbound | None]
 """What a connection published last, alone in its read: first bytes, size, the router's version, the receivers here, and
 the way to other brokers."""
 
@@ -38,13 +38,13 @@ def send_repeat(connection: Connection, repeat: Repeat, data: bytes) -> bool:
     A device that sends one reading at a time always takes this way. Nothing waits in this tick (the caller has looked),
     so the bytes go straight to the sockets.
     """
-    first_bytes, size, version, receivers, outlet = repeat
+    first_bytes, size, version, receivers, outbound = repeat
     broker = connection.broker
     if len(data) != size or version != broker.router.version or not data.startswith(first_bytes):
         return False
-    if outlet is not None:
-        cut_through = outlet.cut_through
-        if cut_through is None or not cut_through.send(outlet, connection.version, data, connection.seen_at):
+    if outbound is not None:
+        cut_through = outbound.cut_through
+        if cut_through is None or not cut_through.send(connection.version, data, connection.seen_at):
             return False
     metrics = broker.metrics
     sent = 0
@@ -93,13 +93,13 @@ def forward_run(connection: Connection, data: bytes, at: int, body: int, after: 
     run = data[at:stop]
     if same:
         _append(connection, broker, same, run, count)
-    if route.outlet is not None:
-        route.outlet.take_run(connection.version, run, count)
+    if route.outbound is not None:
+        route.outbound.send_run(connection.version, run, count)
     if route.logged:
         broker.recorder.take_run(name[2:], session.client_id, broker.now(), run, count, payload_at - at, after - at)
     if places is None:
         if count == 1 and after - at == len(data) and not route.logged:
-            connection.repeat = (data[:payload_at], after, broker.router.version, same, route.outlet)
+            connection.repeat = (data[:payload_at], after, broker.router.version, same, route.outbound)
         return stop
 
     payloads = _payloads(data, places, stop, len(name) + is_v5)
@@ -244,7 +244,7 @@ def forward_and_acknowledge(connection: Connection, data: bytes, body: int, afte
     name = data[body:name_end]
     route = broker.router.routes.get(name)
     packet_id = data[name_end : name_end + 2]
-    if route is None or not route.offered or route.outlet is not None or route.tap is not None:
+    if route is None or not route.offered or route.outbound is not None or route.tap is not None:
         return False
     if packet_id == b"\0\0" or broker.expires_all:
         return False

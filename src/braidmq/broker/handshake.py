@@ -7,9 +7,9 @@ from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING
 
-from braidmq.braid.interest.scope import ScopeError
 from braidmq.broker.admission import Arrived
 from braidmq.broker.connection_state import State
+from braidmq.broker.federation import ScopeError
 from braidmq.broker.limits import FOREVER
 from braidmq.broker.local_topics import is_local
 from braidmq.mqtt import packets as p
@@ -88,12 +88,10 @@ class Handshake:
             raise self._refused(Reason.QOS_NOT_SUPPORTED, f"a will of QoS {connect.will.qos}")
         if connect.will.retain and not limits.retain:  # [MQTT-3.2.2-13]
             raise self._refused(Reason.RETAIN_NOT_SUPPORTED, "a retained will")
-        braid = self.connection.broker.braid
-        if braid is not None:
-            try:
-                braid.scopes.settle(connect.will)
-            except ScopeError as error:
-                raise self._refused(error.reason, f"the will: {error.text}") from None
+        try:
+            self.connection.broker.federation.resolve_scope(connect.will)
+        except ScopeError as error:
+            raise self._refused(error.reason, f"the will: {error.text}") from None
 
     def _credentials(self) -> Credentials:
         connect = self.connect
@@ -210,10 +208,10 @@ class Handshake:
     # The session
 
     def accept(self, identity: Identity) -> None:
-        """The client is who it says: it gets its session, from another broker of the braid if it was there."""
+        """The client is who it says: it gets its session, from another broker if it was there."""
         connect = self.connect
         connection = self.connection
-        braid = connection.broker.braid
+        federation = connection.broker.federation
         if not self.assigned and not connection.broker.client_ids.allows(
             identity, connection.origin, connect.client_id
         ):
@@ -222,12 +220,12 @@ class Handshake:
         if connect.will and not self._may_will(identity, connect.will.topic):
             raise self._refused(Reason.NOT_AUTHORIZED, f"a will for {connect.will.topic!r} is not allowed")
         self._check_room(identity)
-        if braid is None or not braid.is_in:
+        if not federation.is_in:
             self._open(identity)
             return
         connection.state = State.AUTHENTICATING
         connection.hold_reading()
-        braid.takeovers.arrive(connect.client_id, identity.owner, connect.clean_start, partial(self._arrived, identity))
+        federation.admit(connect.client_id, identity.owner, connect.clean_start, partial(self._arrived, identity))
 
     def _check_room(self, identity: Identity) -> None:
         """Whether there is a place for the client's session."""
@@ -243,7 +241,7 @@ class Handshake:
         return self._refused(Reason.NOT_AUTHORIZED, "this client identifier has a session of another user")
 
     def _arrived(self, identity: Identity, arrived: Arrived) -> bool:
-        """The braid has found out where the client's session is; whether it is opened here."""
+        """It is known where the client's session is; whether it is opened here."""
         connection = self.connection
         if connection.state is not State.AUTHENTICATING:
             return False

@@ -75,8 +75,8 @@ class HeldAcknowledgements:
     def _on_time(self) -> None:
         self._timer = None
         broker = self._connection.broker
-        if broker.braid is not None and self._debts and 0 < self._debts[0].due_at <= broker.now():
-            broker.braid.outbound.rest()
+        if self._debts and 0 < self._debts[0].due_at <= broker.now():
+            broker.federation.on_demand_late()
         self._pay()
 
     def _pay(self) -> None:

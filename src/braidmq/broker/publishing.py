@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from braidmq.braid.interest.scope import ScopeError
+from braidmq.broker.federation import ScopeError
 from braidmq.broker.held_acknowledgements import HeldAcknowledgements
 from braidmq.broker.local_topics import is_local
 from braidmq.broker.message import Message, Reached, message_of
@@ -104,13 +104,12 @@ def _count_unacknowledged(connection: Connection, session: Session, packet_id: i
 def _publish(connection: Connection, session: Session, packet: p.Publish) -> Verdict:
     """Publishes if the client may, and says how it went."""
     broker = connection.broker
-    if broker.braid is not None and (packet.properties.user_properties or packet.topic[:1] == "$"):
+    if packet.properties.user_properties or packet.topic[:1] == "$":
         try:
-            broker.braid.scopes.settle(packet)
+            broker.federation.resolve_scope(packet)
         except ScopeError as error:
             broker.metrics.publish_refused += 1
-            if broker.braid.scopes.is_news(session.client_id, error):
-                connection.notice("a publication is refused: %s", one_line(error.text))
+            connection.notice_once("a publication is refused: %s", one_line(error.text))
             return Verdict(error.reason, error.text)
     if not _may_publish(connection, session, packet.topic):
         broker.metrics.publish_refused += 1
@@ -175,12 +174,12 @@ def _acknowledge(
 
 def _send(connection: Connection, packet: p.Puback | p.Pubrec, doubtful: Message | None = None) -> None:
     """Sends an acknowledgement; behind others that wait, if there are any, and not before it is known what to say."""
-    braid = connection.broker.braid
-    if doubtful is not None and braid is not None and not braid.outbound.is_resting:
+    federation = connection.broker.federation
+    if doubtful is not None and federation.is_demand_told:
         if connection.owed is None:
             connection.owed = HeldAcknowledgements(connection)
             connection.unacknowledged_tick = NEVER
-        braid.when_known(doubtful, connection.owed.add_doubtful(packet))
+        federation.when_known(doubtful, connection.owed.add_doubtful(packet))
     elif connection.owed is not None:
         connection.owed.add(packet)
     else:

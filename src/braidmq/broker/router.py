@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from braidmq.broker.federation import Alone, Federation, Outbound
 from braidmq.broker.local_topics import is_local
 from braidmq.broker.shares import ShareGroup, Subscribed
 from braidmq.mqtt.packets import V3, V5
@@ -17,7 +18,6 @@ from braidmq.mqtt.trees import FilterTree
 from braidmq.mqtt.wire import string
 
 if TYPE_CHECKING:
-    from braidmq.braid.transfer.outbound import OutboundTopic
     from braidmq.broker.connection import Connection
     from braidmq.broker.session import Session
     from braidmq.processing.feed import ProcessorFeed
@@ -76,7 +76,7 @@ class Route:
         "logged",
         "mixed",
         "offered",
-        "outlet",
+        "outbound",
         "plain1",
         "plain1_version",
         "plain3",
@@ -93,7 +93,7 @@ class Route:
         self.groups: list[ShareGroup] = []
         self.mixed = False
         """Whether a session is reached both by itself and in a group: then its copies must keep step."""
-        self.outlet: OutboundTopic | None = None
+        self.outbound: Outbound | None = None
         """Where publications of clients here leave for other brokers, if anybody there may want them."""
         self.tap: ProcessorFeed | None = None
         """What message processors take of it, if it is the topic of any."""
@@ -132,14 +132,10 @@ class Router:
         self.version = 0
         """Grows whenever a route may have changed."""
         self.routes_max = routes_max
-        self.on_filter: Callable[[str, bool], None] | None = None
-        """Called with a filter that has its first subscription, or has lost its last."""
-        self.outlet_for: Callable[[str], OutboundTopic | None] | None = None
-        """The way of a topic to other brokers, if it is published here and they may want it."""
+        self.federation: Federation = Alone()
+        """The way to other brokers."""
         self.tap_for: Callable[[str], ProcessorFeed | None] = _nobody
         """What message processors take of a topic."""
-        self.is_offered: Callable[[str], bool] = _always
-        """Whether other brokers have been asked about a topic that is published here, or need not be."""
         self.is_logged: Callable[[str], bool] = _never
         """Whether what is published to a topic here is kept for those who read it later."""
         self._tree: FilterTree[Audience] = FilterTree()
@@ -167,9 +163,8 @@ class Router:
         route = Route(topic)
         route.tap = self.tap_for(topic)
         route.logged = self.is_logged(topic)
-        if self.outlet_for is not None:
-            route.outlet = self.outlet_for(topic)
-            route.offered = self.is_offered(topic)
+        route.outbound = self.federation.outbound_for(topic)
+        route.offered = self.federation.is_offered(topic)
         found: dict[Session, list[Subscribed]] = {}
         for audience in self._tree.match(topic):
             for session, subscribed in audience.members.items():
@@ -236,16 +231,14 @@ class Router:
             audience = Audience()
             self._tree.set(topic_filter, audience)
             self._filters[topic_filter] = None
-            if self.on_filter is not None:
-                self.on_filter(topic_filter, True)
+            self.federation.on_filter(topic_filter, True)
         return audience
 
     def _drop_if_empty(self, topic_filter: str, audience: Audience) -> None:
         if not audience.members and not audience.groups and not audience.holds:
             self._tree.remove(topic_filter)
             self._filters.pop(topic_filter, None)
-            if self.on_filter is not None:
-                self.on_filter(topic_filter, False)
+            self.federation.on_filter(topic_filter, False)
 
     def has_receivers(self, topic: str) -> bool:
         """Whether anybody here subscribes to a topic, connected or not, or processes it."""
@@ -271,10 +264,6 @@ class Router:
         for route in self.routes.values():
             route.void()
         self.routes.clear()
-
-
-def _always(_topic: str) -> bool:
-    return True
 
 
 def _nobody(_topic: str) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from braidmq.braid.interest.scope import PREFIX as SCOPE_PREFIX
-from braidmq.broker.local_topics import DEMAND_PREFIX, is_local
+from braidmq.broker.federation import ANSWERED, RetainedQuery
 from braidmq.broker.message import Message
 from braidmq.broker.notices import quoted
 from braidmq.broker.reading import may_read
@@ -19,8 +18,6 @@ from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.topics import check_filter, has_wildcard, split_share
 
 if TYPE_CHECKING:
-    from braidmq.braid.retained.queries import RetainedQuery
-    from braidmq.broker.broker import Broker
     from braidmq.broker.connection import Connection
     from braidmq.broker.session import Session
 
@@ -35,7 +32,7 @@ def on_subscribe(connection: Connection, packet: p.Subscribe) -> None:
         raise PacketError(Reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED, "subscription identifiers are switched off")
     for one in packet.subscriptions:
         _check(connection, one)
-    new = New(p.Suback(packet.packet_id, []), [], [], [])
+    new = New(p.Suback(packet.packet_id, []), [], [])
     feed_max = max(broker.limits.queue_messages_max, len(broker.retained))
     for one in packet.subscriptions:
         subscribed = Subscribed(
@@ -55,11 +52,8 @@ def on_subscribe(connection: Connection, packet: p.Subscribe) -> None:
         if reason.failed:
             connection.notice("may not subscribe to %s: %s", quoted(one.topic_filter), reason.words)
         new.answer.reasons.append(reason)
-    awaited = [one.topic_filter for one in packet.subscriptions if _is_awaited(broker, one.topic_filter)]
-    if awaited and broker.braid is not None:
-        broker.braid.announcer.when_effective(awaited, partial(_answer, connection, session, new))
-    else:
-        _answer(connection, session, new)
+    filters = [split_share(one.topic_filter)[1] for one in packet.subscriptions]
+    broker.federation.when_effective(filters, partial(_answer, connection, session, new))
 
 
 class New(NamedTuple):
@@ -68,13 +62,12 @@ class New(NamedTuple):
     answer: p.Suback
     retained: list[tuple[str, Subscribed, list[Message]]]
     """By filter: what is kept here, where nobody else is to be asked."""
-    asks: list[tuple[RetainedQuery, int]]
-    """Questions to the other brokers, and how many messages are kept here for each."""
-    demands: list[tuple[str, Subscribed]]
+    queries: list[tuple[RetainedQuery, int]]
+    """Questions to other brokers, and how many messages are kept here for each."""
 
     @property
     def kept_count(self) -> int:
-        return sum(len(messages) for *_, messages in self.retained) + sum(count for _, count in self.asks)
+        return sum(len(messages) for *_, messages in self.retained) + sum(count for _, count in self.queries)
 
 
 def _note(
@@ -86,44 +79,31 @@ def _note(
     new: New,
 ) -> None:
     """Notes where the retained messages of a subscription that is about to be made come from."""
-    braid = connection.broker.braid
-    if braid is not None and topic_filter.startswith(DEMAND_PREFIX):
-        new.demands.append((topic_filter, subscribed))
-    elif braid is not None and braid.replication.is_on and not is_local(topic_filter):
-        ask = braid.retained_queries.begin(connection, session, topic_filter)
-        if ask is not None:
-            new.asks.append((ask, len(messages)))
-    else:
+    query = connection.broker.federation.query_retained(session, topic_filter, subscribed)
+    if query is None:
         new.retained.append((topic_filter, subscribed, messages))
+    elif query is not ANSWERED:
+        new.queries.append((query, len(messages)))
 
 
 def _answer(connection: Connection, session: Session, new: New) -> None:
-    """The SUBACK, once the subscriptions have taken effect in the whole braid; then what is retained."""
-    braid = connection.broker.braid
+    """The SUBACK, once the subscriptions have taken effect everywhere; then what is retained."""
     if session.connection is not connection:  # nobody is there to hear it
-        for ask, _ in new.asks:
-            ask.end()
+        for query, _ in new.queries:
+            query.end()
         return
     connection.send_packet(new.answer)
     connection.awaits_commit = connection.awaits_commit or session.durable
-    retained = new.retained
-    if braid is not None:
-        for topic_filter, subscribed in new.demands:
-            retained.append((topic_filter, subscribed, braid.demand.retained(session, topic_filter, subscribed)))
     wanted = [
         (message, subscribed)
-        for topic_filter, subscribed, messages in retained
+        for topic_filter, subscribed, messages in new.retained
         if topic_filter in session.subscriptions  # the client, or a new access rule, may have ended it meanwhile
         for message in messages
     ]
     if wanted:
         session.deliver_retained(wanted)
-    for ask, _ in new.asks:
-        ask.go()
-
-
-def _is_awaited(broker: Broker, full_filter: str) -> bool:
-    return broker.braid is not None and broker.braid.announcer.is_awaited(split_share(full_filter)[1])
+    for query, _ in new.queries:
+        query.go()
 
 
 def _check(connection: Connection, one: p.Subscription) -> None:
@@ -145,11 +125,9 @@ def _refusal(connection: Connection, session: Session, one: p.Subscription) -> R
         return Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
     if not may_read(broker.access, connection.identity, session.client_id, one.topic_filter):
         return Reason.NOT_AUTHORIZED
-    topic_filter = split_share(one.topic_filter)[1]
-    if broker.braid is not None and topic_filter.startswith(SCOPE_PREFIX):  # nothing is published under such a topic
-        return Reason.TOPIC_FILTER_INVALID
-    if topic_filter.startswith(DEMAND_PREFIX) and broker.braid and not broker.braid.demand.has_room(topic_filter):
-        return Reason.QUOTA_EXCEEDED
+    refusal = broker.federation.refusal_of(split_share(one.topic_filter)[1])
+    if refusal is not None:
+        return refusal
     if one.topic_filter not in session.subscriptions:
         size = session.filter_bytes + filter_cost(one.topic_filter)
         if len(session.subscriptions) >= limits.subscriptions_max or size > limits.subscription_bytes_max:

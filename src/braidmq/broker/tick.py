@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from braidmq.broker.federation import Alone, Federation
 from braidmq.broker.metrics import Metrics
 from braidmq.broker.notices import Notices
 from braidmq.broker.recorder import NoRecorder, Recorder
@@ -19,7 +20,6 @@ from braidmq.broker.timers import Timers
 from braidmq.log.errors import LogError
 
 if TYPE_CHECKING:
-    from braidmq.braid.braid import Braid
     from braidmq.broker.connection import Connection
     from braidmq.broker.session import Session
 
@@ -50,8 +50,8 @@ class Tick:
         """Whose publication is being delivered."""
         self.degraded = False
         """True while store or log cannot be written: then nothing is acknowledged that would need them."""
-        self.braid: Braid | None = None
-        """The way to other brokers, if there is one."""
+        self.federation: Federation = Alone()
+        """The way to other brokers."""
         self.tick = 0
         self.tick_bytes = 0
         self.flush_wanted = False
@@ -78,9 +78,9 @@ class Tick:
 
     def settle(self) -> None:
         """The first read of a tick is done: if it left something to do, the tick's end will do it."""
-        leaving = self.braid is not None and self.braid.outbound.has_ready
         unsaved = self.store.dirty or self.recorder.dirty
-        if self.touched_connections or unsaved or self._to_close or self._to_pump or self._to_go_on or leaving:
+        later = self._to_close or self._to_pump or self._to_go_on
+        if self.touched_connections or unsaved or later or self.federation.has_output:
             self.wants_flush()
         else:
             self.flush_wanted = False
@@ -104,8 +104,7 @@ class Tick:
         self.tick += 1
         metrics.bytes_received += self.tick_bytes
         self.tick_bytes = 0
-        if self.braid is not None:
-            self.braid.before_commit()
+        self.federation.before_commit()
         committed = not (self.store.dirty or self.recorder.dirty) or self.commit()
         touched = self.touched_connections
         self.touched_connections = []
@@ -122,8 +121,7 @@ class Tick:
                 sent += len(data)
                 connection.link.write(data)
         metrics.bytes_sent += sent
-        if self.braid is not None:
-            self.braid.flush()
+        self.federation.flush()
         if self._to_close:
             closing, self._to_close = self._to_close, []
             for connection in closing:

@@ -10,11 +10,11 @@ import os
 import ssl
 from typing import Final
 
-from braidmq.braid.interest.clusters import cluster_problem
 from braidmq.config.braid_security import security_of
 from braidmq.config.log_check import check_log
 from braidmq.config.problems import NOTHING, Findings
 from braidmq.config.settings import Admin, BraidConfig, Config, Listener, ProcessorConfig, is_loopback
+from braidmq.keys import cluster_problem
 from braidmq.mqtt.errors import PacketError
 from braidmq.mqtt.topics import check_filter, check_topic, matches
 from braidmq.net.addresses import parse_address

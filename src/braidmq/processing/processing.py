@@ -246,8 +246,7 @@ class Processing:
     def _changed(self, topic_filter: str, wanted: bool) -> None:
         """Routes and demand are other ones now."""
         self.broker.router.forget(topic_filter)
-        if self.broker.braid is not None:
-            self.broker.braid.demand.on_filter(topic_filter, wanted)
+        self.broker.federation.on_processed(topic_filter, wanted)
 
     # Messages in
 

@@ -165,7 +165,7 @@ class Server:
     async def wait_until_in(self, timeout_s: float) -> bool:
         """Whether this broker is in its braid, at the latest after so long."""
         ends_at = self._loop.time() + timeout_s
-        while self.broker.braid is None or not self.broker.braid.is_in:
+        while not self.broker.federation.is_in:
             if self._loop.time() > ends_at:
                 return False
             await asyncio.sleep(IN_POLL_S)

@@ -12,6 +12,7 @@ from hashlib import blake2b
 import msgspec
 
 from braidmq.broker.store import Store
+from braidmq.keys import cluster_problem
 
 CLUSTERS_MAX = 4096
 """Clusters that are remembered; the one that was seen longest ago goes."""
@@ -29,20 +30,6 @@ ROW = "$clusters"
 
 Seen = tuple[str, float]
 """A cluster, and when it was last known to have a broker (Unix time)."""
-
-
-def cluster_problem(path: str) -> str | None:
-    """What is wrong with the path of a cluster; None if nothing is."""
-    if any(character <= "\x02" for character in path):
-        return "it has one of the characters U+0000 to U+0002"
-    if "+" in path or "#" in path:
-        return "it has a wildcard, + or #"
-    levels = path.split("/")
-    if path and "" in levels:
-        return "it has an empty level"
-    if "-" in levels or "." in levels:
-        return "it has a level - or ., which mean something else in scopes"
-    return None
 
 
 class Clusters:

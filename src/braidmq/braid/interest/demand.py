@@ -130,6 +130,26 @@ class Demand:
         self._broker.ring()
 
 
+class DemandQuery:
+    """What a new subscription to demand is sent as retained."""
+
+    __slots__ = ("_demand", "_session", "_subscribed", "_topic_filter")
+
+    def __init__(self, demand: Demand, session: Session, topic_filter: str, subscribed: Subscribed) -> None:
+        self._demand = demand
+        self._session = session
+        self._topic_filter = topic_filter
+        self._subscribed = subscribed
+
+    def go(self) -> None:
+        messages = self._demand.retained(self._session, self._topic_filter, self._subscribed)
+        if messages and self._topic_filter in self._session.subscriptions:
+            self._session.deliver_retained([(message, self._subscribed) for message in messages])
+
+    def end(self) -> None:
+        """Nothing was begun."""
+
+
 def _message(topic: str, wanted: bool) -> Message:
     name = DEMAND_PREFIX + topic
     return Message(name, string(name), b"1" if wanted else b"0", 1, True)

@@ -29,7 +29,6 @@ from braidmq.overlay.ranges.delivery import Outcome
 
 if TYPE_CHECKING:
     from braidmq.broker.broker import Broker
-    from braidmq.broker.connection import Connection
     from braidmq.broker.router import Target
     from braidmq.broker.session import Session
 
@@ -68,7 +67,7 @@ POLL_S = 0.1
 _log = logging.getLogger("braidmq.braid")
 
 
-class RetainedQuery:
+class ReplicaQuery:
     """One new subscription that waits for retained messages."""
 
     __slots__ = ("_queries", "is_giving", "missing", "pages", "session", "told", "topic_filter", "tries", "unproven")
@@ -141,22 +140,24 @@ class RetainedQueries:
         self._host = host
         self._replication = replication
         self._name = name
-        self._waiting: deque[RetainedQuery] = deque()
+        self._waiting: deque[ReplicaQuery] = deque()
         self._under_way = 0
-        self._by_session: dict[Session, list[RetainedQuery]] = {}
+        self._by_session: dict[Session, list[ReplicaQuery]] = {}
         self._given: dict[tuple[str, str], tuple[float, int]] = {}
         """By client id and topic: time and QoS of a young message that was given as retained."""
 
     # From the subscription on
 
-    def begin(self, connection: Connection, session: Session, topic_filter: str) -> RetainedQuery | None:
+    def begin(self, session: Session, topic_filter: str) -> ReplicaQuery | None:
         """A subscription that is about to be made will ask: notes from now on what its client is sent.
 
         None if the same question is under way for the same session: its answer will serve for both.
         """
         if any(one.topic_filter == topic_filter and not one.is_giving for one in self._by_session.get(session, ())):
             return None
-        ask = RetainedQuery(self, session, topic_filter)
+        connection = session.connection
+        assert connection is not None
+        ask = ReplicaQuery(self, session, topic_filter)
         self._by_session.setdefault(session, []).append(ask)
         connection.takes_plain = False
         self._broker.on_delivery = self._on_delivery
@@ -179,7 +180,7 @@ class RetainedQueries:
         at, qos = self._given.get((target.session.client_id, message.topic), (0.0, 0))
         return at == message.at and qos >= min(target.qos, message.qos)
 
-    def end(self, ask: RetainedQuery) -> None:
+    def end(self, ask: ReplicaQuery) -> None:
         asks = self._by_session[ask.session]
         asks.remove(ask)
         if asks:
@@ -192,7 +193,7 @@ class RetainedQueries:
         if not self._by_session:
             self._broker.on_delivery = None
 
-    def go(self, ask: RetainedQuery) -> None:
+    def go(self, ask: ReplicaQuery) -> None:
         """Asks, or waits until that is possible."""
         if self._replication.is_in:
             self._put(ask)
@@ -200,7 +201,7 @@ class RetainedQueries:
             self._give(ask, self._own(ask).take(None))
             self._host.spawn(self._go_later(ask))
 
-    async def _go_later(self, ask: RetainedQuery) -> None:
+    async def _go_later(self, ask: ReplicaQuery) -> None:
         ends_at = self._host.now() + ENTER_WAIT_S
         while not self._replication.is_in:
             if self._host.now() > ends_at:
@@ -211,7 +212,7 @@ class RetainedQueries:
 
     # Question and answers
 
-    def _put(self, ask: RetainedQuery) -> None:
+    def _put(self, ask: ReplicaQuery) -> None:
         self._waiting.append(ask)
         self._next()
 
@@ -231,11 +232,11 @@ class RetainedQueries:
             for topic in topics:
                 self._replication.ask(topic, body, ASK_S[ask.tries - 1], partial(self._on_outcome, ask))
 
-    async def _put_later(self, ask: RetainedQuery) -> None:
+    async def _put_later(self, ask: ReplicaQuery) -> None:
         await _read(self._host, ask.session)
         self._put(ask)
 
-    def _on_outcome(self, ask: RetainedQuery, outcome: Outcome) -> None:
+    def _on_outcome(self, ask: ReplicaQuery, outcome: Outcome) -> None:
         ask.missing -= 1
         ask.pages += pages_of(outcome)
         ask.unproven = ask.unproven or not outcome.complete
@@ -244,16 +245,16 @@ class RetainedQueries:
             self._host.spawn(self._deliver(ask))
             self._next()
 
-    def _is_wanted(self, ask: RetainedQuery) -> bool:
+    def _is_wanted(self, ask: ReplicaQuery) -> bool:
         session = ask.session
         is_there = self._broker.sessions.get(session.client_id) is session and ask.subscribed is not None
         return is_there and (session.connection is not None or session.durable)
 
-    def _own(self, ask: RetainedQuery) -> ReplicaSource:
+    def _own(self, ask: ReplicaQuery) -> ReplicaSource:
         entries = self._broker.retained.entries(ask.topic_filter)
         return ReplicaSource(self._name, self._host.address, sorted(entries, key=lambda one: one.topic), False)
 
-    async def _deliver(self, ask: RetainedQuery) -> None:
+    async def _deliver(self, ask: ReplicaQuery) -> None:
         """Delivers the newest of each topic, page by page."""
         ask.is_giving = True
         now = self._broker.now()
@@ -285,7 +286,7 @@ class RetainedQueries:
                 _log.warning("not all brokers could be asked for what is retained for %r", ask.topic_filter)
             self.end(ask)
 
-    async def _fetch(self, ask: RetainedQuery, source: ReplicaSource) -> None:
+    async def _fetch(self, ask: ReplicaQuery, source: ReplicaSource) -> None:
         """The next page, when the client has read most of those before."""
         await _read(self._host, ask.session)
         asked = AskReplicaPage(ask.topic_filter, source.last)
@@ -303,7 +304,7 @@ class RetainedQueries:
 
     # Giving
 
-    def _give(self, ask: RetainedQuery, messages: Iterable[Message]) -> None:
+    def _give(self, ask: ReplicaQuery, messages: Iterable[Message]) -> None:
         """Gives the client what is newer than what it was given of the topic; tombstones are none."""
         subscribed = ask.subscribed
         if subscribed is None or not self._is_wanted(ask):

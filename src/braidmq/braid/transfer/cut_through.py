@@ -6,8 +6,8 @@ method and the overlay, and the one before it was like it, what became of it is 
 frames to be filled in (`CutThroughSender`), into it as frames to be recognised (`CutThroughReceiver`). What travels is
 the same, byte for byte; and nobody at the other end can tell, or needs to know, which way it took.
 
-A lane holds as long as nothing has changed that the long way would look at: the routing view, the demand, the routes,
-the link. Whom the overlay suspects can change without a sign, so no lane lasts longer than the overlay itself remembers
+A cut_through holds as long as nothing has changed that the long way would look at: the routing view, the demand, the routes,
+the link. Whom the overlay suspects can change without a sign, so no cut_through lasts longer than the overlay itself remembers
 how it has cut a range. Then one publication takes the long way again.
 """
 
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from braidmq.net.peer import Peer
 
 CUT_THROUGH_S = SPLITS_KEPT_S
-"""How long a lane holds at most."""
+"""How long a cut_through holds at most."""
 
 LIVELY_S = 0.1
-"""A stream gets a lane if two of its publications come alone within this time: then it is worth the making."""
+"""A stream gets a cut_through if two of its publications come alone within this time: then it is worth the making."""
 
 RUN_BYTES_MAX = 2048
-"""The largest publication that takes a lane."""
+"""The largest publication that takes a cut_through."""
 
 PEERS_MAX = 8
-"""Brokers that a lane leads to; with more of them the way is not what takes the time."""
+"""Brokers that a cut_through leads to; with more of them the way is not what takes the time."""
 
 RECEIVERS_MAX = 4096
 """CutThrough into this broker; with one more all are made anew."""
@@ -110,15 +110,23 @@ class CutThroughSender:
         "_first_max",
         "_frames",
         "_lanes",
+        "_outbound_topic",
         "_overlay",
         "_size",
         "_version",
         "_view",
     )
 
-    def __init__(self, lanes: CutThrough, batch: Batch, frames: list[tuple[Peer, FrameTemplate, int, int]]) -> None:
+    def __init__(
+        self,
+        lanes: CutThrough,
+        outbound_topic: OutboundTopic,
+        batch: Batch,
+        frames: list[tuple[Peer, FrameTemplate, int, int]],
+    ) -> None:
         """`frames`: to whom, the template, which of the topic's filters it is for, and what it counts for."""
         self._lanes = lanes
+        self._outbound_topic = outbound_topic
         self._ends_at = lanes.now() + CUT_THROUGH_S
         self._overlay = lanes.braid.overlay
         self._view = self._overlay.view
@@ -128,19 +136,20 @@ class CutThroughSender:
         self._first_max = next(last for last, _, _, _ in _WIDTHS if batch.first <= last)
         self._frames = frames
 
-    def holds(self, outbound_topic: OutboundTopic, version: int, size: int, now: float) -> bool:
-        """Whether the long way would lead where the lane does, for a publication like this."""
+    def holds(self, version: int, size: int, now: float) -> bool:
+        """Whether the long way would lead where the cut_through does, for a publication like this."""
         return (
             size == self._size
             and version == self._version
-            and outbound_topic.number < self._first_max
+            and self._outbound_topic.number < self._first_max
             and now < self._ends_at
             and self._overlay.view is self._view
         )
 
-    def send(self, outbound_topic: OutboundTopic, version: int, run: bytes, now: float) -> bool:
+    def send(self, version: int, run: bytes, now: float) -> bool:
         """Sends one plain publication at once; False if it has to take the long way."""
-        if outbound_topic.is_holding or not self.holds(outbound_topic, version, len(run), now):
+        outbound_topic = self._outbound_topic
+        if outbound_topic.is_holding or not self.holds(version, len(run), now):
             return False
         for peer, _, _, _ in self._frames:
             if not peer.is_clear:
@@ -198,7 +207,7 @@ class CutThroughReceiver:
         self._weight = weight
 
     def holds(self, frame: bytes) -> bool:
-        """Whether the long way would lead where the lane does, for a publication like this."""
+        """Whether the long way would lead where the cut_through does, for a publication like this."""
         return (
             self._routes == self._router.version
             and self._template.fits(frame)
@@ -254,7 +263,7 @@ class CutThrough:
     # Out
 
     def publish(self, outbound_topic: OutboundTopic, batch: Batch) -> None:
-        """Sends a batch the long way, and makes a lane for those like it, if it comes alone and often enough."""
+        """Sends a batch the long way, and makes a cut_through for those like it, if it comes alone and often enough."""
         if not self._is_lively(outbound_topic, batch):
             self.braid.publish(outbound_topic, batch)
             return
@@ -263,7 +272,7 @@ class CutThrough:
         with self.host.recording() as posts:
             self.braid.publish(outbound_topic, batch)
         if list(outbound_topic.wanted) == wanted and (posts or self.braid.arrivals == arrivals + len(wanted)):
-            outbound_topic.cut_through = self._make_sender(batch, posts)
+            outbound_topic.cut_through = self._make_sender(outbound_topic, batch, posts)
 
     def _is_lively(self, outbound_topic: OutboundTopic, batch: Batch) -> bool:
         if batch.count != 1 or batch.items or batch.skips or len(batch.run) > RUN_BYTES_MAX:
@@ -272,12 +281,14 @@ class CutThrough:
         version, size, at = outbound_topic.lone
         outbound_topic.lone = (batch.version, len(batch.run), now)
         if outbound_topic.cut_through is not None and outbound_topic.cut_through.holds(
-            outbound_topic, batch.version, len(batch.run), now
+            batch.version, len(batch.run), now
         ):
             return False  # it has one, which could not be taken this time
         return version == batch.version and size == len(batch.run) and now - at < LIVELY_S
 
-    def _make_sender(self, batch: Batch, posts: list[tuple[Address, Envelope]]) -> CutThroughSender | None:
+    def _make_sender(
+        self, outbound_topic: OutboundTopic, batch: Batch, posts: list[tuple[Address, Envelope]]
+    ) -> CutThroughSender | None:
         if len(posts) > PEERS_MAX or batch.first > _WIDTHS[-1][0]:
             return None
         frames = []
@@ -291,22 +302,22 @@ class CutThrough:
                 return None
             which = deliveries.setdefault(told.body.number, len(deliveries))
             frames.append((peer, template, which, self.host.weight_of(told)))
-        return CutThroughSender(self, batch, frames)
+        return CutThroughSender(self, outbound_topic, batch, frames)
 
     # In
 
     def take(self, sender: Address, frame: bytes) -> int:
-        """Handles a frame with one message, if it has a lane; the bytes of publications in it, 0 if it has none."""
+        """Handles a frame with one message, if it has a cut_through; the bytes of publications in it, 0 if it has none."""
         at = self._tell_at.get(sender)
         if at is not None and not self.braid.broker.flush_wanted and self.host.on_message is None:
-            lane = self._receivers_by_stream.get((sender, frame[at : at + TELL_BYTES]))
-            if lane is not None and (weight := lane.take(frame)):
+            cut_through = self._receivers_by_stream.get((sender, frame[at : at + TELL_BYTES]))
+            if cut_through is not None and (weight := cut_through.take(frame)):
                 return weight
         self._before = (self.braid.arrivals, self.host.posted)
         return 0
 
     def learn(self, sender: Address, frame: bytes, told: Envelope) -> None:
-        """A frame with one message has taken the long way: makes a lane for those like it, if they are many enough."""
+        """A frame with one message has taken the long way: makes a cut_through for those like it, if they are many enough."""
         if (self.braid.arrivals - 1, self.host.posted) != self._before:
             return
         batch = self.braid.last_batch
@@ -326,12 +337,12 @@ class CutThrough:
                 self._receivers_by_stream.clear()
                 self._tell_at.clear()
             return
-        lane = self._receivers_by_stream.get(name)
-        if lane is not None and lane.holds(frame):
+        cut_through = self._receivers_by_stream.get(name)
+        if cut_through is not None and cut_through.holds(frame):
             return  # it has one, which could not be taken this time
-        lane = self._make_receiver(frame, told, batch, told.body.hops)
-        if lane is not None:
-            self._receivers_by_stream[name] = lane
+        cut_through = self._make_receiver(frame, told, batch, told.body.hops)
+        if cut_through is not None:
+            self._receivers_by_stream[name] = cut_through
 
     def _make_receiver(self, frame: bytes, told: Tell[Message], batch: Batch, hops: int) -> CutThroughReceiver | None:
         stream = self.braid.inbound.at_rest(batch)

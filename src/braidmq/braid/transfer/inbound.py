@@ -15,7 +15,7 @@ from collections.abc import Callable
 from braidmq.braid.catch_up.history import GENERATIONS_MAX
 from braidmq.braid.transfer.batch import Batch
 from braidmq.host import Host
-from braidmq.pubsub.locality.delegates import is_within
+from braidmq.keys import is_within
 
 REORDER_S = 0.2
 """How long a publication of QoS 0 waits for one that it has overtaken."""

@@ -15,8 +15,8 @@ from braidmq.braid.catch_up.history import GENERATIONS_MAX, HISTORY_S, History
 from braidmq.braid.interest.shapes import shape_of
 from braidmq.braid.task_limiter import TaskLimiter
 from braidmq.braid.transfer.batch import Batch, BatchItem, Skip
+from braidmq.keys import is_within
 from braidmq.mqtt.packets import V5
-from braidmq.pubsub.locality.delegates import is_within
 
 if TYPE_CHECKING:
     from braidmq.braid.interest.shapes import Shape, Shapes
@@ -60,6 +60,7 @@ class OutboundTopic:
         "_waiting",
         "cut_through",
         "filters",
+        "incarnation",
         "incarnation",
         "is_settled",
         "is_watched",
@@ -132,7 +133,7 @@ class OutboundTopic:
         """Whether somebody who cannot be reached now may still want it: then QoS 1 and 2 are kept for them."""
         return self.is_open or now - self.wanted_at < HISTORY_S
 
-    def take_run(self, version: int, run: bytes, count: int) -> None:
+    def send_run(self, version: int, run: bytes, count: int) -> None:
         """Plain QoS 0 publications, as they came."""
         if not self.is_open:
             return

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import msgspec
 
 from braidmq.host import CallError, Host, Message, Reply, Service, handles
-from braidmq.keys import LEVEL, Key, Role, parts_of, segment
+from braidmq.keys import LEVEL, Key, Role, is_within, parts_of, segment
 from braidmq.overlay.key_ranges import JUST_AFTER, KeyRange
 from braidmq.overlay.overlay import Found, Overlay
 from braidmq.overlay.peers import Acquaintances, Peer
@@ -71,11 +71,6 @@ class Area(NamedTuple):
     def range_of(self, topic: str) -> KeyRange:
         low, high = segment(topic, Role.SUBSCRIBER, self.path)
         return (low, low[:-1] + LEVEL) if self.alone else (low, high)
-
-
-def is_within(cluster: str, scope: str | None) -> bool:
-    """Whether a cluster is another or below it; None is everything."""
-    return scope is None or cluster == scope or (scope != "" and cluster.startswith(scope + "/"))
 
 
 def area_of(cluster: str, own: str, scope: str | None) -> Area:
