@@ -148,7 +148,7 @@ def test_a_topic_is_watched_only_while_somebody_asks() -> None:
     for device in devices:
         device.subscribe("$demand/tide")
         assert told(device) == [("$demand/tide", b"0", True)]
-    outbound = sites[0].braid.outbound
+    outbound = sites[0].braid.transfer.outbound
     assert "tide" in outbound
     devices[0].unsubscribe("$demand/tide")
     assert "tide" in outbound

@@ -31,7 +31,7 @@ def test_a_topic_that_was_forgotten_comes_through_again() -> None:
     publish(publisher, range(5), 1)
     publisher.publish("tide", b"5", 0)
     sites.run(3 * IDLE_S)
-    assert "tide" not in sites[0].braid.outbound
+    assert "tide" not in sites[0].braid.transfer.outbound
     publish(publisher, range(6, 9), 1)
     publisher.publish("tide", b"9", 0)
     assert payloads(subscriber) == texts(range(10))
@@ -66,7 +66,7 @@ def test_a_site_that_was_away_gets_what_came_on_new_topics_of_its_filter(tmp_pat
     store.close()
     sites[7].crash()
     sites.run(300)
-    assert not sites[1].braid.outbound.for_publication("tide/old").is_open, "nobody is there who wants it"
+    assert not sites[1].braid.transfer.outbound.for_publication("tide/old").is_open, "nobody is there who wants it"
     publisher.publish("tide/new", b"1", 1)
     sites.run(10)  # it is known now that nobody can be reached
     publisher.publish("tide/new", b"2", 1)
@@ -82,11 +82,11 @@ def test_a_site_that_crashes_at_once_keeps_its_name(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "site7")
     sites.add(7, store=store)
     sites.run(0.5)
-    name = sites[7].braid.origin
+    name = sites[7].braid.identity
     store.close()
     sites[7].crash()
     store = start(sites, 7, tmp_path)
-    assert sites[7].braid.origin == name
+    assert sites[7].braid.identity == name
     store.close()
 
 
@@ -173,7 +173,7 @@ def test_a_filter_that_comes_while_an_answer_is_under_way_misses_nothing() -> No
     got: list[str] = []
 
     def take(batch: Batch) -> None:
-        if cursors.take("there", cursor, batch.items[0].offset):
+        if cursors.mark_handled("there", cursor, batch.items[0].offset):
             got.append(batch.topic)
 
     asking = Reconciler(here, "here", history, cursors, interest, take, _ignore, _never)
@@ -224,7 +224,7 @@ def test_nothing_is_told_before_it_is_written(tmp_path: Path) -> None:
     sites = Sites(2)
     sites.client(1).subscribe("tide", 1)
     publish(sites.client(0), range(3), 1)
-    history: History = sites[0].braid.history
+    history: History = sites[0].braid.catch_up.history
     item = history.missed(0, 0.0, (), lambda _: True, 1 << 20)[0][0].item
     history.append("tide", 1, 4, item, 0.0)
     assert [one.offset for one in history.missed(0, 0.0, (), lambda _: True, 1 << 20)[0]] == [1, 2, 3]
@@ -246,7 +246,7 @@ def test_a_site_that_came_back_alone_becomes_one_with_the_others(tmp_path: Path)
     sites.sim.network = Partition([[7]], now, now + 60, whole)
     store = start(sites, 7, tmp_path)
     sites.run(20)
-    assert sites[7].braid.is_in
+    assert sites[7].braid.presence.is_in
     sites.run(30)
     publish(publisher, range(3, 6), 1)
     sites.run(120)

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from braidmq.braid.introducers import Introducers
+from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.node import build
 from braidmq.config.settings import BraidConfig
 from braidmq.host import Address

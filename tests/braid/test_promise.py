@@ -10,8 +10,8 @@ from random import Random
 
 import pytest
 
-from braidmq.braid.gossip import HOME
 from braidmq.braid.interest import agreement
+from braidmq.braid.membership.home import HOME
 from braidmq.host import Address, Message
 from braidmq.keys import Role, segment
 from braidmq.overlay.ranges.messages import Deliver
@@ -117,7 +117,7 @@ def test_brokers_that_have_just_entered_are_part_of_the_promise(method: str, top
         sites, late = scene.sites, scene.count
         sites.clusters[late] = scene.chance.choice(CLUSTERS)
         sites.add(late)
-        while not sites[late].braid.is_in:
+        while not sites[late].braid.presence.is_in:
             sites.run(0.1)
         if seed % 2:
             scene.publishers[late] = sites.client(late, "late")

@@ -188,7 +188,7 @@ def test_a_publication_that_shows_that_nobody_wants_a_filter_reaches_those_of_th
 
     def publish_and_hear(topic: str, body: bytes) -> bool:
         if topic == "tide":
-            braid.outbound.set_demand(topic, False)
+            braid.transfer.outbound.set_demand(topic, False)
         return publish(topic, body)
 
     braid.method.publish = publish_and_hear  # type: ignore[method-assign]

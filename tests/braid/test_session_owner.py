@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from braidmq.braid.roaming.directory import ENTRY_KEPT_S, REGISTER_S
-from braidmq.braid.roaming.handover import TAIL_S
+from braidmq.braid.roaming.registrar import ENTRY_KEPT_S, REGISTER_S
+from braidmq.braid.roaming.tail import TAIL_S
 from braidmq.config.settings import AccessConfig
 from braidmq.security.access import AccessRules
 from braidmq.security.client_ids import ClientIdRules

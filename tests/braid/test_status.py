@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from braidmq.braid.catch_up.reconcile import Missed
+from braidmq.braid.inspect.answers import Unanswerable
 from braidmq.braid.inspect.probes import MARK
-from braidmq.braid.inspect.status import AskStatus, Status, Unanswerable
+from braidmq.braid.inspect.ring import AskStatus
 from braidmq.braid.transfer.accounting import weigh
 from braidmq.braid.transfer.batch import Batch, pack
 from braidmq.keys import Role, segment
@@ -25,8 +26,8 @@ class Watched(Sites):
     """Sites that can be asked."""
 
     def __init__(self, count: int, method: str = "relayfree") -> None:
-        super().__init__(count, method=method)
-        self.status = {number: Status(site.braid, f"cluster{number}", method) for number, site in self.all.items()}
+        super().__init__(count, method=method, clusters=[f"cluster{number}" for number in range(count)])
+        self.status = {number: site.braid.status for number, site in self.all.items()}
 
     def ask(self, number: int, question: Coroutine[Any, Any, dict[str, Any]], seconds: float = 60.0) -> dict[str, Any]:
         answers: list[dict[str, Any] | Exception] = []

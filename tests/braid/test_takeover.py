@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from braidmq.braid.roaming.directory import REGISTER_S
-from braidmq.braid.roaming.handover import TAIL_S, FetchState, FetchSubscriptions, SessionStored
-from braidmq.braid.roaming.transfer import Horizon, RoamingSession
+from braidmq.braid.roaming.marks import Horizon
+from braidmq.braid.roaming.messages import FetchState, FetchSubscriptions, SessionStored
+from braidmq.braid.roaming.registrar import REGISTER_S
+from braidmq.braid.roaming.sessions import RoamingSession
+from braidmq.braid.roaming.tail import TAIL_S
 from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.sim.network import Faults, Partition, Uniform
 from tests.conformance import wire
@@ -471,5 +473,5 @@ def test_what_a_session_has_had_since_it_came_is_known_after_a_crash(tmp_path: P
     session = sites[8].broker.sessions["ada"]
     assert isinstance(session, RoamingSession)
     horizon = Horizon(session.horizon)
-    assert all(horizon.covers((braid.origin, offset)) for offset in range(1, 4))
-    assert not horizon.covers((braid.origin, 4))
+    assert all(horizon.covers((braid.identity, offset)) for offset in range(1, 4))
+    assert not horizon.covers((braid.identity, 4))

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import pytest
 
-from braidmq.braid.introducers import Introducers
+from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.node import build, messages_of
 from braidmq.config.settings import BraidConfig
 from braidmq.host import Host

@@ -1,4 +1,4 @@
-"""A broker's place on the network of its braid: the host, the overlay and the method that its configuration names."""
+"""A broker on the network of its braid: the host, the overlay and the method that its configuration names."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import time
 from collections.abc import Iterator
 from hashlib import sha256
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from braidmq.braid.braid import Braid
 from braidmq.braid.identity import identity_of
 from braidmq.braid.inspect.status import Status
-from braidmq.braid.introducers import Introducers
+from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.transfer.accounting import weigh
-from braidmq.braid.transfer.cut_through import CutThrough
+from braidmq.broker.broker import Broker
 from braidmq.config.braid_security import security_of
 from braidmq.config.settings import BraidConfig
 from braidmq.host import Host, Message
@@ -42,9 +41,6 @@ from braidmq.pubsub.baselines.can import network as can
 from braidmq.pubsub.locality import delegates, locality
 from braidmq.pubsub.method import Method, ignore
 from braidmq.pubsub.relay_free import CUTS
-
-if TYPE_CHECKING:
-    from braidmq.broker.broker import Broker
 
 PROTOCOL = "1"
 """What brokers say to each other: another number if a message changes so that others cannot read it any more."""
@@ -98,41 +94,54 @@ class BraidNode:
     def __init__(self, broker: Broker, config: BraidConfig) -> None:
         self._broker = broker
         self._config = config
-        self._own = identity_of(broker, random.SystemRandom(), config.name, earlier_name(config))
+        self._identity = identity_of(broker, random.SystemRandom(), config.name, earlier_name(config))
         self.host = NetHost(
             config.listen,
             messages_of(config.method),
-            name=self._own.name,
+            name=self._identity.name,
             advertise=config.advertise,
             security=security_of(config),
-            identity=self._own.identity,
+            identity=self._identity.identity,
             terms={"braid.method": config.method, "protocol": PROTOCOL},
         )
         self.host.is_member = False
         self.host.weigh = weigh
         self.braid: Braid | None = None
-        self.status: Status | None = None
+        """From the start on."""
+
+    @property
+    def status(self) -> Status | None:
         """What can be told of the braid; from the start on."""
+        return None if self.braid is None else self.braid.status
 
     async def start(self) -> None:
         """Listens for other brokers, and begins to join them. OSError if it cannot listen."""
         await self.host.start()
         config = self._config
-        name = self._own.name
+        name = self._identity.name
         incarnation = int((time.time() - INCARNATION_EPOCH_S) * INCARNATIONS_A_SECOND)
         introducers = Introducers(self.host, config.join)
         overlay_, method = build(config, self.host, name, incarnation, introducers)
-        self.braid = Braid(self._broker, overlay_, method, name, incarnation, introducers, config.cluster, self._own)
-        admission = self.braid.admission
+        self.braid = braid = Braid(
+            self._broker,
+            overlay_,
+            method,
+            name,
+            incarnation,
+            introducers,
+            config.cluster,
+            self._identity,
+            config.method,
+        )
+        self._join_host(braid)
+        self.host.spawn(self._enter(braid))
+
+    def _join_host(self, braid: Braid) -> None:
+        """What only a host with real links has."""
+        admission = braid.membership.admission
         admission.refusals = lambda: self.host.refusals
         self.host.watch(admission.on_linked, admission.on_parted)
-        self.braid.cork, self.braid.uncork = self.host.cork, self.host.uncork
-        self.host.on_read = self._broker.begin_read
-        self.status = Status(self.braid, config.cluster, config.method)
-        if CutThrough.can_serve(self.braid):
-            self.braid.cut_through = CutThrough(self.braid, self.host, self.status.hops)
-            self.host.take_shortcut(self.braid.cut_through)
-        self.host.spawn(self._enter(self.braid))
+        braid.transfer.use_links(self.host, braid.overlay)
 
     async def _enter(self, braid: Braid) -> None:
         await braid.enter()
@@ -141,7 +150,7 @@ class BraidNode:
 
     async def stop(self, is_polite: bool = True) -> bool:
         """Leaves, in good order if `is_polite` and that does not take too long: whether it did not."""
-        if is_polite and self.braid is not None and self.braid.is_in and not _is_alone(self.braid):
+        if is_polite and self.braid is not None and self.braid.presence.is_in and not _is_alone(self.braid):
             try:
                 async with asyncio.timeout(LEAVE_S):
                     await self.braid.leave()
@@ -154,7 +163,7 @@ class BraidNode:
 
     def trouble(self) -> str | None:
         """Why this broker is not in its braid, None if it is."""
-        return "this broker is just starting" if self.braid is None else self.braid.admission.trouble
+        return "this broker is just starting" if self.braid is None else self.braid.membership.admission.trouble
 
 
 def earlier_name(config: BraidConfig) -> str | None:

@@ -1,8 +1,8 @@
-"""Probes: publications that no client gets, sent to see which way the others take.
+"""Probes: publications that no client gets, sent to see which way others take.
 
-A probe leaves through the outbound_topic of a topic, by the method of the braid and to the filters that are wanted, as a
-publication does. Every broker that it comes to says so to the one that asked: from where, after how many hops, when,
-and whether it was for this broker or only came by.
+A probe leaves where the publications of a topic do, by the method of the braid and to the filters that are wanted.
+Every broker that it comes to says so to the one that asked: from where, after how many hops, when, and whether it was
+for this broker or only came by.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ QUIET_S = 0.5
 """A way counts as complete when nobody has reported for so long."""
 
 TRACE_S_MAX = 10.0
-POLL_S = 0.02
 
 
 class Probe(msgspec.Struct, frozen=True, array_like=True):
@@ -46,7 +45,7 @@ class Probe(msgspec.Struct, frozen=True, array_like=True):
     asker: Address
     topic_filter: str
     sent_at: float
-    """By the clock of who asks (Unix time)."""
+    """By the clock of the broker that asks (Unix time)."""
 
 
 class ProbeMet(Message, frozen=True, array_like=True, gc=False):
@@ -118,8 +117,8 @@ class Probes(Service):
                     self._method.publish_surely(topic_filter, body, timeout_s, ignore)
                 else:
                     self._method.publish(topic_filter, body)
-            while self._host.now() < min(trace.heard_at + QUIET_S, began_at + timeout_s):
-                await self._host.sleep(POLL_S)
+            while (left_s := min(trace.heard_at + QUIET_S, began_at + timeout_s) - self._host.now()) > 0:
+                await self._host.sleep(left_s)
         finally:
             del self._open[token]
         return sorted(trace.meetings, key=lambda one: (filters.index(one.topic_filter), one.hops, one.at_s, one.name))
@@ -135,9 +134,9 @@ class Probes(Service):
 
     def _on_hop(self, sender: Address, message: Deliver) -> None:
         """Something has come by range delivery."""
-        place = message.body.find(MARK, 0, MARK_WITHIN_BYTES)
-        if place >= 0:
-            probe = _read(message.body[place:])
+        begin = message.body.find(MARK, 0, MARK_WITHIN_BYTES)
+        if begin >= 0:
+            probe = _read(message.body[begin:])
             before = 0 if isinstance(self._method, RelayFree) else _decode_carried(message.body).hops
             if probe is not None:
                 self._report(probe, sender, before + message.hops, is_taken=False)

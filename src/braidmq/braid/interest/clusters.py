@@ -25,8 +25,8 @@ DIGEST_BYTES = 8
 SAVE_S = 3600.0
 """How often it is written when clusters were last seen, if no new one has come."""
 
-ROW = "$clusters"
-"""The store's row for them, among the cursors."""
+CLUSTERS_ROW = "$clusters"
+"""The key of the store's row for them, among the cursors."""
 
 Seen = tuple[str, float]
 """A cluster, and when it was last known to have a broker (Unix time)."""
@@ -42,7 +42,7 @@ class Clusters:
         """Every path that names a cluster; None if that is to be found out again."""
         self._saved_at = 0.0
         for key, row in saved:
-            if key == ROW:
+            if key == CLUSTERS_ROW:
                 self._seen.update(msgspec.msgpack.decode(row, type=list[Seen]))
 
     def __contains__(self, path: str) -> bool:
@@ -87,7 +87,7 @@ class Clusters:
         if is_new or (self._seen and now - self._saved_at > SAVE_S):
             self._paths = None
             self._saved_at = now
-            self._store.save_cursor(ROW, msgspec.msgpack.encode(list(self._seen.items())))
+            self._store.save_cursor(CLUSTERS_ROW, msgspec.msgpack.encode(list(self._seen.items())))
 
     def _expire(self, now: float) -> None:
         old = [path for path, at in self._seen.items() if now - at > KEPT_S]

@@ -1,27 +1,24 @@
 """Demand, as clients can see it: `$demand/<topic>` is `1` while anybody anywhere subscribes to the topic, and else `0`.
 
-It is a topic of each broker's own, kept nowhere: what a new subscription is sent as retained is looked up, and changes
-are published to those here who subscribe. It is there for every topic that is published here, and for every topic that
-somebody here asks about by its name; then the broker watches the topic as if it were published. Topics that begin with
-`$` have none.
+Each broker has such topics of its own and keeps nothing of them: what a new subscription is sent as retained is looked
+up, and changes are published to the clients here that subscribe. There is one for every topic that is published here,
+and for every topic that a client here asks about by its name; then the broker watches the topic as if it were
+published. Topics that begin with `$` have none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from braidmq.braid.transfer.outbound import OutboundTopics
+from braidmq.broker.broker import Broker
 from braidmq.broker.local_topics import DEMAND_PREFIX
 from braidmq.broker.message import Message
+from braidmq.broker.session import Session
 from braidmq.broker.shares import Subscribed
 from braidmq.mqtt.topics import has_wildcard, matches
 from braidmq.mqtt.trees import FilterTree
 from braidmq.mqtt.wire import string
-
-if TYPE_CHECKING:
-    from braidmq.braid.transfer.outbound import OutboundTopics
-    from braidmq.broker.broker import Broker
-    from braidmq.broker.session import Session
 
 WATCHES_MAX = 10_000
 """Topics that clients here may ask about by name at a time: each is a key in the overlay."""
@@ -31,12 +28,11 @@ class Demand:
     def __init__(self, broker: Broker, outbound: OutboundTopics) -> None:
         self._broker = broker
         self._outbound = outbound
-        outbound.on_demand = self._look
         self._asked: FilterTree[str] = FilterTree()
         """What clients here ask about: the filters of their subscriptions, without `$demand/`."""
         self._watched: dict[str, None] = {}
         self._said: dict[str, bool] = {}
-        """What those who ask were last told, by topic."""
+        """What clients that ask were last told, by topic."""
         self._owed: dict[str, dict[Session, Subscribed]] = {}
         """New subscriptions to topics of which nothing is known yet."""
 
@@ -48,7 +44,7 @@ class Demand:
                 self._ask(about) if wanted else self._ask_no_more(about)
         elif len(self._asked):
             for topic in self._topics(topic_filter):
-                self._look(topic)
+                self.on_change(topic)
 
     def has_room(self, topic_filter: str) -> bool:
         """Whether one more subscription to demand may be made."""
@@ -106,8 +102,8 @@ class Demand:
 
     # Changes
 
-    def _look(self, topic: str) -> None:
-        """Something about a topic may have changed: tells those who ask about it."""
+    def on_change(self, topic: str) -> None:
+        """Something about a topic may have changed: tells the clients that ask about it."""
         if not len(self._asked) or topic[:1] == "$" or not self._asked.match(topic):
             return
         if self._outbound.get(topic) is None:

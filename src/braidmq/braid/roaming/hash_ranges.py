@@ -1,4 +1,4 @@
-"""The registrars of the directory, and which hashes are whose: looked up once, and remembered until that proves wrong."""
+"""The registrars of the directory, and which hashes are whose: looked up once, remembered until that proves wrong."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from braidmq.bounded import BoundedDict
 from braidmq.host import Address
 from braidmq.keys import Key, Role, key_of, segment
 from braidmq.overlay.overlay import Found, Overlay
@@ -32,7 +33,7 @@ def hash_key_of(client_id: str) -> Key:
 
 
 def registrar_key_of(name: str) -> Key:
-    """Where a broker stands."""
+    """Where a broker stands as a registrar."""
     return key_of(TOPIC, Role.SUBSCRIBER, _hash(name), name)
 
 
@@ -58,10 +59,10 @@ class HashRanges:
         self.hops = 0
         """How many hops these took."""
         self._overlay = overlay
-        self._ranges: dict[Key, HashRange] = {}
+        self._ranges: BoundedDict[Key, HashRange] = BoundedDict(RANGES_MAX, lambda low, _range: self._lows.remove(low))
         self._lows: list[Key] = []
         """Where they begin, in order."""
-        self._silent: dict[Address, float] = {}
+        self._silent: BoundedDict[Address, float] = BoundedDict(RANGES_MAX)
         """Registrars that did not answer, and until when they are passed by."""
 
     async def find(self, hash_key: Key) -> HashRange | None:
@@ -87,7 +88,7 @@ class HashRanges:
         return hash_range if hash_range is not None and hash_key < hash_range.high else None
 
     def refine(self, hash_range: HashRange, registrar: Peer | None) -> None:
-        """A registrar has named another one for a part of its hash_range: on its right, or the first of all."""
+        """A registrar has named another one for a part of its hash range: on its right, or the first of all."""
         self.forget(hash_range.low)
         if registrar is None:
             return
@@ -100,10 +101,8 @@ class HashRanges:
 
     def _remember(self, hash_range: HashRange) -> None:
         self.forget(hash_range.low)
-        self._ranges[hash_range.low] = hash_range
         insort(self._lows, hash_range.low)
-        if len(self._ranges) > RANGES_MAX:
-            self.forget(next(iter(self._ranges)))
+        self._ranges[hash_range.low] = hash_range
 
     def forget(self, low: Key) -> None:
         if self._ranges.pop(low, None) is not None:
@@ -122,8 +121,6 @@ class HashRanges:
 
     def note_silent(self, registrar: Peer) -> None:
         self._silent[registrar.address] = self._overlay.host.now() + SILENT_S
-        if len(self._silent) > RANGES_MAX:
-            self._silent.pop(next(iter(self._silent)))
 
 
 def _range_of(found: Found) -> HashRange | None:

@@ -4,8 +4,8 @@ Plain QoS 0 publications travel as the PUBLISH packets that they came in, one be
 the other end without being taken apart. Everything else is a `BatchItem`.
 
 A batch is numbered by its origin, topic by topic without holes, so that a receiver sees what is missing, what comes a
-second time, and what has overtaken. All items of a batch have the same scope (`scope`). Those outside it do not get
-it, and learn with the next batch that they do that nothing is missing there (`skips`).
+second time, and what has overtaken. All items of a batch have the same scope (`scope`). Brokers outside it do not get
+it, and learn with the next batch that they do get that nothing is missing there (`skips`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class BatchItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The properties that travel unchanged, as they stand on the wire."""
     expires_in_s: float | None
     offset: int = 0
-    """Its place in the origin's history, if it is kept there (QoS 1 and 2)."""
+    """In the origin's history, if it is kept there (QoS 1 and 2)."""
     at: float = 0.0
     """When it was published (Unix time), if it is retained."""
 

@@ -3,15 +3,16 @@
 An origin numbers the publications of a topic. What comes a second time is dropped; what has overtaken waits a moment
 for what is before it. After that moment the missing is given up, though it is still taken if it comes later and was
 acknowledged to its publisher (QoS 1 and 2): late is better than never. A stream that is met in its middle waits a
-moment, too: what comes first may have overtaken others. And what a broker that was restarted sends waits until that was
-fetched which it had kept before, or which was missed here: the first contact with each incarnation of an origin. What an
-origin has published for clusters that this broker is not in is not missing: a batch says what of that is before it.
+moment, too: what comes first may have overtaken others. At the first contact with each incarnation of an origin, what
+it sends waits until what it had kept before, or what was missed here, was fetched. What an origin has published for
+clusters that this broker is not in is not missing: a batch says what of that is before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from braidmq.bounded import BoundedDict
 from braidmq.braid.catch_up.history import GENERATIONS_MAX
 from braidmq.braid.transfer.batch import Batch
 from braidmq.host import Host
@@ -54,26 +55,21 @@ class InboundStream:
 
 
 class InboundStreams:
-    def __init__(
-        self,
-        host: Host,
-        deliver: Callable[[Batch], None],
-        on_gap: Callable[[str], None],
-        is_next: Callable[[str, int], bool],
-        cluster: str = "",
-    ) -> None:
-        """`deliver` may be given a publication of QoS 1 or 2 again, and knows it by its offset. `on_gap` is called with
-        an origin of which such a one may be missing; once that was fetched, `settle` is called. `is_next` says whether
-        everything of an origin's history before an offset is here. `cluster` is that of this broker."""
+    def __init__(self, host: Host, cluster: str = "") -> None:
+        """`cluster` is that of this broker."""
+        self.deliver: Callable[[Batch], None]
+        """Called with what has its turn. It may be given a publication of QoS 1 or 2 again, and knows it by its
+        offset."""
+        self.on_gap: Callable[[str], None]
+        """Called with an origin of which such a publication may be missing; `on_fetched` says that it was fetched."""
+        self.is_next: Callable[[str, int], bool]
+        """Whether everything of an origin's history before an offset is here."""
         self._host = host
         self._cluster = cluster
-        self._deliver = deliver
-        self._on_gap = on_gap
-        self._is_next = is_next
         self._holding: dict[str, dict[InboundStream, None]] = {}
         """By origin: the streams that hold something back."""
         self._streams: dict[tuple[str, int, str], InboundStream] = {}
-        self._met: dict[str, int] = {}
+        self._met: BoundedDict[str, int] = BoundedDict(ORIGINS_MET_MAX)
         """By origin: the incarnation whose history was asked for."""
         self.duplicates = 0
         self.given_up = 0
@@ -88,7 +84,7 @@ class InboundStreams:
     def is_holding(self, origin: str) -> bool:
         return origin in self._holding
 
-    def take(self, batch: Batch) -> None:
+    def receive(self, batch: Batch) -> None:
         """Passes a batch on, now or in its turn; or not, if it has come before."""
         stream = self._stream(batch)
         follows = batch.first <= stream.last + 1 or self._start(batch) <= stream.last + 1
@@ -99,7 +95,7 @@ class InboundStreams:
             if stream.held:
                 self._pass_on_held(stream)
 
-    def take_fetched(self, batch: Batch) -> None:
+    def receive_fetched(self, batch: Batch) -> None:
         """One publication of QoS 1 or 2 that was missed. They come in their order: what is before it, of its origin,
         is here or lost."""
         stream = self._stream(batch)
@@ -114,7 +110,7 @@ class InboundStreams:
         self._pass_on(stream, batch)
         self._pass_on_held(stream)
 
-    def settle(self, origin: str, floor: int) -> None:
+    def on_fetched(self, origin: str, floor: int) -> None:
         """All that an origin has kept up to an offset has been fetched: what is missing before it will not come."""
         streams = sorted(self._holding.get(origin, ()), key=lambda stream: stream.incarnation)
         for stream in streams:
@@ -124,9 +120,7 @@ class InboundStreams:
                 self._give_up(stream)
 
     def _meet(self, origin: str, incarnation: int) -> None:
-        self._met[origin] = max(self._met.pop(origin, 0), incarnation // GENERATIONS_MAX)
-        if len(self._met) > ORIGINS_MET_MAX:
-            self._met.pop(next(iter(self._met)))
+        self._met.renew(origin, max(self._met.get(origin, 0), incarnation // GENERATIONS_MAX))
 
     def _stream(self, batch: Batch) -> InboundStream:
         name = (batch.origin, batch.incarnation, batch.topic)
@@ -135,14 +129,15 @@ class InboundStreams:
             start = self._start(batch)
             stream = InboundStream(batch.origin, batch.incarnation, start, is_new=start > 1 or not self._is_met(batch))
             if len(self._streams) >= STREAMS_MAX:
-                self._streams.pop(next(iter(self._streams))).is_new = True  # for whoever still has it
+                oldest = next(iter(self._streams))
+                self._streams.pop(oldest).is_new = True  # for a cut-through that still has it
         self._streams[name] = stream
         return stream
 
     def _is_met(self, batch: Batch) -> bool:
         """Whether nothing of earlier streams can be missing before this batch."""
         offset = _offset(batch)
-        if offset and self._is_next(batch.origin, offset):
+        if offset and self.is_next(batch.origin, offset):
             self._meet(batch.origin, batch.incarnation)
         return not offset or batch.incarnation // GENERATIONS_MAX <= self._met.get(batch.origin, -1)
 
@@ -158,9 +153,9 @@ class InboundStreams:
         """A batch that begins directly behind the last one, or before."""
         if batch.first == stream.last + 1 or self._start(batch) <= stream.last + 1 < batch.first:
             stream.last = batch.first + batch.count - 1
-            self._deliver(batch)
+            self.deliver(batch)
         else:
-            self._take_late(stream, batch)
+            self._receive_late(stream, batch)
 
     def _pass_on_held(self, stream: InboundStream) -> None:
         """What follows now without a gap."""
@@ -183,7 +178,7 @@ class InboundStreams:
         stream.held[batch.first] = batch
         self._holding.setdefault(stream.origin, {})[stream] = None
         if stream.kept_at:
-            self._on_gap(stream.origin)
+            self.on_gap(stream.origin)
         if len(stream.held) > HELD_MAX:
             self._give_up(stream)
         elif was_empty:
@@ -206,7 +201,7 @@ class InboundStreams:
         stream.last = first - 1
         self._pass_on_held(stream)
 
-    def _take_late(self, stream: InboundStream, batch: Batch) -> None:
+    def _receive_late(self, stream: InboundStream, batch: Batch) -> None:
         """What is before the last one: items of QoS 1 and 2 may have been missing, the rest is here already."""
         if not batch.items:
             self.duplicates += batch.count
@@ -214,7 +209,7 @@ class InboundStreams:
         for number, item in enumerate(batch.items, batch.first):
             if number > stream.last or item.offset:
                 stream.last = max(stream.last, number)
-                self._deliver(_only(batch, number))
+                self.deliver(_only(batch, number))
             else:
                 self.duplicates += 1
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
-from braidmq.braid.inspect.status import TOPICS_MAX, Status, Unanswerable
+from braidmq.braid.inspect.answers import Unanswerable
+from braidmq.braid.inspect.status import TOPICS_MAX, Status
 from braidmq.server.admin.exchange import refusal
 
 if TYPE_CHECKING:
