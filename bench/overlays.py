@@ -18,7 +18,7 @@ from rich.table import Table
 
 from braidmq.host import Address
 from braidmq.keys import Key
-from braidmq.overlay.suzaku.suzaku import Suzaku
+from braidmq.overlay.suzaku import Suzaku
 from braidmq.sim.engine import Simulator
 from braidmq.sim.large_pages import use_large_pages
 from braidmq.sim.layouts.suzaku import lay_out_suzaku

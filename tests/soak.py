@@ -1,7 +1,9 @@
 """`make soak`: many seeds of networks under faults. A failing one is printed; `--first SEED --seeds 1` runs it again.
 
 Each run is a network of 64 nodes under 2 % loss, repetition and overtaking, one join, leave, return or crash a second,
-and a partition that heals. Once it is quiet no checker may complain.
+and a partition that heals. The runs of publish/subscribe methods have all that the simulator knows: paths that clog, a
+partition of which one side still hears the other, and clocks that jump and drift. They are watched all
+the time for what must always hold. Once it is quiet no checker may complain.
 """
 
 from __future__ import annotations
@@ -10,9 +12,12 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing import Pool
 
-from braidmq.overlay.suzaku.suzaku import PERIOD_S
+from braidmq.overlay.suzaku import PERIOD_S
+from braidmq.sim.checkers.watch import EVERY_S
+from braidmq.sim.trial import Trial, play
 from tests.overlay.city import settle
 from tests.overlay.test_flexible_graph import rough_flexible
 from tests.overlay.test_ring import QUIET_S, Rough, Town
@@ -27,6 +32,7 @@ PROGRESS_EVERY = 50
 SEEDS_A_PROCESS = 25
 """A process that has run so many is replaced: what is left of dead networks takes up memory."""
 
+FAULTS = "loss=0.02,dup=0.02,reorder=0.05,clog=0.01,partition=20-40,oneway=50-70,jump=0.2,drift=0.2,churn=1"
 CHURN_FROM_S, CHURN_UNTIL_S = 80, 180
 
 
@@ -64,39 +70,45 @@ def flexible(seed: int) -> list[str]:
     return rough_flexible(seed, NODES)
 
 
-OVERLAYS: dict[str, Callable[[int], list[str]]] = {
+def method(name: str, seed: int) -> list[str]:
+    trial = Trial(method=name, pattern="delta", nodes=NODES, seed=seed, faults=FAULTS)
+    return play(trial, watch_every_s=EVERY_S).complaints
+
+
+RUNS: dict[str, Callable[[int], list[str]]] = {
     "ring": ring,
     "suzaku": suzaku,
     "skip_graph": skip_graph,
     "flexible": flexible,
+    **{f"method:{name}": partial(method, name) for name in ("suzaku", "relayfree", "adaptive", "locality")},
 }
 
 
 def _run(task: tuple[str, int]) -> tuple[str, int, list[str]]:
-    overlay, seed = task
+    name, seed = task
     try:
-        return overlay, seed, OVERLAYS[overlay](seed)
+        return name, seed, RUNS[name](seed)
     except Exception as error:
-        return overlay, seed, [f"{type(error).__name__}: {error}"]
+        return name, seed, [f"{type(error).__name__}: {error}"]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--overlay", choices=[*OVERLAYS, "all"], default="all")
+    parser.add_argument("--overlay", dest="run", choices=[*RUNS, "all"], default="all")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--seeds", type=int, default=1000, help="how many seeds, for each overlay")
+    parser.add_argument("--seeds", type=int, default=1000, help="how many seeds, for each kind of run")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     options = parser.parse_args()
-    overlays = list(OVERLAYS) if options.overlay == "all" else [options.overlay]
-    tasks = [(name, seed) for name in overlays for seed in range(options.first, options.first + options.seeds)]
+    runs = list(RUNS) if options.run == "all" else [options.run]
+    tasks = [(name, seed) for name in runs for seed in range(options.first, options.first + options.seeds)]
     failed = done = 0
     began_at = time.monotonic()
     with Pool(options.jobs, maxtasksperchild=SEEDS_A_PROCESS) as pool:
-        for overlay, seed, wrong in pool.imap_unordered(_run, tasks):
+        for name, seed, wrong in pool.imap_unordered(_run, tasks):
             done += 1
             if wrong:
                 failed += 1
-                print(f"\n{overlay}, seed {seed}: {len(wrong)} complaints, the first: {wrong[0]}", flush=True)
+                print(f"\n{name}, seed {seed}: {len(wrong)} complaints, the first: {wrong[0]}", flush=True)
             if sys.stdout.isatty():
                 print(f"\r{done} of {len(tasks)}, {failed} failed", end="", flush=True)
             elif done % PROGRESS_EVERY == 0:

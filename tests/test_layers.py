@@ -16,7 +16,7 @@ FLOORS = (
     ("overlay",),
     ("pubsub",),
     ("select",),
-    ("net", "sim"),
+    ("net", "sim", "admin"),
     ("log",),
     ("processors",),
     ("security",),

@@ -14,13 +14,12 @@ from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.transfer.accounting import weigh
 from braidmq.broker.broker import Broker
 from braidmq.host import Address, Message
-from braidmq.overlay.flexible.graph import FlexibleGraph
-from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.ranges.splitting import Cut
-from braidmq.overlay.skip_graph.dht import IdRouter
-from braidmq.overlay.skip_graph.graph import SkipGraph
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX
-from braidmq.overlay.suzaku.suzaku import Suzaku
+from braidmq.overlay import Overlay
+from braidmq.overlay.flexible import FlexibleGraph
+from braidmq.overlay.ranges import Cut
+from braidmq.overlay.skip_graph import IdRouter, SkipGraph
+from braidmq.overlay.suzaku import Suzaku
+from braidmq.overlay.vectors import DIGITS_MAX
 from braidmq.pubsub.baselines.bayeux import Bayeux
 from braidmq.pubsub.baselines.can.multicast import CanMulticast
 from braidmq.pubsub.baselines.scribe import Scribe

@@ -19,7 +19,7 @@ from braidmq.config.settings import BraidConfig, Config, Listener
 from braidmq.host import Message
 from braidmq.mqtt.packets import V3, V5
 from braidmq.net.frames import Codec, Tell
-from braidmq.overlay.ranges.messages import Deliver, Plan
+from braidmq.overlay.ranges import Deliver, Plan
 from braidmq.server.server import Server
 from tests.patience import PATIENCE_S
 

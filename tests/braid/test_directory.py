@@ -13,11 +13,11 @@ from braidmq.braid.roaming.directory_messages import Claim, Claimed, Client, Ses
 from braidmq.braid.roaming.hash_ranges import hash_key_of, registrar_key_of
 from braidmq.braid.roaming.registrar import ENTRY_KEPT_S, REGISTER_S
 from braidmq.host import Address, Message
-from braidmq.overlay.flexible.graph import FlexibleGraph
-from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.skip_graph.graph import SkipGraph
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX
-from braidmq.overlay.suzaku.suzaku import Suzaku
+from braidmq.overlay import Overlay
+from braidmq.overlay.flexible import FlexibleGraph
+from braidmq.overlay.skip_graph import SkipGraph
+from braidmq.overlay.suzaku import Suzaku
+from braidmq.overlay.vectors import DIGITS_MAX
 from braidmq.sim.engine import Simulator
 from braidmq.sim.network import Faults, Network, Uniform
 

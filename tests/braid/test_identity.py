@@ -12,9 +12,9 @@ from braidmq.braid.catch_up.reconcile import REGULARLY_S
 from braidmq.braid.identity import IDENTITY_ROW, BrokerIdentity, identity_of
 from braidmq.braid.membership.introducers import PARTED_S
 from braidmq.braid.membership.upkeep import COMPARE_S
-from braidmq.braid.node import earlier_name
 from braidmq.broker.broker import Broker
 from braidmq.broker.sqlite_store import SqliteStore
+from braidmq.config.naming import lasting_address
 from braidmq.config.settings import BraidConfig
 from braidmq.sim.checkers.ring import ring_is_closed_and_sorted
 from tests.conformance.pair import persistent
@@ -221,4 +221,4 @@ def test_an_earlier_store_without_a_name_that_could_be_known_gets_one(tmp_path: 
 def test_an_earlier_version_called_a_broker_by_its_address(
     listen: str, advertise: str | None, called: str | None
 ) -> None:
-    assert earlier_name(BraidConfig(listen=listen, advertise=advertise)) == called
+    assert lasting_address(BraidConfig(listen=listen, advertise=advertise)) == called

@@ -14,7 +14,7 @@ from braidmq.braid.interest import agreement
 from braidmq.braid.membership.home import HOME
 from braidmq.host import Address, Message
 from braidmq.keys import Role, segment
-from braidmq.overlay.ranges.messages import Deliver
+from braidmq.overlay.ranges import Deliver
 from braidmq.pubsub.signals import QUESTION
 from braidmq.sim.network import Constant
 from tests.conformance import wire

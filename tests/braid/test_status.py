@@ -14,7 +14,7 @@ from braidmq.braid.inspect.ring import AskStatus
 from braidmq.braid.transfer.accounting import weigh
 from braidmq.braid.transfer.batch import Batch, pack
 from braidmq.keys import Role, segment
-from braidmq.overlay.ranges.messages import Deliver, Plan
+from braidmq.overlay.ranges import Deliver, Plan
 from braidmq.pubsub.signals import MESSAGE, QUESTION, RESUME
 
 from .sites import Sites, payloads

@@ -9,9 +9,9 @@ from __future__ import annotations
 import pytest
 
 from braidmq.braid.membership.introducers import Introducers
-from braidmq.overlay.flexible.graph import FlexibleGraph
-from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX
+from braidmq.overlay import Overlay
+from braidmq.overlay.flexible import FlexibleGraph
+from braidmq.overlay.vectors import DIGITS_MAX
 from braidmq.pubsub.method import Publication
 from tests.conformance.pair import Peer
 

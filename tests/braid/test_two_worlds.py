@@ -18,15 +18,12 @@ from braidmq.braid.node import build, messages_of
 from braidmq.config.settings import BraidConfig
 from braidmq.host import Host
 from braidmq.keys import Role, key_of
-from braidmq.overlay.flexible import graph as flexible_graph
-from braidmq.overlay.flexible.graph import FlexibleGraph
-from braidmq.overlay.flexible.table import FlexibleTable
-from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.ranges.delivery import RangeDelivery
-from braidmq.overlay.ranges.splitting import Cut
+from braidmq.overlay import Overlay
+from braidmq.overlay.flexible import FlexibleGraph, FlexibleTable, learning
+from braidmq.overlay.ranges import Cut, RangeDelivery
 from braidmq.overlay.ring import NEIGHBOURS_MAX
-from braidmq.overlay.skip_graph.graph import SkipGraph
-from braidmq.overlay.suzaku.suzaku import Suzaku
+from braidmq.overlay.skip_graph import SkipGraph
+from braidmq.overlay.suzaku import Suzaku
 from braidmq.pubsub.method import ProvenMethod, Publication
 from braidmq.sim.checkers.ring import fingers_are_right, ring_is_closed_and_sorted
 from braidmq.sim.checkers.skip_graph import levels_are_right
@@ -187,8 +184,8 @@ def cluster_of(config: BraidConfig, number: int) -> BraidConfig:
 async def test_the_hops_are_the_same(
     method: MethodName, table_size: int, farthest: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flexible_graph, "ROUND_S", PERIOD_S)
-    monkeypatch.setattr(flexible_graph, "SLOW_ROUND_S", PERIOD_S)
+    monkeypatch.setattr(learning, "ROUND_S", PERIOD_S)
+    monkeypatch.setattr(learning, "SLOW_ROUND_S", PERIOD_S)
     config = BraidConfig(method=method, table_size=table_size)
     simulated = scenarios.simulate(lambda hosts: braid(hosts, config), BROKERS).result
     real = (await scenarios.run_on_network(lambda hosts: braid(hosts, config), BROKERS, messages_of(method))).result
@@ -201,8 +198,8 @@ async def test_the_hops_are_the_same(
 @pytest.mark.parametrize("method", ["adaptive", "relayfree", "suzaku", "locality"])
 def test_a_trial_splits_ranges_as_a_broker_does(method: MethodName, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is found out about a method in trials is true of brokers only if both go the same way."""
-    monkeypatch.setattr(flexible_graph, "ROUND_S", PERIOD_S)
-    monkeypatch.setattr(flexible_graph, "SLOW_ROUND_S", PERIOD_S)
+    monkeypatch.setattr(learning, "ROUND_S", PERIOD_S)
+    monkeypatch.setattr(learning, "SLOW_ROUND_S", PERIOD_S)
     cuts: set[Cut] = set()
     send = RangeDelivery.send
 

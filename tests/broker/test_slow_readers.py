@@ -16,7 +16,7 @@ from tests import raw
 from tests.bystander import MB, attacked, bounded, push
 from tests.conformance import wire
 from tests.conformance.wire import V3, V5, Received, Type
-from tests.interop.places import Places, running
+from tests.interop.brokers import AllListeners, running
 from tests.raw import Client, opened, persistent
 
 if TYPE_CHECKING:
@@ -72,11 +72,11 @@ def test_a_reader_that_stops_loses_what_does_not_fit(start_broker: StartBroker, 
 class WebSocketTalk:
     """Just enough of a WebSocket client to subscribe and then not to read: frames out, nothing in."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, served: AllListeners) -> None:
         self.socket = socket.socket()
         self.socket.settimeout(raw.TIMEOUT_S)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        self.socket.connect(("127.0.0.1", places.port_of("ws")))
+        self.socket.connect(("127.0.0.1", served.port_of("ws")))
         key = base64.b64encode(os.urandom(16)).decode()
         self.socket.sendall(
             f"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -98,15 +98,15 @@ class WebSocketTalk:
 
 def test_the_bound_holds_on_every_transport(tmp_path_factory: pytest.TempPathFactory) -> None:
     """One that does not read over each of TLS, WebSocket and a Unix socket."""
-    with running(tmp_path_factory.mktemp("slow")) as places:
-        broker = places.broker
+    with running(tmp_path_factory.mktemp("slow")) as served:
+        broker = served.broker
         local = socket.socket(socket.AF_UNIX)
-        local.connect(str(places.unix_path))
+        local.connect(str(served.unix_path))
         Client(broker, "slow-unix", over=local).subscribe("t", 0)
-        plain = socket.create_connection(("127.0.0.1", places.port_of("tls")))
-        encrypted = places.tls_context.wrap_socket(plain, server_hostname="localhost")
+        plain = socket.create_connection(("127.0.0.1", served.port_of("tls")))
+        encrypted = served.tls_context.wrap_socket(plain, server_hostname="localhost")
         Client(broker, "slow-tls", over=encrypted).subscribe("t", 0)
-        talk = WebSocketTalk(places)
+        talk = WebSocketTalk(served)
         talk.send(wire.connect("slow-ws"))
         assert talk.receive()[0] == 0x20
         talk.send(wire.subscribe(1, ("t", 0)))
@@ -247,15 +247,15 @@ def test_answers_that_nobody_reads(start_broker: StartBroker, asked: bytes, byte
 @pytest.mark.parametrize("kind", ["websocket", "mqtt"])
 def test_pings_of_websocket_that_nobody_reads(tmp_path_factory: pytest.TempPathFactory, kind: str) -> None:
     """Pings of WebSocket itself, as large as they may be, or many small frames with a PINGREQ each."""
-    with running(tmp_path_factory.mktemp("pings")) as places:
-        talk = WebSocketTalk(places)
+    with running(tmp_path_factory.mktemp("pings")) as served:
+        talk = WebSocketTalk(served)
         talk.send(wire.connect("pinging"))
         assert talk.receive()[0] == 0x20
         if kind == "websocket":
             frame, bytes_sent = bytes((0x89, 0x80 | 125)) + bytes(4) + b"x" * 125, 60 * MB
         else:
             frame, bytes_sent = bytes((0x82, 0x80 | 2)) + bytes(4) + wire.PINGREQ, 4 * MB
-        with attacked(places.broker):
+        with attacked(served.broker):
             push(talk.socket, frame * 1000, bytes_sent)
         talk.socket.close()
 

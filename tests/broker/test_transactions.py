@@ -11,8 +11,9 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from braidmq.admin.contract import PART_ROWS_MAX, BatchPart, BatchRow, Receipt
 from braidmq.broker.sqlite_store import SqliteStore
-from braidmq.broker.transactions import ROWS_MAX, SLICE_ROWS, WRITER_AGE_S, WRITERS_MAX, Part, Receipt, RefusedPart, Row
+from braidmq.broker.transactions import SLICE_ROWS, WRITER_AGE_S, WRITERS_MAX, RefusedPart
 from braidmq.pipeline.batches import PART_ROWS, Batch, BatchError
 from tests.conformance.pair import World
 from tests.conformance.wire import props
@@ -78,8 +79,8 @@ def test_a_broker_that_is_killed_knows_what_it_has_published(start_broker: Start
 
 @pytest.mark.parametrize("slices", [0, 1, 2])
 def test_a_broker_that_ends_between_two_slices_goes_on_with_the_next(tmp_path: Path, slices: int) -> None:
-    rows = tuple(Row("out", payload) for payload in numbered(0, 2 * SLICE_ROWS + 1))
-    part = Part("query/0", 0, 0, True, rows)
+    rows = tuple(BatchRow("out", payload) for payload in numbered(0, 2 * SLICE_ROWS + 1))
+    part = BatchPart("query/0", 0, 0, True, rows)
     store = SqliteStore(tmp_path)
     world = World(store=store)
     reader = world.client("reader", clean=False, properties=props(session_expiry=3600))
@@ -94,7 +95,9 @@ def test_a_broker_that_ends_between_two_slices_goes_on_with_the_next(tmp_path: P
     world = World(store=SqliteStore(tmp_path))
     world.advance(1)
     assert world.broker.ledger.accept(part) is Receipt.REPEATED
-    assert world.broker.ledger.accept(Part("query/0", 1, 0, True, (Row("out", b"last"),))) is Receipt.PUBLISHED
+    assert (
+        world.broker.ledger.accept(BatchPart("query/0", 1, 0, True, (BatchRow("out", b"last"),))) is Receipt.PUBLISHED
+    )
     reader = world.client("reader", clean=False, properties=props(session_expiry=3600))
     got: list[bytes] = []
     while not got or got[-1] != b"last":
@@ -152,7 +155,7 @@ def test_what_is_wrong_is_said(start_broker: StartBroker) -> None:
         (good | {"rows": [["a/#", "eA=="]]}, 422, "row 0: topic 'a/#': a wildcard"),
         (good | {"rows": [["a", "eA=="], ["$SYS/x", "eA=="]]}, 422, "row 1: '$SYS/x' is the broker's own"),
         (good | {"rows": [["a", "eA==", 3]]}, 400, "<= 2"),
-        (good | {"rows": [["a", "eA=="]] * (ROWS_MAX + 1)}, 400, f"length <= {ROWS_MAX}"),
+        (good | {"rows": [["a", "eA=="]] * (PART_ROWS_MAX + 1)}, 400, f"length <= {PART_ROWS_MAX}"),
         (good | {"part": 3}, 422, "part 3 of batch 0 came where part 0 was expected"),
     ]
     for body, status, text in wrong:
@@ -194,10 +197,10 @@ def test_a_batch_outlives_a_restart_of_its_broker(start_broker: StartBroker) -> 
 
 def test_old_writers_make_room_and_young_ones_do_not() -> None:
     broker = World().broker
-    rows = (Row("out", b"x"),)
+    rows = (BatchRow("out", b"x"),)
 
     def accept(name: str) -> Receipt:
-        return broker.ledger.accept(Part(name, 0, 0, True, rows))
+        return broker.ledger.accept(BatchPart(name, 0, 0, True, rows))
 
     for number in range(WRITERS_MAX):
         assert accept(f"writer {number}") is Receipt.PUBLISHED

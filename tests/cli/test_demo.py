@@ -20,12 +20,12 @@ import paho.mqtt.publish as paho_publish
 import pytest
 
 from braidmq.cli.demo.command import _why_no_spark
-from braidmq.cli.demo.order import Order
-from braidmq.cli.demo.showing import Showing
+from braidmq.cli.demo.plan import DemoPlan
+from braidmq.cli.demo.process import DemoProcess
 from braidmq.processors import Message, Spool, spool_step
 from braidmq.processors.examples.passengers import passengers
 from braidmq.processors.processor import Output
-from tests.cli.test_cli import COMMAND, braidmq, environment, in_process
+from tests.cli.commands import COMMAND, braidmq, environment, in_process
 
 TIMEOUT_S = 90.0
 ROOT = Path(__file__).parents[2]
@@ -187,14 +187,14 @@ def test_it_can_be_ended_at_once(data: Path, demos: list[Demo], number: int) -> 
 async def test_ctrl_c_may_come_as_the_buses_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their process is the brokers' for a moment, and ends with them before it has read anything."""
 
-    class Ended(subprocess.Popen[bytes]):
+    class BrokersEnded(subprocess.Popen[bytes]):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(["true"], **options)
             self.wait()
 
-    monkeypatch.setattr(subprocess, "Popen", Ended)
-    showing = Showing(once=False)
-    showing.start(Order([], None, 1.0, "", None, "data", "braidmq", False, False))
+    monkeypatch.setattr(subprocess, "Popen", BrokersEnded)
+    showing = DemoProcess(once=False)
+    showing.start(DemoPlan([], None, 1.0, "", None, "data", "braidmq", False, False))
     assert showing.end() == 0
 
 

@@ -6,8 +6,8 @@ import signal
 import subprocess
 from pathlib import Path
 
-from tests.cli.test_cli import COMMAND, environment
-from tests.cli.test_cli_braid import Braid, Subscriber
+from tests.cli.braids import Braid, Subscriber
+from tests.cli.commands import COMMAND, environment
 
 LEFT_SILENTLY = "left the braid without a word"
 

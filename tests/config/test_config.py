@@ -24,12 +24,12 @@ from braidmq.config.problems import ConfigError, Problem
 from braidmq.config.reload import reload_plan
 from braidmq.config.settings import (
     AccessConfig,
-    Admin,
+    AdminConfig,
     Authentication,
     Config,
     Jwt,
     Listener,
-    Log,
+    LogConfig,
     Plugin,
     Rule,
     StoreConfig,
@@ -163,7 +163,7 @@ def test_environment_values_are_toml_or_text(read: Read) -> None:
     assert [listener.name for listener in config.listeners] == ["one", "tcp:1", "ws:8083"]
     assert config.listeners[0].port == 0
     assert config.listeners[1].allow_users == ("a", "b")
-    assert config.admin == Admin(port=0)
+    assert config.admin == AdminConfig(port=0)
     assert config.authentication.jwt == Jwt(algorithms=("HS256",), key="1" * 32)
     assert config.authentication.plugins == (Plugin(use="a.b:C", options={"depth": 3, "server": {"host": "x"}}),)
 
@@ -463,8 +463,8 @@ def test_duplicates(read: Read, one: str, other: str, clash: str) -> None:
 
 def test_the_admin_port(read: Read) -> None:
     assert "token" in problems(read, "[admin]\nhost = '0.0.0.0'")["admin.host"].expected
-    assert read("[admin]\nhost = '0.0.0.0'\ntoken = 'x'").admin == Admin(host="0.0.0.0", token="x")
-    assert read("[admin]").admin == Admin()
+    assert read("[admin]\nhost = '0.0.0.0'\ntoken = 'x'").admin == AdminConfig(host="0.0.0.0", token="x")
+    assert read("[admin]").admin == AdminConfig()
     assert "listeners[0]" in problems(read, "[admin]\nport = 1883")["admin.port"].expected
 
 
@@ -586,9 +586,9 @@ def test_what_a_reload_applies() -> None:
             rules=(Rule(allow=("publish",), topics=("b",)), Rule(deny=("will",), topics=("c",))), default="allow"
         ),
         authentication=Authentication(jwt=Jwt(algorithms=("HS256",), key="b" + SECRET)),
-        admin=Admin(token="hush"),
+        admin=AdminConfig(token="hush"),
         sys_interval_s=1,
-        log=Log(level="debug", format="json"),
+        log=LogConfig(level="debug", format="json"),
         listeners=(
             Listener(name="new", kind="ws", port=2),
             Listener(name="a", kind="tls", certificate="new", anonymous=False),
@@ -626,7 +626,7 @@ def test_what_a_reload_applies() -> None:
         data="data",
         store=StoreConfig(),
         admin=None,
-        log=Log(level="debug", format="text"),
+        log=LogConfig(level="debug", format="text"),
         listeners=(new.listeners[1], old.listeners[1]),
     )
 

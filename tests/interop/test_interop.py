@@ -23,7 +23,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from tests.interop.places import Places, running
+from tests.interop.brokers import AllListeners, running
 from tests.raw import TIMEOUT_S, wait_until
 
 V3, V5 = MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5
@@ -31,7 +31,7 @@ both_versions = pytest.mark.parametrize("version", [V3, V5], ids=["3.1.1", "5.0"
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllListeners]:
     with running(tmp_path_factory.mktemp("interop")) as found:
         yield found
 
@@ -51,7 +51,7 @@ class Paho:
 
     def __init__(
         self,
-        places: Places,
+        served: AllListeners,
         client_id: str,
         version: MQTTProtocolVersion = V5,
         transport: str = "tcp",
@@ -79,7 +79,7 @@ class Paho:
         )
         self.client.on_publish = lambda _client, _data, _mid, code, _more: self.published.put(code.value)
         if transport in ("tls", "wss"):
-            self.client.tls_set_context(places.tls_context)
+            self.client.tls_set_context(served.tls_context)
         if will is not None:
             self.client.will_set(**will)
         more: dict[str, Any] = {}
@@ -88,8 +88,8 @@ class Paho:
             more["properties"] = properties(
                 PacketTypes.CONNECT, SessionExpiryInterval=60 if kept else 0, RequestResponseInformation=1
             )
-        where = str(places.unix_path) if transport == "unix" else "localhost"
-        self.client.connect(where, 1 if transport == "unix" else places.port_of(transport), **more)
+        where = str(served.unix_path) if transport == "unix" else "localhost"
+        self.client.connect(where, 1 if transport == "unix" else served.port_of(transport), **more)
         self.client.loop_start()
         flags, reason, self.connack = self._connected.get(timeout=TIMEOUT_S)
         assert reason == 0
@@ -125,9 +125,9 @@ class Paho:
 
 @both_versions
 @pytest.mark.parametrize("transport", ["tcp", "tls", "ws", "wss", "unix"])
-def test_paho_over_every_transport(places: Places, transport: str, version: MQTTProtocolVersion) -> None:
+def test_paho_over_every_transport(served: AllListeners, transport: str, version: MQTTProtocolVersion) -> None:
     name = f"paho-{transport}-{version}"
-    with Paho(places, f"{name}-reader", version, transport) as reader, Paho(places, name, version, transport) as writer:
+    with Paho(served, f"{name}-reader", version, transport) as reader, Paho(served, name, version, transport) as writer:
         assert reader.subscribe(f"{name}/#") == 2
         large = bytes(range(256)) * 1500
         for qos in (0, 1, 2):
@@ -142,12 +142,12 @@ def test_paho_over_every_transport(places: Places, transport: str, version: MQTT
 
 
 @both_versions
-def test_paho_retained_and_wills(places: Places, version: MQTTProtocolVersion) -> None:
+def test_paho_retained_and_wills(served: AllListeners, version: MQTTProtocolVersion) -> None:
     name = f"paho-kept-{version}"
     will = {"topic": f"{name}/will", "payload": b"gone", "qos": 1, "retain": True}
-    with Paho(places, f"{name}-reader", version) as reader:
-        doomed = Paho(places, f"{name}-doomed", version, will=will)
-        with Paho(places, f"{name}-polite", version, will=will | {"topic": f"{name}/never"}) as polite:
+    with Paho(served, f"{name}-reader", version) as reader:
+        doomed = Paho(served, f"{name}-doomed", version, will=will)
+        with Paho(served, f"{name}-polite", version, will=will | {"topic": f"{name}/never"}) as polite:
             for qos in (0, 1, 2):
                 polite.publish(f"{name}/{qos}", b"%d" % qos, qos, retain=True)
         reader.subscribe(f"{name}/+")
@@ -161,33 +161,33 @@ def test_paho_retained_and_wills(places: Places, version: MQTTProtocolVersion) -
             reader.publish(f"{name}/{topic}", b"", 1, retain=True)
         for _ in range(4):
             assert reader.next_message().payload == b""
-    with Paho(places, f"{name}-late", version) as late:
+    with Paho(served, f"{name}-late", version) as late:
         late.subscribe(f"{name}/#")
         late.publish(f"{name}/end", b"end")
         assert late.next_message().payload == b"end"  # nothing was retained any more
 
 
 @both_versions
-def test_paho_resumes_a_session(places: Places, version: MQTTProtocolVersion) -> None:
+def test_paho_resumes_a_session(served: AllListeners, version: MQTTProtocolVersion) -> None:
     name = f"paho-session-{version}"
-    with Paho(places, name, version, kept=True) as reader:
+    with Paho(served, name, version, kept=True) as reader:
         assert not reader.present
         reader.subscribe(f"{name}/#")
-    with Paho(places, f"{name}-writer", version) as writer:
+    with Paho(served, f"{name}-writer", version) as writer:
         for number in range(60):
             writer.publish(f"{name}/{number}", b"%d" % number, 1 + number % 2)
-    with Paho(places, name, version, kept=True) as reader:
+    with Paho(served, name, version, kept=True) as reader:
         assert reader.present
         got = [reader.next_message() for _ in range(60)]
         for qos in (1, 2):  # paho hands QoS 2 over at the end of its exchange, so QoS 1 overtakes it
             assert [int(one.payload) for one in got if one.qos == qos] == list(range(qos - 1, 60, 2))
-    with Paho(places, name, version) as reader:
+    with Paho(served, name, version) as reader:
         assert not reader.present
 
 
-def test_paho_properties(places: Places) -> None:
+def test_paho_properties(served: AllListeners) -> None:
     name = "paho-properties"
-    with Paho(places, f"{name}-reader") as reader, Paho(places, f"{name}-writer") as writer:
+    with Paho(served, f"{name}-reader") as reader, Paho(served, f"{name}-writer") as writer:
         identifier = properties(PacketTypes.SUBSCRIBE, SubscriptionIdentifier=[77])
         assert reader.subscribe(f"{name}/#", properties=identifier) == 2
         sent = {
@@ -217,8 +217,8 @@ def test_paho_properties(places: Places) -> None:
         assert writer.published.get(timeout=TIMEOUT_S) == 0x10
 
 
-def test_paho_request_and_response(places: Places) -> None:
-    with Paho(places, "paho-asks") as asks, Paho(places, "paho-answers") as answers:
+def test_paho_request_and_response(served: AllListeners) -> None:
+    with Paho(served, "paho-asks") as asks, Paho(served, "paho-answers") as answers:
         inbox = f"{asks.connack.ResponseInformation}/1"
         asks.subscribe(inbox)
         answers.subscribe("paho-question", 1)
@@ -235,12 +235,12 @@ def test_paho_request_and_response(places: Places) -> None:
 
 
 @both_versions
-def test_paho_shares_the_work(places: Places, version: MQTTProtocolVersion) -> None:
+def test_paho_shares_the_work(served: AllListeners, version: MQTTProtocolVersion) -> None:
     name = f"paho-share-{version}"
-    members = [Paho(places, f"{name}-{number}", version) for number in range(3)]
+    members = [Paho(served, f"{name}-{number}", version) for number in range(3)]
     for member in members:
         assert member.subscribe(f"$share/group/{name}/#", 1) == 1
-    with Paho(places, f"{name}-writer", version) as writer:
+    with Paho(served, f"{name}-writer", version) as writer:
         for number in range(60):
             writer.publish(f"{name}/{number}", b"%d" % number, 1)
     wait_until(lambda: sum(member.messages.qsize() for member in members) >= 60, "all messages have come")
@@ -271,12 +271,12 @@ async def take(client: aiomqtt.Client, count: int) -> list[aiomqtt.Message]:
 
 
 @both_versions
-async def test_aiomqtt(places: Places, version: MQTTProtocolVersion) -> None:
+async def test_aiomqtt(served: AllListeners, version: MQTTProtocolVersion) -> None:
     name = f"aiomqtt-{version}"
     protocol = AIO_VERSIONS[version]
     will = aiomqtt.Will(f"{name}/will", b"gone", 2)
-    async with aiomqtt.Client("localhost", places.port, identifier=f"{name}-reader", protocol=protocol) as reader:
-        doomed = aiomqtt.Client("localhost", places.port, identifier=f"{name}-doomed", protocol=protocol, will=will)
+    async with aiomqtt.Client("localhost", served.port, identifier=f"{name}-reader", protocol=protocol) as reader:
+        doomed = aiomqtt.Client("localhost", served.port, identifier=f"{name}-doomed", protocol=protocol, will=will)
         await doomed.__aenter__()
         await doomed.publish(f"{name}/kept", b"kept", 1, retain=True)
         await reader.subscribe(f"{name}/#", 2)
@@ -298,7 +298,7 @@ async def test_aiomqtt(places: Places, version: MQTTProtocolVersion) -> None:
 
 
 @both_versions
-async def test_aiomqtt_resumes_a_session(places: Places, version: MQTTProtocolVersion) -> None:
+async def test_aiomqtt_resumes_a_session(served: AllListeners, version: MQTTProtocolVersion) -> None:
     name = f"aiomqtt-session-{version}"
     options: dict[str, Any] = {"identifier": name, "protocol": AIO_VERSIONS[version]}
     if version == V3:
@@ -306,13 +306,13 @@ async def test_aiomqtt_resumes_a_session(places: Places, version: MQTTProtocolVe
     else:
         options["clean_start"] = False
         options["properties"] = properties(PacketTypes.CONNECT, SessionExpiryInterval=60)
-    async with aiomqtt.Client("localhost", places.port, **options) as reader:
+    async with aiomqtt.Client("localhost", served.port, **options) as reader:
         await reader.subscribe(f"$share/alone/{name}/#", 2)
-    async with aiomqtt.Client("localhost", places.port, protocol=AIO_VERSIONS[version]) as writer:
+    async with aiomqtt.Client("localhost", served.port, protocol=AIO_VERSIONS[version]) as writer:
         for number in range(20):
             more = properties(PacketTypes.PUBLISH, UserProperty=("n", str(number))) if version == V5 else None
             await writer.publish(f"{name}/x", b"%d" % number, 2, properties=more)
-    async with aiomqtt.Client("localhost", places.port, **options) as reader:
+    async with aiomqtt.Client("localhost", served.port, **options) as reader:
         got = await take(reader, 20)
     assert [one.payload for one in got] == [b"%d" % number for number in range(20)]
     if version == V5:
@@ -338,8 +338,8 @@ class Gmqtt:
         self.messages.put_nowait((topic, bytes(payload), qos, more))
         return 0
 
-    async def connect(self, places: Places, version: int) -> None:
-        await self.client.connect("localhost", places.port, version=version)
+    async def connect(self, served: AllListeners, version: int) -> None:
+        await self.client.connect("localhost", served.port, version=version)
 
     async def subscribe(self, topic_filter: str, qos: int, **options: Any) -> None:
         self.client.subscribe(topic_filter, qos, **options)
@@ -350,12 +350,12 @@ class Gmqtt:
 
 
 @pytest.mark.parametrize("version", [MQTTv311, MQTTv50], ids=["3.1.1", "5.0"])
-async def test_gmqtt(places: Places, version: int) -> None:
+async def test_gmqtt(served: AllListeners, version: int) -> None:
     name = f"gmqtt-{version}"
     reader = Gmqtt(f"{name}-reader")
-    await reader.connect(places, version)
+    await reader.connect(served, version)
     doomed = Gmqtt(f"{name}-doomed", will_message=gmqtt.Message(f"{name}/will", b"gone", qos=1))
-    await doomed.connect(places, version)
+    await doomed.connect(served, version)
     doomed.client.publish(f"{name}/kept", b"kept", qos=1, retain=True)
     await reader.subscribe(f"{name}/#", 2)
     for qos in (0, 1, 2):
@@ -370,10 +370,10 @@ async def test_gmqtt(places: Places, version: int) -> None:
     await doomed.client.disconnect()
 
 
-async def test_gmqtt_properties(places: Places) -> None:
+async def test_gmqtt_properties(served: AllListeners) -> None:
     reader, writer = Gmqtt("gmqtt-properties", topic_alias_maximum=5), Gmqtt("gmqtt-properties-writer")
-    await reader.connect(places, MQTTv50)
-    await writer.connect(places, MQTTv50)
+    await reader.connect(served, MQTTv50)
+    await writer.connect(served, MQTTv50)
     await reader.subscribe("gmqtt-properties/#", 1, subscription_identifier=9)
     for _ in range(3):  # the broker names the topic by an alias from the second time on
         writer.client.publish(
@@ -398,15 +398,15 @@ async def test_gmqtt_properties(places: Places) -> None:
     await writer.client.disconnect()
 
 
-async def test_gmqtt_resumes_a_session_and_shares(places: Places) -> None:
+async def test_gmqtt_resumes_a_session_and_shares(served: AllListeners) -> None:
     options = {"clean_session": False, "session_expiry_interval": 60}
     readers = [Gmqtt(f"gmqtt-session-{number}", **options) for number in range(2)]
     for reader in readers:
-        await reader.connect(places, MQTTv50)
+        await reader.connect(served, MQTTv50)
         await reader.subscribe("$share/group/gmqtt-session", 2)
         await reader.client.disconnect()
     writer = Gmqtt("gmqtt-session-writer")
-    await writer.connect(places, MQTTv50)
+    await writer.connect(served, MQTTv50)
     await writer.subscribe("gmqtt-session-end", 1)
     for number in range(20):
         writer.client.publish("gmqtt-session", b"%d" % number, qos=1 + number % 2)
@@ -415,7 +415,7 @@ async def test_gmqtt_resumes_a_session_and_shares(places: Places) -> None:
     await writer.client.disconnect()
     readers = [Gmqtt(f"gmqtt-session-{number}", **options) for number in range(2)]
     for reader in readers:
-        await reader.connect(places, MQTTv50)
+        await reader.connect(served, MQTTv50)
     got = sorted([int((await reader.next_message())[1]) for reader in readers for _ in range(10)])
     assert got == list(range(20))  # each of the two has its half
     for reader in readers:

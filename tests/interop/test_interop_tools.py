@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.interop.places import Places, running
+from tests.interop.brokers import AllListeners, running
 from tests.raw import TIMEOUT_S, Client
 
 both_versions = pytest.mark.parametrize("version", [4, 5], ids=["3.1.1", "5.0"])
@@ -21,7 +21,7 @@ INSTALL_TIMEOUT_S = 60
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllListeners]:
     with running(tmp_path_factory.mktemp("tools")) as found:
         yield found
 
@@ -37,14 +37,14 @@ with_mosquitto = pytest.mark.skipif(
 class Mosquitto:
     """The two programs, towards one broker over one transport and in one version."""
 
-    def __init__(self, places: Places, version: int, transport: str = "tcp") -> None:
+    def __init__(self, served: AllListeners, version: int, transport: str = "tcp") -> None:
         self.options = ["-V", "mqttv5" if version == 5 else "mqttv311"]
         if transport == "unix":
-            self.options += ["--unix", str(places.unix_path)]
+            self.options += ["--unix", str(served.unix_path)]
         else:
-            self.options += ["-h", "localhost", "-p", str(places.port_of(transport))]
+            self.options += ["-h", "localhost", "-p", str(served.port_of(transport))]
         if transport == "tls":
-            self.options += ["--cafile", str(places.ca_file)]
+            self.options += ["--cafile", str(served.ca_file)]
         self.kept = ["-c", "-x", "60"] if version == 5 else ["-c"]
 
     def publish(self, *arguments: str) -> None:
@@ -71,10 +71,10 @@ class Mosquitto:
 @with_mosquitto
 @both_versions
 @pytest.mark.parametrize("transport", ["tcp", "tls", "unix"])
-def test_mosquitto_over_every_transport(places: Places, transport: str, version: int) -> None:
+def test_mosquitto_over_every_transport(served: AllListeners, transport: str, version: int) -> None:
     """A session is made, filled while its client is away, and resumed."""
     name = f"mosquitto-{transport}-{version}"
-    mosquitto = Mosquitto(places, version, transport)
+    mosquitto = Mosquitto(served, version, transport)
     mosquitto.subscribe(name, "-q", "2", "-t", f"{name}/#")
     for qos in ("1", "2"):
         mosquitto.publish("-q", qos, "-t", f"{name}/{qos}", "-m", f"message {qos}")
@@ -87,17 +87,17 @@ def test_mosquitto_over_every_transport(places: Places, transport: str, version:
     (kept,) = mosquitto.read(1, "-t", f"{name}/+")
     assert (kept["payload"], kept["retain"]) == ("retained", 1)
     mosquitto.publish("-r", "-n", "-q", "1", "-t", f"{name}/kept")
-    with Client(places.broker, f"{name}-late") as late:
+    with Client(served.broker, f"{name}-late") as late:
         late.subscribe(f"{name}/#")
         assert late.so_far() == []
 
 
 @with_mosquitto
 @both_versions
-def test_mosquitto_live_and_will(places: Places, version: int) -> None:
+def test_mosquitto_live_and_will(served: AllListeners, version: int) -> None:
     name = f"mosquitto-will-{version}"
-    mosquitto = Mosquitto(places, version)
-    with Client(places.broker, f"{name}-watcher") as watcher:
+    mosquitto = Mosquitto(served, version)
+    with Client(served.broker, f"{name}-watcher") as watcher:
         watcher.subscribe(f"{name}/#")
         will = ["--will-topic", f"{name}/will", "--will-payload", "gone", "--will-qos", "1"]
         command = ["mosquitto_pub", *mosquitto.options, "-q", "2", "-t", f"{name}/line", "-l", *will]
@@ -113,9 +113,9 @@ def test_mosquitto_live_and_will(places: Places, version: int) -> None:
 
 
 @with_mosquitto
-def test_mosquitto_properties_and_shares(places: Places) -> None:
+def test_mosquitto_properties_and_shares(served: AllListeners) -> None:
     name = "mosquitto-properties"
-    mosquitto = Mosquitto(places, 5)
+    mosquitto = Mosquitto(served, 5)
     filters = ["-q", "1", "-t", f"$share/group/{name}/#", "-D", "subscribe", "subscription-identifier", "12"]
     mosquitto.subscribe(name, *filters)
     properties = {
@@ -164,9 +164,9 @@ def mqttjs(pytestconfig: pytest.Config) -> Path:
 
 @both_versions
 @pytest.mark.parametrize("scheme", ["mqtt", "ws"])
-def test_mqttjs(places: Places, mqttjs: Path, version: int, scheme: str) -> None:
+def test_mqttjs(served: AllListeners, mqttjs: Path, version: int, scheme: str) -> None:
     script = Path(__file__).with_name("mqttjs.mjs")
-    command = ["node", str(script), str(mqttjs), places.broker.address(scheme), str(version)]
+    command = ["node", str(script), str(mqttjs), served.broker.address(scheme), str(version)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)

@@ -7,8 +7,8 @@ from typing import Generic, TypeVar
 
 from braidmq.host import Address
 from braidmq.keys import Key
-from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX
+from braidmq.overlay import Overlay
+from braidmq.overlay.vectors import DIGITS_MAX
 from braidmq.sim.engine import Network, SimHost, Simulator
 from tests.overlay.test_ring import Rough
 

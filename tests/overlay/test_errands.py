@@ -11,13 +11,12 @@ from braidmq.host import Address, Message
 from braidmq.keys import Key
 from braidmq.net.faults import LinkError
 from braidmq.net.frames import LENGTH_BYTES, Codec, Tell
+from braidmq.overlay import Peer
 from braidmq.overlay.key_ranges import KeyRange
-from braidmq.overlay.peers import Peer
-from braidmq.overlay.ranges.delivery import Outcome, RangeDelivery
-from braidmq.overlay.ranges.messages import PROVEN, Covered, Deliver, Errand, Plan, Probe, Retrying
-from braidmq.overlay.ranges.splitting import Cut
-from braidmq.overlay.skip_graph.graph import SkipGraph
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX, is_member, list_of, shared_digits
+from braidmq.overlay.ranges import PROVEN, Cut, Deliver, Outcome, Plan, RangeDelivery, Retrying
+from braidmq.overlay.ranges.messages import Covered, Errand, ProbeRange
+from braidmq.overlay.skip_graph import SkipGraph
+from braidmq.overlay.vectors import DIGITS_MAX, is_member, list_of, shared_digits
 from braidmq.sim.engine import Simulator
 from braidmq.sim.layouts.skip_graph import vectors_of
 
@@ -180,7 +179,7 @@ def test_a_list_that_cannot_be_is_refused(ring: int) -> None:
 def test_an_errand_to_no_range_is_none() -> None:
     post = Post("skip_graph", {0: [b"0"], 1: [b"1"]})
     post.sim.hosts[0].send(1, Deliver(0, 1, 0, (), 1, b"", Plan(), (), (), Errand(0)))
-    post.sim.hosts[0].send(1, Probe(0, 1, 0, (), 1, (), (), True))
+    post.sim.hosts[0].send(1, ProbeRange(0, 1, 0, (), 1, (), (), True))
     post.sim.run(1.0)
     assert post.receipts == {1: 1}
     assert not post.got

@@ -11,21 +11,15 @@ import pytest
 
 from braidmq.host import Address, Message
 from braidmq.keys import Key, Role, key_of, segment
-from braidmq.overlay.flexible.graph import (
-    CHECK_S,
-    LEARNERS_MAX,
-    OTHERS_MIN,
-    ROUND_S,
-    SLOW_ROUND_MAX_S,
-    FlexibleGraph,
-)
-from braidmq.overlay.flexible.messages import SIZE_MAX, Exchange, Gone, Greet
+from braidmq.overlay import Peer
+from braidmq.overlay.flexible import SIZE_MAX, Contact, FlexibleGraph, is_better, subscribers_of
+from braidmq.overlay.flexible.learning import CHECK_S, LEARNERS_MAX, ROUND_S, SLOW_ROUND_MAX_S
+from braidmq.overlay.flexible.messages import ExchangeTables, Greet, NodeGone
 from braidmq.overlay.flexible.node import EXPLORE_MAX_S
-from braidmq.overlay.flexible.table import Contact, is_better, subscribers_of
-from braidmq.overlay.peers import SUSPICION_S, Peer
-from braidmq.overlay.ranges.delivery import Delivery, RangeDelivery
-from braidmq.overlay.ranges.splitting import Cut
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX
+from braidmq.overlay.flexible.tables import OTHERS_MIN
+from braidmq.overlay.peers import SUSPICION_S
+from braidmq.overlay.ranges import Cut, RangeArrival, RangeDelivery
+from braidmq.overlay.vectors import DIGITS_MAX
 from braidmq.sim.checkers.flexible import entries_are_there, graph_is_whole, missing_part
 from braidmq.sim.checkers.ring import lookups_end_at_owners
 from braidmq.sim.engine import Constant, Network, SimHost, Simulator
@@ -116,7 +110,7 @@ def test_what_is_laid_out_is_the_best_there_is() -> None:
     for graph in graphs.values():
         for node in graph.nodes.values():
             before = node.table.contacts
-            assert not node.take(everybody)
+            assert not node.learn(everybody)
             assert not is_better(node.table, node.table.contacts, before)
 
 
@@ -157,7 +151,7 @@ def test_a_publication_reaches_each_subscriber_once_and_a_small_topic_in_one_hop
     wanted = topics(100, 2, 6)
     sim = Simulator(3)
     graphs = lay_out(sim, wanted, 6)
-    deliveries: list[Delivery] = []
+    deliveries: list[RangeArrival] = []
     ranges = {address: RangeDelivery(graph, deliveries.append) for address, graph in graphs.items()}
     for address, keys in wanted.items():
         for key in keys:
@@ -210,14 +204,14 @@ def test_who_lies_about_its_address_is_not_learnt() -> None:
     province.start(0, [key])
     province.sim.run(1)
     graph, me = province.graphs[0], Contact(Peer(b"\xff\0", 9, 1), 1)
-    assert isinstance(graph.on_greet(8, Greet(key, me)), Gone)
-    assert isinstance(graph.on_exchange(8, Exchange(key, me, 10, 10, ())), Gone)
+    assert isinstance(graph.learning.on_greet(8, Greet(key, me)), NodeGone)
+    assert isinstance(graph.learning.on_exchange(8, ExchangeTables(key, me, 10, 10, ())), NodeGone)
     assert len(graph.nodes[key].table) == 0
-    graph.on_exchange(9, Exchange(key, me, 10, 10, ()))
+    graph.learning.on_exchange(9, ExchangeTables(key, me, 10, 10, ()))
     assert graph.nodes[key].table.contacts == (me,)
-    graph.on_gone(8, Gone(me.peer))
+    graph.learning.on_gone(8, NodeGone(me.peer))
     assert len(graph.nodes[key].table) == 1
-    graph.on_gone(9, Gone(me.peer))
+    graph.learning.on_gone(9, NodeGone(me.peer))
     assert len(graph.nodes[key].table) == 0
 
 
@@ -244,7 +238,7 @@ def test_a_publisher_asks_again_after_a_pause_that_grows_while_it_finds_nothing(
     asked: list[float] = []
 
     def count(sender: Address, _to: Address, message: Message, _hops: int) -> None:
-        if isinstance(message, Exchange) and sender == 0:
+        if isinstance(message, ExchangeTables) and sender == 0:
             asked.append(province.sim.now)
 
     publisher, key = province.graphs[0], province.wanted[0][0]
@@ -267,7 +261,7 @@ def test_many_keys_of_a_broker_share_its_entries() -> None:
     asked = Counter[int]()
 
     def count(sender: Address, _to: Address, message: Message, _hops: int) -> None:
-        if isinstance(message, Exchange) and sender == 0:
+        if isinstance(message, ExchangeTables) and sender == 0:
             asked[int(province.sim.now)] += 1
 
     province.sim.on_message = count
@@ -309,17 +303,17 @@ def test_what_a_broker_was_before_its_restart_is_forgotten() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        Exchange(b"a", Contact(Peer(b"b", 1), 1 << DIGITS_MAX), 60, 60, ()),
-        Exchange(b"a", Contact(Peer(b"b", 1), 5), 60, 60, (Contact(Peer(b"c", 2), -1),)),
-        Exchange(b"a", Contact(Peer(b"b", 1), 5), SIZE_MAX + 1, 60, ()),
-        Exchange(b"a", Contact(Peer(b"b", 1), 5), 60, 60, (Contact(Peer(b"c", 2), 7),) * (SIZE_MAX + 1)),
+        ExchangeTables(b"a", Contact(Peer(b"b", 1), 1 << DIGITS_MAX), 60, 60, ()),
+        ExchangeTables(b"a", Contact(Peer(b"b", 1), 5), 60, 60, (Contact(Peer(b"c", 2), -1),)),
+        ExchangeTables(b"a", Contact(Peer(b"b", 1), 5), SIZE_MAX + 1, 60, ()),
+        ExchangeTables(b"a", Contact(Peer(b"b", 1), 5), 60, 60, (Contact(Peer(b"c", 2), 7),) * (SIZE_MAX + 1)),
     ],
 )
-def test_what_cannot_be_is_not_let_in(wrong: Exchange) -> None:
-    good = Exchange(b"a", Contact(Peer(b"b", 1), 5), 60, 60, (Contact(Peer(b"c", 2), 7),))
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(good), type=Exchange) == good
+def test_what_cannot_be_is_not_let_in(wrong: ExchangeTables) -> None:
+    good = ExchangeTables(b"a", Contact(Peer(b"b", 1), 5), 60, 60, (Contact(Peer(b"c", 2), 7),))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(good), type=ExchangeTables) == good
     with pytest.raises(msgspec.ValidationError):
-        msgspec.msgpack.decode(msgspec.msgpack.encode(wrong), type=Exchange)
+        msgspec.msgpack.decode(msgspec.msgpack.encode(wrong), type=ExchangeTables)
 
 
 def test_lookups_take_about_log2_n_hops() -> None:

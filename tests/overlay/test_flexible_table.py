@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braidmq.keys import Role, key_of
-from braidmq.overlay.flexible.table import Contact, FlexibleTable, is_better, subscribers_of
-from braidmq.overlay.peers import Peer
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX
+from braidmq.overlay import Peer
+from braidmq.overlay.flexible import Contact, FlexibleTable, is_better, subscribers_of
+from braidmq.overlay.vectors import DIGITS_MAX
 
 LOW, HIGH = b"40", b"60"
 """Keys in between stand for subscribers of the own topic."""
@@ -21,8 +21,8 @@ ME = b"45"
 DIGITS = 5
 
 
-def contact(key: bytes, digits: int, life: int = 0) -> Contact:
-    return Contact(Peer(key, int(key), life), digits << DIGITS_MAX - DIGITS)
+def contact(key: bytes, digits: int, incarnation: int = 0) -> Contact:
+    return Contact(Peer(key, int(key), incarnation), digits << DIGITS_MAX - DIGITS)
 
 
 def table(size: int, contacts: list[Contact], sticky: tuple[bytes, ...] = ()) -> FlexibleTable:
@@ -166,11 +166,11 @@ def test_a_table_keeps_to_its_size_and_its_sticky_entries() -> None:
     assert small.get(b"46") == of_level(b"46", 0)
 
 
-def test_the_later_life_of_a_node_replaces_the_earlier() -> None:
-    mine = table(3, [contact(b"50", 3, life=1)])
-    assert not mine.learn([contact(b"50", 4, life=0)])
-    assert mine.learn([contact(b"50", 5, life=2)])
-    assert mine.contacts == (contact(b"50", 5, life=2),)
+def test_the_later_incarnation_of_a_node_replaces_the_earlier() -> None:
+    mine = table(3, [contact(b"50", 3, incarnation=1)])
+    assert not mine.learn([contact(b"50", 4, incarnation=0)])
+    assert mine.learn([contact(b"50", 5, incarnation=2)])
+    assert mine.contacts == (contact(b"50", 5, incarnation=2),)
 
 
 def test_siblings_are_no_entries() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from braidmq.host import Address
 from braidmq.keys import Key, Role, key_of
-from braidmq.overlay.flexible.graph import KEYS_FEW, VIEW_AGE_S, FlexibleGraph
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX
+from braidmq.overlay.flexible import FlexibleGraph
+from braidmq.overlay.flexible.tables import KEYS_FEW, VIEW_AGE_S
+from braidmq.overlay.vectors import DIGITS_MAX
 from braidmq.sim.engine import Constant, Simulator
 
 OWN = [key_of(f"t{number:02}", Role.SUBSCRIBER, "", "b0") for number in range(2 * KEYS_FEW)]

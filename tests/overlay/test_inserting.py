@@ -11,9 +11,8 @@ import pytest
 
 from braidmq.host import Address
 from braidmq.keys import Key
-from braidmq.overlay.ranges.delivery import Delivery, Outcome, RangeDelivery
-from braidmq.overlay.ranges.splitting import Cut
-from braidmq.overlay.suzaku.suzaku import Suzaku
+from braidmq.overlay.ranges import Cut, Outcome, RangeArrival, RangeDelivery
+from braidmq.overlay.suzaku import Suzaku
 from braidmq.sim.engine import Simulator
 from braidmq.sim.network import Network
 
@@ -53,7 +52,7 @@ class Street:
         self.network.is_slow = False
         assert NEW not in self.overlays[1].view.own, "it knows already"
 
-    def take(self, delivery: Delivery) -> None:
+    def take(self, delivery: RangeArrival) -> None:
         self.got += [delivery.body for key in delivery.keys if key == NEW]
 
     def right_of(self, address: int, key: Key) -> Key:

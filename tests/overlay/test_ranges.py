@@ -13,15 +13,24 @@ from hypothesis import strategies as st
 
 from braidmq.host import Address, Message
 from braidmq.keys import Key
+from braidmq.overlay import Overlay
 from braidmq.overlay.aggregates import Aggregate
-from braidmq.overlay.conditions import Condition
 from braidmq.overlay.key_ranges import KeyRange, without
-from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.ranges.delivery import Delivery, Outcome, RangeDelivery
-from braidmq.overlay.ranges.messages import PROVEN, Answering, Covered, Deliver, Plan, Retrying
-from braidmq.overlay.ranges.splitting import Cut
-from braidmq.overlay.skip_graph.graph import SkipGraph
-from braidmq.overlay.suzaku.suzaku import PERIOD_S, Suzaku
+from braidmq.overlay.ranges import (
+    PROVEN,
+    Answering,
+    Condition,
+    Cut,
+    Deliver,
+    Outcome,
+    Plan,
+    RangeArrival,
+    RangeDelivery,
+    Retrying,
+)
+from braidmq.overlay.ranges.messages import Covered
+from braidmq.overlay.skip_graph import SkipGraph
+from braidmq.overlay.suzaku import PERIOD_S, Suzaku
 from braidmq.sim.checkers.skip_graph import ranges_reach_each_once
 from braidmq.sim.engine import Network, Simulator
 from braidmq.sim.layouts.skip_graph import lay_out
@@ -60,14 +69,14 @@ class Post:
             dict(lay_out_suzaku(self.sim, wanted)) if overlay == "suzaku" else dict(lay_out(self.sim, wanted, seed))
         )
         self.members = sorted(key for keys in wanted.values() for key in keys)
-        self.got: list[Delivery] = []
+        self.got: list[RangeArrival] = []
         self.forwards: Counter[Address] = Counter()
         self.receipts: Counter[Address] = Counter()
         self.answers: Counter[Address] = Counter()
         self.sim.on_message = self._count
         self.posts = {address: RangeDelivery(overlay, self.take) for address, overlay in self.overlays.items()}
 
-    def take(self, delivery: Delivery) -> bytes:
+    def take(self, delivery: RangeArrival) -> bytes:
         self.got.append(delivery)
         return delivery.keys[0].lower()
 
@@ -310,8 +319,7 @@ class Market:
         for number, key in enumerate(self.slots):
             overlay = Suzaku(self.sim.host(number), lambda: 0)
             overlay.value = self.value
-            post = RangeDelivery(overlay, self.take)
-            post.values = self.value
+            post = RangeDelivery(overlay, self.take, values=self.value)
             self.posts.append(post)
             if number:
                 self.sim.at(number * 0.3, lambda o=overlay, k=key: o.host.spawn(self.join(o, k)))  # type: ignore[misc]
@@ -326,7 +334,7 @@ class Market:
     def value(self, key: Key) -> Aggregate:
         return {"slots:max": self.slots[key], "tags:union": (f"s{self.slots[key]}",)}
 
-    def take(self, delivery: Delivery) -> None:
+    def take(self, delivery: RangeArrival) -> None:
         self.got += delivery.keys
 
     def ask(self, condition: Condition) -> tuple[Outcome, list[Key]]:

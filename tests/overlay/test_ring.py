@@ -8,8 +8,8 @@ import pytest
 
 from braidmq.host import Address, CallError
 from braidmq.keys import Key
-from braidmq.overlay.peers import Peer
-from braidmq.overlay.ring import CHECK_INTERVAL_S, FindGap, Gap, Ring, RingNode, Status
+from braidmq.overlay import Peer
+from braidmq.overlay.ring import CHECK_INTERVAL_S, FindGap, Gap, Ring, RingNode, RingStatus
 from braidmq.sim.checkers.ring import ring_is_closed_and_sorted
 from braidmq.sim.engine import Network, SimHost, Simulator
 
@@ -55,7 +55,7 @@ class Town:
         host = self.sim.hosts.get(number) or self.sim.host(number)
         host.restart()
         node = Ring(host).node(0, Peer(self.key(number), number, host.incarnation))
-        introducers = [other for other in self.nodes if self.nodes[other].status is Status.IN]
+        introducers = [other for other in self.nodes if self.nodes[other].status is RingStatus.IN]
         self.nodes[number] = node
         if introducers or len(self.nodes) > 1:
             host.spawn(node.join(lambda key: self.locate(host, key)))
@@ -64,7 +64,7 @@ class Town:
         return node
 
     async def locate(self, host: SimHost, key: Key) -> Gap | None:
-        inside = [n for n, node in self.nodes.items() if node.status is Status.IN and n not in self.leaving]
+        inside = [n for n, node in self.nodes.items() if node.status is RingStatus.IN and n not in self.leaving]
         if not inside:
             return None
         number = self.sim.chance.choice(inside)
@@ -93,7 +93,7 @@ class Town:
     def churn(self) -> None:
         """One join, leave, crash or return of somebody."""
         chance = self.sim.chance
-        inside = [n for n, node in self.nodes.items() if node.status is Status.IN and n not in self.leaving]
+        inside = [n for n, node in self.nodes.items() if node.status is RingStatus.IN and n not in self.leaving]
         gone = [n for n in range(self.next) if n not in self.nodes]
         what = chance.randrange(4)
         if what == 0 or len(inside) < 8:

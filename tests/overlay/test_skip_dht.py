@@ -6,9 +6,9 @@ import pytest
 
 from braidmq.host import Address
 from braidmq.keys import Key
-from braidmq.overlay.skip_graph.dht import HOPS_MAX, FoundId, IdRouter, Walk, id_of
-from braidmq.overlay.skip_graph.graph import SkipGraph
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX, common_digits
+from braidmq.overlay.skip_graph import FoundId, IdRouter, SkipGraph, Walk, id_of
+from braidmq.overlay.skip_graph.dht import HOPS_MAX
+from braidmq.overlay.vectors import DIGITS_MAX, common_digits
 from braidmq.sim.engine import Simulator
 from braidmq.sim.layouts.skip_graph import lay_out
 from tests.overlay.test_skip_graph import some_keys

@@ -9,8 +9,8 @@ import pytest
 from braidmq.host import Address
 from braidmq.keys import Key
 from braidmq.overlay.ring import CHECK_INTERVAL_S
-from braidmq.overlay.skip_graph.graph import SkipGraph
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX, common_digits, is_member, level_of, list_of
+from braidmq.overlay.skip_graph import SkipGraph
+from braidmq.overlay.vectors import DIGITS_MAX, common_digits, is_member, level_of, list_of
 from braidmq.sim.checkers.ring import lookups_end_at_owners
 from braidmq.sim.checkers.skip_graph import levels_are_right, ranges_reach_each_once
 from braidmq.sim.engine import Constant, SimHost, Simulator

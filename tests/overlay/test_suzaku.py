@@ -8,13 +8,11 @@ import msgspec
 import pytest
 
 from braidmq.host import Address, Message
+from braidmq.overlay import FoundOwner, Peer
 from braidmq.overlay.aggregates import Aggregate, merged
-from braidmq.overlay.overlay import Found
-from braidmq.overlay.peers import Peer
 from braidmq.overlay.ring import CHECK_INTERVAL_S
+from braidmq.overlay.suzaku import PERIOD_S, Suzaku, SuzakuNode
 from braidmq.overlay.suzaku.messages import Leaving, Update, Updated
-from braidmq.overlay.suzaku.node import SuzakuNode
-from braidmq.overlay.suzaku.suzaku import PERIOD_S, Suzaku
 from braidmq.sim.checkers.ring import fingers_are_right, ring_is_closed_and_sorted
 from braidmq.sim.engine import Constant, Network, Simulator
 from braidmq.sim.layouts.suzaku import lay_out_suzaku
@@ -112,9 +110,9 @@ class Country:
     def wrong(self) -> list[str]:
         return ring_is_closed_and_sorted([node.link for node in self.nodes]) + fingers_are_right(self.nodes)
 
-    def lookups(self) -> list[Found]:
+    def lookups(self) -> list[FoundOwner]:
         """From every host for every node's key; all of them must end."""
-        found: list[Found] = []
+        found: list[FoundOwner] = []
         asked = [(start, goal) for start in self.nodes for goal in self.nodes]
 
         async def one(start: SuzakuNode, goal: SuzakuNode) -> None:
@@ -187,7 +185,7 @@ def test_a_finger_to_where_nobody_is_any_more_misleads_no_lookup() -> None:
     for number, overlay in overlays.items():
         node = overlay.nodes[b"%02d" % (10 * int(number))]
         node.on_leaving(Leaving(node.me.key, node.forward[0].peer, Peer(b"%02d" % (10 * int(number) + 5), 99)))
-    found: list[Found | None] = []
+    found: list[FoundOwner | None] = []
 
     async def look_up(overlay: Suzaku, key: bytes) -> None:
         found.append(await overlay.lookup(key))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from braidmq.cli.messages import Received, as_json
+from braidmq.cli.mqtt_client.messages import Received, as_json
 from braidmq.log.log import Log
 from braidmq.log.run import Run
 from braidmq.pipeline.errors import PipelineError
@@ -24,7 +24,7 @@ from braidmq.pipeline.library.exhaust import DEMAND_TOPIC, exhaust
 from braidmq.pipeline.library.job import Job, ToFolder, ToFunction
 from braidmq.pipeline.library.sessions import sessions
 from braidmq.pipeline.library.windows import windows
-from tests.cli.test_cli import in_process
+from tests.cli.commands import in_process
 from tests.raw import wait_until
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from braidmq.log.remote import _idle
+from braidmq.log.remote import idle_connections
 from braidmq.log.schema import schema_of
 from braidmq.pipeline.logs import Logs, SourceError
 from braidmq.pipeline.options import ReadOptions
@@ -98,7 +98,7 @@ def test_connections_are_kept_and_a_broker_that_started_again_is_read(start_brok
     url = f"http://127.0.0.1:{port}"
     for _ in range(2):
         assert numbers(options(url)) == list(range(20))
-        assert len(_idle(url)) == 1  # whatever was asked, one after the other, was asked over it
+        assert len(idle_connections(url)) == 1  # whatever was asked, one after the other, was asked over it
         broker.kill9()
         broker.start()
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import SparkSession
 
-from braidmq.cli.process_run import _logged
+from braidmq.cli.process.local_run import _logged
 from braidmq.log.log import Log
 from braidmq.log.run import Run as Row
 from braidmq.pipeline.logs import Place

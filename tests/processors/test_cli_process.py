@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.test_cli import COMMAND, environment, in_process
+from tests.cli.commands import COMMAND, environment, in_process
 from tests.patience import PATIENCE_S
 from tests.processors.site import ECHO, Site
 from tests.raw import opened, wait_until

@@ -19,7 +19,7 @@ from tests.raw import TIMEOUT_S, Client, opened, persistent, wait_until
 
 pytest.importorskip("pyarrow", reason="a log needs the extra `log`")
 
-from braidmq.cli.process_run import _logged
+from braidmq.cli.process.local_run import _logged
 
 if TYPE_CHECKING:
     from tests.conftest import StartBroker

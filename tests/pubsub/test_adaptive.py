@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from braidmq.host import Address
 from braidmq.keys import Role, key_of
-from braidmq.overlay.flexible.graph import FlexibleGraph
-from braidmq.overlay.ranges.splitting import Cut
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX
+from braidmq.overlay.flexible import FlexibleGraph
+from braidmq.overlay.ranges import Cut
+from braidmq.overlay.vectors import DIGITS_MAX
 from braidmq.pubsub.method import Publication
 from braidmq.pubsub.relay_free import RelayFree
 from braidmq.sim.engine import Simulator

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from braidmq.host import Address
-from braidmq.overlay.skip_graph.dht import Walk, id_of
+from braidmq.overlay.skip_graph import Walk, id_of
 from braidmq.pubsub.baselines.bayeux import Bayeux, BayeuxTree
 from braidmq.pubsub.baselines.rendezvous_tree import LEASE_REFRESHES, REFRESH_S, Down
 from braidmq.sim.network import Constant, Duplication

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from braidmq.host import Address
-from braidmq.overlay.skip_graph.dht import id_of
+from braidmq.overlay.skip_graph import id_of
 from braidmq.pubsub.baselines.can.messages import CanFlood
 from braidmq.pubsub.baselines.can.multicast import KEEPS_A_REFRESH, SILENT_KEEPS_MAX, CanMulticast
 from braidmq.pubsub.baselines.can.network import SIDE, Can, Space, overlap, sibling, volume

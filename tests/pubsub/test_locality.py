@@ -14,13 +14,11 @@ import pytest
 
 from braidmq.host import Address, Message
 from braidmq.keys import Key, Role, is_within, key_of, segment
+from braidmq.overlay import Overlay
 from braidmq.overlay.key_ranges import without
-from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.ranges.delivery import Outcome
-from braidmq.overlay.ranges.messages import Deliver
-from braidmq.overlay.ranges.splitting import Cut
-from braidmq.overlay.suzaku.messages import Find
-from braidmq.overlay.suzaku.suzaku import Suzaku
+from braidmq.overlay.ranges import Cut, Deliver, Outcome
+from braidmq.overlay.suzaku import Suzaku
+from braidmq.overlay.suzaku.messages import FindAlongFingers
 from braidmq.pubsub.locality import locality
 from braidmq.pubsub.locality.delegates import (
     CHECK_S,
@@ -298,7 +296,7 @@ def test_the_check_costs_one_question_a_cluster_and_no_lookup() -> None:
     country.kinds.clear()
     country.run(CHECK_S)
     assert country.kinds["Beside"] <= 13
-    assert country.kinds[Find.__name__] == 0
+    assert country.kinds[FindAlongFingers.__name__] == 0
 
 
 # Demand

@@ -9,13 +9,11 @@ import pytest
 
 from braidmq.host import Address, Message
 from braidmq.keys import Role, key_of
-from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.ranges.delivery import Outcome
-from braidmq.overlay.ranges.messages import Deliver
-from braidmq.overlay.ranges.splitting import Cut
-from braidmq.overlay.skip_graph.graph import SkipGraph
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX
-from braidmq.overlay.suzaku.suzaku import Suzaku
+from braidmq.overlay import Overlay
+from braidmq.overlay.ranges import Cut, Deliver, Outcome
+from braidmq.overlay.skip_graph import SkipGraph
+from braidmq.overlay.suzaku import Suzaku
+from braidmq.overlay.vectors import DIGITS_MAX
 from braidmq.pubsub.method import Publication
 from braidmq.pubsub.relay_free import COMPARE_S, SIGNAL_S, RelayFree
 from braidmq.pubsub.signals import RESUME, SUSPEND, Suspend

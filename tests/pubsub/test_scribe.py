@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from braidmq.host import Address
-from braidmq.overlay.skip_graph.dht import Walk, id_of
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX
+from braidmq.overlay.skip_graph import Walk, id_of
+from braidmq.overlay.vectors import DIGITS_MAX
 from braidmq.pubsub.baselines.rendezvous_tree import LEASE_REFRESHES, REFRESH_S, Submit
 from braidmq.pubsub.baselines.scribe import Scribe, ScribeJoin, ScribeLeave
 from braidmq.sim.network import Constant, Duplication

@@ -7,8 +7,9 @@ from random import Random
 import pytest
 
 from braidmq.host import Address
+from braidmq.sim.checkers.complaints import Complaints
 from braidmq.sim.engine import Simulator
-from braidmq.sim.meter import Complaints, Tally
+from braidmq.sim.meter import Tally
 from braidmq.sim.methods import KINDS, Options
 from braidmq.sim.network import Network
 from braidmq.sim.patterns import parse

@@ -7,9 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
 
 from braidmq.host import Address
-from braidmq.overlay.skip_graph.dht import IdRouter, id_of
-from braidmq.overlay.skip_graph.graph import SkipGraph
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX, common_digits
+from braidmq.overlay.skip_graph import IdRouter, SkipGraph, id_of
+from braidmq.overlay.vectors import DIGITS_MAX, common_digits
 from braidmq.pubsub.baselines.bayeux import Bayeux
 from braidmq.pubsub.baselines.can.multicast import CanMulticast
 from braidmq.pubsub.baselines.scribe import Scribe

@@ -17,10 +17,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from braidmq.broker.broker import Broker as Core
 from braidmq.broker.metrics import Metrics
 from braidmq.broker.notices import LINES_EACH_MAX
-from braidmq.config.settings import Admin, Config, Listener
+from braidmq.config.settings import AdminConfig, Config, Listener
 from braidmq.server.admin import port as module
 from braidmq.server.admin.port import AdminServer
-from braidmq.server.listening.listeners import ListenError, Listeners
+from braidmq.server.listening import ListenError, Listeners
 from braidmq.server.metrics.exposition import METRICS, Exposition, readings
 from tests.patience import PATIENCE_S
 from tests.raw import wait_until
@@ -189,14 +189,14 @@ def test_only_reading_is_possible(start_broker: StartBroker) -> None:
 # The server itself, in the test's loop.
 
 
-def server(admin: Admin, **reasons: str | None) -> AdminServer:
+def server(admin: AdminConfig, **reasons: str | None) -> AdminServer:
     core = Core(clock=time.monotonic, wall=time.time)
     exposition = Exposition(core.metrics, Listeners(Config(listeners=(Listener(port=0),)), core))
     return AdminServer(admin, exposition, {name: partial(reasons.get, name) for name in reasons})
 
 
 async def test_not_ready_gives_the_reasons() -> None:
-    running = server(Admin(port=0), listeners=None, store="the disk is full")
+    running = server(AdminConfig(port=0), listeners=None, store="the disk is full")
     await running.start()
     async with aiohttp.ClientSession() as http, http.get(running.addresses[0] + "/ready") as response:
         assert response.status == 503
@@ -207,7 +207,7 @@ async def test_not_ready_gives_the_reasons() -> None:
 
 async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CONNECTIONS_MAX", 2)
-    running = server(Admin(port=0))
+    running = server(AdminConfig(port=0))
     await running.start()
     async with aiohttp.ClientSession() as first, aiohttp.ClientSession() as second, aiohttp.ClientSession() as third:
         for http in (first, second):
@@ -223,7 +223,7 @@ async def test_a_port_in_use_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ListenError, match=f"'admin' cannot listen on 127.0.0.1:{port}: the port is in use"):
-            await server(Admin(port=port)).start()
+            await server(AdminConfig(port=port)).start()
 
 
 def test_every_number_has_one_name_everywhere() -> None:

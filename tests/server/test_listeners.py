@@ -18,9 +18,9 @@ import pytest
 from braidmq.broker.broker import Broker as Core
 from braidmq.broker.limits import Limits
 from braidmq.config.settings import Config, Listener
+from braidmq.server.listening import ListenError, Listeners
 from braidmq.server.listening import listeners as module
 from braidmq.server.listening.connect_rate import ConnectRate
-from braidmq.server.listening.listeners import ListenError, Listeners
 from braidmq.server.listening.sockets import bind_tcp, bind_unix, unix_identity
 from tests.patience import PATIENCE_S
 
@@ -223,7 +223,7 @@ async def test_stop_gives_time_and_then_cuts_off() -> None:
     staying.write(connect_packet("staying"))
     assert await leaving_reader.readexactly(4) == CONNACK
     assert await staying_reader.readexactly(4) == CONNACK
-    assert listeners.inside_count == 2
+    assert listeners.connections_count == 2
     stopping = asyncio.create_task(listeners.stop(grace_s=0.3))
     leaving.close()
     staying.write(PINGREQ)
@@ -231,7 +231,7 @@ async def test_stop_gives_time_and_then_cuts_off() -> None:
     with pytest.raises(OSError, match=r"refused|failed"):
         await asyncio.open_connection(host, int(port))
     await stopping
-    assert listeners.inside_count == 0
+    assert listeners.connections_count == 0
     assert len(listeners.broker.connections) == 0
     with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
         await staying_reader.readexactly(1)
@@ -252,7 +252,7 @@ async def test_who_does_not_take_its_last_bytes_is_cut_off(monkeypatch: pytest.M
         await asyncio.to_thread(client.sendall, payload * 16)
         client.shutdown(socket.SHUT_WR)
         deadline = time.monotonic() + PATIENCE_S
-        while listeners.inside_count:
+        while listeners.connections_count:
             assert time.monotonic() < deadline, "the connection stays though nobody reads"
             await asyncio.sleep(0.02)
     assert len(listeners.broker.connections) == 0
@@ -377,7 +377,7 @@ def test_the_rate_is_kept_over_any_second() -> None:
     for _ in range(10_000):
         clock.now += 0.001
         while rate.wait_s() == 0:
-            rate.take()
+            rate.spend()
             taken += 1
     assert 500 <= taken <= 505
 
@@ -386,11 +386,11 @@ def test_the_wait_is_as_long_as_it_takes() -> None:
     clock = Clock()
     rate = ConnectRate(4, clock)
     assert rate.wait_s() == 0
-    rate.take()
+    rate.spend()
     assert rate.wait_s() == pytest.approx(0.25)
     clock.now += 0.2
     assert rate.wait_s() == pytest.approx(0.05)
     clock.now += 1000
     rate.wait_s()
-    rate.take()
+    rate.spend()
     assert rate.wait_s() == pytest.approx(0.25), "what was not used long ago is lost"

@@ -12,10 +12,10 @@ import pytest
 
 from braidmq.host import Address, Host
 from braidmq.keys import Key
-from braidmq.overlay.overlay import Introduce, Overlay
-from braidmq.overlay.skip_graph.graph import SkipGraph
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX
-from braidmq.overlay.suzaku.suzaku import Suzaku
+from braidmq.overlay import Introduce, Overlay
+from braidmq.overlay.skip_graph import SkipGraph
+from braidmq.overlay.suzaku import Suzaku
+from braidmq.overlay.vectors import DIGITS_MAX
 from braidmq.sim.engine import Simulator
 from braidmq.sim.network import Faults, Uniform
 from braidmq.sim.trace import Trace
@@ -26,12 +26,12 @@ CRASH_AT_S, RETURN_AT_S, LEAVE_AT_S, END_S = 30.0, 50.0, 60.0, 90.0
 MakeOverlay = Callable[[Host, Introduce, int], Overlay]
 
 
-def make_suzaku(host: Host, introduce: Introduce, life: int) -> Overlay:
-    return Suzaku(host, introduce, life, period_s=5.0)
+def make_suzaku(host: Host, introduce: Introduce, incarnation: int) -> Overlay:
+    return Suzaku(host, introduce, incarnation, period_s=5.0)
 
 
-def make_skip_graph(host: Host, introduce: Introduce, life: int) -> Overlay:
-    return SkipGraph(host, host.chance.getrandbits(DIGITS_MAX), introduce, life)
+def make_skip_graph(host: Host, introduce: Introduce, incarnation: int) -> Overlay:
+    return SkipGraph(host, host.chance.getrandbits(DIGITS_MAX), introduce, incarnation)
 
 
 MAKERS: dict[str, MakeOverlay] = {"suzaku": make_suzaku, "skip_graph": make_skip_graph}

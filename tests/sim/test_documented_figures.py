@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from braidmq.sim.trial import Trial, play
-from tests.cli.test_cli import in_process
+from tests.cli.commands import in_process
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text()
 ROW = re.compile(

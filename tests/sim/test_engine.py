@@ -283,7 +283,7 @@ def test_a_procedure_may_end_its_own_host() -> None:
         host.crash()
         host.restart()
         await host.sleep(1.0)
-        went_on.append("from an earlier life")
+        went_on.append("from an earlier incarnation")
 
     host.spawn(last_words())
     sim.run()

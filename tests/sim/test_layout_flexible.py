@@ -9,8 +9,7 @@ import pytest
 
 from braidmq.host import Address
 from braidmq.keys import Key, Role, key_of
-from braidmq.overlay.flexible.node import FlexibleNode
-from braidmq.overlay.flexible.table import Contact
+from braidmq.overlay.flexible import Contact, FlexibleNode
 from braidmq.sim.engine import Simulator
 from braidmq.sim.layouts.flexible import Crowd, lay_out
 
@@ -39,7 +38,7 @@ def test_an_ideal_table_is_what_remains_of_all_nodes(each: int) -> None:
         had = node.table.contacts
         assert had
         node.table.contacts = ()
-        node.take(everybody)
+        node.learn(everybody)
         assert node.table.contacts == had
 
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from braidmq.host import Reply
-from braidmq.overlay.flexible.graph import FlexibleGraph
+from braidmq.overlay.flexible import FlexibleGraph
 from braidmq.pubsub.baselines.bayeux import Bayeux, BayeuxTree
 from braidmq.pubsub.baselines.can.multicast import CanMulticast
 from braidmq.pubsub.baselines.scribe import Scribe

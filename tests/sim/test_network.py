@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from random import Random
 from statistics import fmean, median
 
 import pytest
 
 from braidmq.host import Address, Message, Service, handles
+from braidmq.sim.clocks import ClockError, Drift, Jumps
 from braidmq.sim.engine import SimHost, Simulator
 from braidmq.sim.network import (
     ByCluster,
+    Clog,
     Constant,
     Duplication,
     Faults,
     FaultsError,
     Loss,
     Network,
+    OneWayPartition,
     Partition,
     Reordering,
     Samples,
     Slow,
     Uniform,
-    place,
+    position_of,
     wide_area,
 )
 
@@ -147,11 +151,98 @@ def test_those_in_no_group_hear_each_other() -> None:
 
 
 def test_a_partition_by_words_halves_the_hosts() -> None:
-    sides = [place(number) < 0.5 for number in range(1000)]
+    sides = [position_of(number) < 0.5 for number in range(1000)]
     assert 430 < sum(sides) < 570
     other = sides.index(not sides[0])
     heard = heard_at(Faults.parse("partition=2-4").over(Constant(0.01)), 0, other + 1)
     assert [second for second, origin in heard if origin == other] == [0, 1, 4, 5]
+
+
+def test_of_a_one_way_partition_one_side_hears_the_other() -> None:
+    network = OneWayPartition([0, 1], 2.0, 4.0, Constant(0.01))
+    assert [second for second, origin in heard_at(network, 2) if origin == 0] == [0, 1, 4, 5]
+    assert [second for second, origin in heard_at(network, 0) if origin == 2] == [0, 1, 2, 3, 4, 5]
+    assert [second for second, origin in heard_at(network, 1) if origin == 0] == [0, 1, 2, 3, 4, 5]
+    other = next(number for number in range(1, 100) if (position_of(number) < 0.5) != (position_of(0) < 0.5))
+    ends = [
+        [
+            second
+            for second, origin in heard_at(Faults.parse("oneway=2-4").over(Constant(0.01)), to, other + 1)
+            if origin == who
+        ]
+        for to, who in ((0, other), (other, 0))
+    ]
+    assert sorted(ends) == [[0, 1, 2, 3, 4, 5], [0, 1, 4, 5]]
+
+
+def arrivals(network: Network, to: Address = 2, every_s: float = 0.1, count: int = 2000) -> list[tuple[float, float]]:
+    """When each of many messages on one path is sent, and when it arrives."""
+    chance = Random(3)
+    found = []
+    for number in range(count):
+        now = number * every_s
+        found += [(now, now + delay) for delay in network.delays(chance, 1, to, now)]
+    return found
+
+
+def test_a_clogged_path_holds_all_up_in_order() -> None:
+    found = arrivals(Clog(0.01, Uniform(0.01, 0.05), 3.0))
+    late = [arrived - sent for sent, arrived in found if arrived - sent > 0.05]
+    assert len(found) == 2000
+    assert 0.05 < len(late) / len(found) < 0.3, "a clog of 1.5 s on average holds up 15 messages"
+    assert 2.0 < max(late) < 3.1
+    assert [arrived for _, arrived in found] == sorted(arrived for _, arrived in found)
+
+
+def test_other_paths_are_not_clogged() -> None:
+    network = Clog(1.0, Constant(0.01), 5.0)
+    ((delay,), (other,)) = (network.delays(Random(seed), 1, 2, 0.0) for seed in (1, 2))
+    assert delay <= other, "the second waits in the same queue"
+    ((back,), (aside,)) = (network.delays(Random(seed), 2, to, 0.0) for seed, to in ((3, 1), (4, 3)))
+    assert len({delay, back, aside}) == 3
+    assert Clog(0.0, Constant(0.01)).delays(Random(1), 1, 2, 0.0) == (0.01,)
+
+
+class Numbered(Message):
+    number: int
+
+
+def test_a_clogged_path_keeps_its_order_through_the_simulator() -> None:
+    sim = Simulator(1, Faults.parse("clog=0.2:3").over(Constant(0.01)))
+    sim.host(0)
+    sender = sim.host(1)
+    heard: list[Message] = []
+    heard_at: list[float] = []
+
+    def note(_source: Address, _to: Address, message: Message, _hops: int) -> None:
+        heard.append(message)
+        heard_at.append(sim.now)
+
+    sim.on_message = note
+    sent = [Numbered(number) for number in range(500)]
+    for message in sent:
+        sim.at(1000 / 3 + message.number * 0.0301, lambda message=message: sender.send(0, message))  # type: ignore[misc]
+    sim.run()
+    assert heard == sent
+    assert max(b - a for a, b in pairwise(heard_at)) > 1.0, "some were held up"
+
+
+def test_clocks_go_wrong_at_some_hosts_and_never_back() -> None:
+    faults = Faults.parse("jump=0.3:20,drift=0.3:0.2")
+    sim = Simulator(1, clock_error_of=faults.clock_error_of)
+    hosts = [sim.host(number) for number in range(200)]
+    shown: list[list[float]] = []
+    for second in range(0, 100, 5):
+        sim.at(second, lambda: shown.append([host.now() for host in hosts]))
+    sim.run()
+    last = shown[-1]
+    assert 0.35 < sum(time == 95 for time in last) / len(last) < 0.6, "neither of two shares of 0.3"
+    assert max(last) == pytest.approx(95 * 1.2 + 3 * 20, abs=20)
+    assert min(last) == pytest.approx(95 * 0.8)
+    for clock in zip(*shown, strict=True):
+        assert list(clock) == sorted(clock)
+    assert Simulator(1).host(1).now() == 0.0
+    assert faults.over(sim.network) is sim.network, "clocks are no matter of the network"
 
 
 def test_faults_are_read() -> None:
@@ -166,6 +257,16 @@ def test_faults_are_read() -> None:
         slow_factor=4.0,
         partitions=((30.0, 60.0), (90.0, 120.5)),
     )
+    assert Faults.parse("clog=0.01:3,oneway=10-20,oneway=30-40,jump=0.1:60,drift=0.2:0.05") == Faults(
+        clog=0.01,
+        clogged_s=3.0,
+        one_way=((10.0, 20.0), (30.0, 40.0)),
+        jump=0.1,
+        jump_s=60.0,
+        drift=0.2,
+        drift_rate=0.05,
+    )
+    assert Faults.parse("partition=30-60,oneway=10-20").ends_at == 60.0
 
 
 def test_faults_from_words_do_what_they_say() -> None:
@@ -193,6 +294,11 @@ def test_faults_from_words_do_what_they_say() -> None:
         ("slow=0.1:0", "must be more than 0"),
         ("partition=30", "it needs a beginning and an end; write partition=FROM-UNTIL"),
         ("partition=60-30", "it must end after it begins"),
+        ("oneway=60-60", "it must end after it begins; write oneway=FROM-UNTIL"),
+        ("clog=0.1:0", "must be more than 0; write clog=PROBABILITY[:SECONDS]"),
+        ("jump=2", "2 is no probability from 0 to 1; write jump=SHARE[:SECONDS]"),
+        ("drift=0.1:1", "stands still: less than 1; write drift=SHARE[:RATE]"),
+        ("jump=0.1,jump=0.2", "jump is given twice"),
     ],
 )
 def test_bad_words_are_told(text: str, wrong: str) -> None:
@@ -214,6 +320,9 @@ def test_bad_words_are_told(text: str, wrong: str) -> None:
         lambda: Loss(1.1, Constant(0.1)),
         lambda: Reordering(0.1, Constant(0.1), -1.0),
         lambda: Partition([[1], [2]], 5.0, 5.0, Constant(0.1)),
+        lambda: OneWayPartition([1], 5.0, 5.0, Constant(0.1)),
+        lambda: Clog(1.1, Constant(0.1)),
+        lambda: Clog(0.1, Constant(0.1), -1.0),
         lambda: Slow([1], 0.0, Constant(0.1)),
         lambda: ByCluster({"a": {"a": -1.0}}, str),
         lambda: ByCluster({}, str, -1.0),
@@ -221,4 +330,13 @@ def test_bad_words_are_told(text: str, wrong: str) -> None:
 )
 def test_impossible_networks_are_refused(made: Callable[[], Network]) -> None:
     with pytest.raises(ValueError, match=r"."):
+        made()
+
+
+@pytest.mark.parametrize(
+    "made",
+    [lambda: Jumps(-1.0, 1.0, 1.0), lambda: Jumps(1.0, 0.0, 1.0), lambda: Jumps(1.0, 1.0, -1.0), lambda: Drift(-1.0)],
+)
+def test_impossible_clocks_are_refused(made: Callable[[], ClockError]) -> None:
+    with pytest.raises(ValueError, match="a clock"):
         made()

@@ -11,6 +11,7 @@ import pytest
 
 from braidmq.host import Address, Message
 from braidmq.sim import fault_schedule as rough
+from braidmq.sim.checkers.complaints import Complaints
 from braidmq.sim.checkers.pubsub import (
     each_got_it_once,
     nobody_else_was_bothered,
@@ -18,7 +19,7 @@ from braidmq.sim.checkers.pubsub import (
 )
 from braidmq.sim.engine import Simulator
 from braidmq.sim.figures import OF_THE_MACHINE, Figures
-from braidmq.sim.meter import BODY_BYTES, Complaints, Meter, Tally, number_of
+from braidmq.sim.meter import BODY_BYTES, Meter, Tally, number_of
 from braidmq.sim.methods import KINDS, Options
 from braidmq.sim.network import Constant, Faults, FaultsError
 from braidmq.sim.patterns import parse

@@ -27,7 +27,7 @@ from braidmq.braid.task_limiter import TaskLimiter
 from braidmq.braid.transfer.inbound import InboundStreams
 from braidmq.braid.transfer.transfer import Transfer
 from braidmq.broker.broker import Broker
-from braidmq.overlay.overlay import Overlay
+from braidmq.overlay import Overlay
 from braidmq.pubsub.method import Method, ProvenMethod, Publication
 
 

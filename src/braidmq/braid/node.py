@@ -17,22 +17,21 @@ from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.transfer.accounting import weigh
 from braidmq.broker.broker import Broker
 from braidmq.config.braid_security import security_of
+from braidmq.config.naming import lasting_address
 from braidmq.config.settings import BraidConfig
 from braidmq.host import Host, Message
-from braidmq.net.addresses import format_address, parse_address
 from braidmq.net.host import NetHost
-from braidmq.overlay import lookup as finding
-from braidmq.overlay import overlay, peers, ring
-from braidmq.overlay.flexible import graph as flexible_graph
+from braidmq.overlay import Overlay, lookup, overlay, peers
+from braidmq.overlay.flexible import FlexibleGraph
 from braidmq.overlay.flexible import messages as flexible_messages
-from braidmq.overlay.overlay import Overlay
 from braidmq.overlay.ranges import messages as range_messages
+from braidmq.overlay.ring import messages as ring_messages
+from braidmq.overlay.skip_graph import IdRouter, SkipGraph
 from braidmq.overlay.skip_graph import dht as skip_dht
-from braidmq.overlay.skip_graph import graph as skip_graph
 from braidmq.overlay.skip_graph import messages as skip_messages
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX, Vector
+from braidmq.overlay.suzaku import Suzaku
 from braidmq.overlay.suzaku import messages as suzaku_messages
-from braidmq.overlay.suzaku import suzaku
+from braidmq.overlay.vectors import DIGITS_MAX, Vector
 from braidmq.pubsub import effect, proofs, relay_free, signals
 from braidmq.pubsub.baselines import bayeux, introducer, rendezvous_tree, scribe
 from braidmq.pubsub.baselines.can import messages as can_messages
@@ -54,12 +53,12 @@ INCARNATIONS_A_SECOND = 10
 
 _log = logging.getLogger("braidmq.braid")
 
-_ALWAYS = (peers, ring, overlay, range_messages)
-_SKIP = (finding, skip_graph, skip_messages)
+_ALWAYS = (peers, ring_messages, overlay, range_messages)
+_SKIP = (lookup, skip_messages)
 _DHT = (*_SKIP, skip_dht, introducer)
 _TREES = (*_DHT, rendezvous_tree)
 MODULES: dict[str, tuple[ModuleType, ...]] = {
-    "adaptive": (finding, skip_messages, flexible_messages, signals, effect),
+    "adaptive": (lookup, flexible_messages, signals, effect),
     "relayfree": (*_SKIP, signals, effect),
     "suzaku": (suzaku_messages, signals, effect),
     "locality": (suzaku_messages, locality, delegates, proofs, effect),
@@ -94,7 +93,7 @@ class BraidNode:
     def __init__(self, broker: Broker, config: BraidConfig) -> None:
         self._broker = broker
         self._config = config
-        self._identity = identity_of(broker, random.SystemRandom(), config.name, earlier_name(config))
+        self._identity = identity_of(broker, random.SystemRandom(), config.name, lasting_address(config))
         self.host = NetHost(
             config.listen,
             messages_of(config.method),
@@ -166,12 +165,6 @@ class BraidNode:
         return "this broker is just starting" if self.braid is None else self.braid.membership.admission.trouble
 
 
-def earlier_name(config: BraidConfig) -> str | None:
-    """What a broker without a name was called before names were kept: its address, if that was the same each time."""
-    host, port = parse_address(config.listen, port_min=0)
-    return config.advertise or (format_address(host, port) if port else None)
-
-
 def _is_alone(braid: Braid) -> bool:
     """Whether nobody else is in the braid: then there is nobody to tell."""
     own = braid.host.address
@@ -184,17 +177,17 @@ def build(
     """The overlay and the method that a configuration names."""
     vector = vector_of(name)
     if config.method == "adaptive":
-        flexible = flexible_graph.FlexibleGraph(host, vector, introducers, incarnation, config.table_size)
+        flexible = FlexibleGraph(host, vector, introducers, incarnation, config.table_size)
         return flexible, relay_free.RelayFree(flexible, name, config.cluster, CUTS[config.method][0])
     if config.method in ("suzaku", "locality"):
-        ring_ = suzaku.Suzaku(host, introducers, incarnation)
+        ring_ = Suzaku(host, introducers, incarnation)
         if config.method == "suzaku":
             return ring_, relay_free.RelayFree(ring_, name, config.cluster, CUTS[config.method][0])
         return ring_, locality.Locality(ring_, name, config.cluster)
-    graph = skip_graph.SkipGraph(host, vector, introducers, incarnation)
+    graph = SkipGraph(host, vector, introducers, incarnation)
     if config.method == "relayfree":
         return graph, relay_free.RelayFree(graph, name, config.cluster, CUTS[config.method][0])
-    router = skip_dht.IdRouter(graph)
+    router = IdRouter(graph)
     if config.method == "canmc":
         return graph, can_multicast.CanMulticast(router, ignore, ignore)
     tree = scribe.Scribe if config.method == "scribe" else bayeux.Bayeux

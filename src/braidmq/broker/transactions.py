@@ -13,12 +13,11 @@ every one, is published in the tick in which it comes, and is never kept.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
-from msgspec import Meta
 
+from braidmq.admin.contract import BatchPart, BatchRow, Receipt
 from braidmq.broker.local_topics import is_local
 from braidmq.broker.message import message_of
 from braidmq.broker.tick import STORE_RETRY_S
@@ -29,12 +28,6 @@ from braidmq.mqtt.topics import check_topic
 
 if TYPE_CHECKING:
     from braidmq.broker.broker import Broker
-
-ROWS_MAX: Final = 10_000
-"""Rows of one part."""
-
-PARTS_MAX: Final = 10_000
-"""Parts of one batch."""
 
 KEPT_BYTES_MAX: Final = 256 * 2**20
 """What all batches that are not published yet may take up."""
@@ -47,35 +40,6 @@ WRITERS_MAX: Final = 4096
 
 WRITER_AGE_S: Final = 30 * 86_400.0
 """A writer that was silent for so long is forgotten if its place is needed; a new one is refused otherwise."""
-
-NAME_MAX: Final = 256
-
-
-class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One publication."""
-
-    topic: str
-    payload: bytes
-    qos: Annotated[int, Meta(ge=0, le=2)] = 1
-    retain: bool = False
-    properties: tuple[tuple[str, str], ...] = ()
-
-
-class Part(msgspec.Struct, frozen=True):
-    """A piece of a writer's batch; they are counted from 0."""
-
-    writer: Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
-    batch: Annotated[int, Meta(ge=0)]
-    part: Annotated[int, Meta(ge=0, lt=PARTS_MAX)]
-    is_last: bool
-    rows: Annotated[tuple[Row, ...], Meta(max_length=ROWS_MAX)]
-
-
-class Receipt(Enum):
-    PUBLISHED = "published"
-    REPEATED = "repeated"
-    KEPT = "kept"
-    """A part of a batch, or all of it: then it will be published."""
 
 
 class RefusedPart(Exception):
@@ -115,7 +79,7 @@ class Transactions:
         self._writers: dict[str, Writer] = {}
         self._kept: dict[str, _Kept] = {}
         self._kept_bytes = 0
-        self._publishing: dict[str, list[Row]] = {}
+        self._publishing: dict[str, list[BatchRow]] = {}
         """By writer: the rows of a whole batch that are still to be published."""
         self._encode = msgspec.msgpack.Encoder().encode
 
@@ -131,7 +95,7 @@ class Transactions:
             if writer.published is not None:
                 self._publish_kept(name, writer)
 
-    def accept(self, part: Part) -> Receipt:
+    def accept(self, part: BatchPart) -> Receipt:
         """Takes a part of a batch. What it did is durable after the next commit, and not before."""
         broker = self._broker
         if broker.degraded:
@@ -173,7 +137,7 @@ class Transactions:
             self._broker.store.drop_writer(oldest)
         return Writer()
 
-    def _check(self, part: Part) -> None:
+    def _check(self, part: BatchPart) -> None:
         limits = self._broker.limits
         for number, row in enumerate(part.rows):
             try:
@@ -185,7 +149,7 @@ class Transactions:
 
     # What cannot be published at once
 
-    def _keep(self, part: Part) -> None:
+    def _keep(self, part: BatchPart) -> None:
         kept = self._kept.get(part.writer)
         expected = len(kept.parts) if kept is not None and kept.batch == part.batch else 0
         if part.part != expected:
@@ -209,7 +173,9 @@ class Transactions:
 
     def _publish_kept(self, name: str, writer: Writer) -> None:
         """Begins with, or goes on with, a batch that is whole."""
-        rows = [row for part in self._kept[name].parts for row in msgspec.msgpack.decode(part, type=tuple[Row, ...])]
+        rows = [
+            row for part in self._kept[name].parts for row in msgspec.msgpack.decode(part, type=tuple[BatchRow, ...])
+        ]
         self._publishing[name] = rows[writer.published or 0 :]
         self._broker.timers.at(self._broker.now(), lambda: self._publish_slice(name, writer))
 
@@ -229,7 +195,7 @@ class Transactions:
             self._drop_kept(name)
         self._save(name, writer)
 
-    def _publish(self, name: str, rows: Iterable[Row]) -> None:
+    def _publish(self, name: str, rows: Iterable[BatchRow]) -> None:
         broker = self._broker
         now, expiry_max_s = broker.now(), broker.limits.message_expiry_max_s
         for row in rows:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from braidmq.cli import output
-from braidmq.cli.asking import ADMIN_URL, PANEL, AdminOption, TokenOption
+from braidmq.cli.admin_port import ADMIN_URL, PANEL, AdminOption, TokenOption
+from braidmq.cli.base_commands import BaseGroup
 from braidmq.cli.errors import CliError, ExitCode, UsageError
-from braidmq.cli.messages import Received, as_json, printer
-from braidmq.cli.quick import QuickGroup
+from braidmq.cli.mqtt_client.messages import Received, as_json, printer
 
 if TYPE_CHECKING:
     from braidmq.log.source import LogSource
@@ -44,7 +44,7 @@ READ_EXAMPLES: Final = output.examples(
     ("Without a broker, from its files", "braidmq log read --data data"),
 )
 
-app = typer.Typer(add_completion=False, cls=QuickGroup, help=HELP, epilog=EXAMPLES, no_args_is_help=True)
+app = typer.Typer(add_completion=False, cls=BaseGroup, help=HELP, epilog=EXAMPLES, no_args_is_help=True)
 
 DataOption = Annotated[
     Path | None,
@@ -129,7 +129,7 @@ def _show_topics(contents: list[Contents], count_max: int) -> None:
     found = [(count, name, one) for one in contents for name, count in one.rows.items()]
     if not found:
         return
-    from braidmq.cli.levels import Levels
+    from braidmq.cli.topic_cell import TopicCell
 
     found.sort(key=lambda row: (-row[0], row[1]))
     names = ["broker"] if len(contents) > 1 else []
@@ -137,7 +137,7 @@ def _show_topics(contents: list[Contents], count_max: int) -> None:
     table = output.table(*names, "topic", *figures, numbers=figures, wrapping=("topic",))
     for count, name, one in found[:count_max]:
         brokers = [output.plain(one.state.broker) for _ in names]
-        table.add_row(*brokers, Levels(name, "bold"), f"{count:,}", f"{one.sizes[name]:,}")
+        table.add_row(*brokers, TopicCell(name, "bold"), f"{count:,}", f"{one.sizes[name]:,}")
     output.console().print(table)
 
 

@@ -11,28 +11,28 @@ import typer
 
 import braidmq
 from braidmq.cli import output
+from braidmq.cli.base_commands import BaseCommand, BaseGroup
 from braidmq.cli.ending import heed_ctrl_c
 from braidmq.cli.errors import CliError, ExitCode
-from braidmq.cli.quick import QuickCommand, QuickGroup
 from braidmq.pipeline.errors import PipelineError
 
 COMMANDS: Final = {
     "up": "braidmq.cli.up",
     "demo": "braidmq.cli.demo.command",
-    "pub": "braidmq.cli.publish",
-    "sub": "braidmq.cli.subscribe",
-    "ring": "braidmq.cli.ring",
-    "topics": "braidmq.cli.topics",
-    "demand": "braidmq.cli.demand",
-    "trace": "braidmq.cli.trace",
-    "process": "braidmq.cli.process",
+    "pub": "braidmq.cli.mqtt_client.publish",
+    "sub": "braidmq.cli.mqtt_client.subscribe",
+    "ring": "braidmq.cli.braid.ring",
+    "topics": "braidmq.cli.braid.topics",
+    "demand": "braidmq.cli.braid.demand",
+    "trace": "braidmq.cli.braid.trace",
+    "process": "braidmq.cli.process.command",
     "log": "braidmq.cli.log",
-    "pipeline": "braidmq.cli.pipeline",
+    "pipeline": "braidmq.cli.pipeline.command",
     "passwd": "braidmq.cli.passwd",
-    "bench": "braidmq.cli.bench",
-    "sim": "braidmq.cli.sim",
-    "doctor": "braidmq.cli.doctor",
-    "version": "braidmq.cli.versions",
+    "bench": "braidmq.cli.benchmark.command",
+    "sim": "braidmq.cli.sim.command",
+    "doctor": "braidmq.cli.doctor.command",
+    "version": "braidmq.cli.version",
 }
 
 HELP: Final = (
@@ -48,7 +48,7 @@ EXAMPLES: Final = output.examples(
 )
 
 
-class Commands(QuickGroup):
+class Commands(BaseGroup):
     """The subcommands by name. What goes wrong in one as can be expected ends with a message and an exit code."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -59,7 +59,7 @@ class Commands(QuickGroup):
             return None
         app: typer.Typer = importlib.import_module(COMMANDS[cmd_name]).app
         for command in app.registered_commands:
-            command.cls = QuickCommand
+            command.cls = BaseCommand
         return typer.main.get_command(app)
 
     def invoke(self, ctx: Any) -> Any:

@@ -75,6 +75,11 @@ def table(*columns: str, title: str = "", numbers: Collection[str] = (), wrappin
 
 
 def print_json(value: Any) -> None:
+    """`value` is what JSON has, or a struct."""
+    if hasattr(value, "__struct_fields__"):
+        import msgspec
+
+        value = msgspec.to_builtins(value)
     sys.stdout.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
     sys.stdout.flush()
 

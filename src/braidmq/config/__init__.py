@@ -1,8 +1,11 @@
-"""The broker's configuration: one TOML file, environment variables and flags over it, checked as a whole."""
+"""The broker's configuration: one TOML file, environment variables and flags over it, checked as a whole.
 
-from braidmq.config.load import load
-from braidmq.config.problems import ConfigError
-from braidmq.config.reload import reload_plan
-from braidmq.config.settings import Config
+    settings   the structs, one a table of the file: `Config` holds them all
+    load       `load` reads a configuration; a `ConfigError` (`problems`) tells all that is wrong with it
+    check      what several values must be together
+    reload     `reload_plan`: what of a new configuration holds at once, and what waits for a restart
+    naming     what a broker is called
+    docs       the tables of docs/configuration.md
 
-__all__ = ["Config", "ConfigError", "load", "reload_plan"]
+Nothing is imported here: the structs are needed by layers that do not need the rest.
+"""

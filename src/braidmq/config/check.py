@@ -13,7 +13,7 @@ from typing import Final
 from braidmq.config.braid_security import security_of
 from braidmq.config.log_check import check_log
 from braidmq.config.problems import NOTHING, Findings
-from braidmq.config.settings import Admin, BraidConfig, Config, Listener, ProcessorConfig, is_loopback
+from braidmq.config.settings import AdminConfig, BraidConfig, Config, Listener, ProcessorConfig, is_loopback
 from braidmq.keys import cluster_problem
 from braidmq.mqtt.errors import PacketError
 from braidmq.mqtt.topics import check_filter, check_topic, matches
@@ -127,7 +127,7 @@ def _check_access(config: Config, findings: Findings) -> None:
             findings.add(f"access.client_ids[{index}].client_id", bound.client_id, expected)
 
 
-def _check_admin(admin: Admin, findings: Findings) -> None:
+def _check_admin(admin: AdminConfig, findings: Findings) -> None:
     if not is_loopback(admin.host) and admin.token is None:
         expected = (
             "other machines can reach the admin port: set admin.token to a long random text, "

@@ -6,12 +6,12 @@ import os
 from importlib.util import find_spec
 
 from braidmq.config.problems import Findings
-from braidmq.config.settings import Log
+from braidmq.config.settings import LogConfig
 from braidmq.mqtt.errors import PacketError
 from braidmq.mqtt.topics import check_filter
 
 
-def check_log(log: Log, findings: Findings) -> None:
+def check_log(log: LogConfig, findings: Findings) -> None:
     for number, topic_filter in enumerate(log.topics):
         key = f"log.topics[{number}]"
         try:

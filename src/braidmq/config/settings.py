@@ -184,7 +184,7 @@ class AccessConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """A class of your own that must agree as well."""
 
 
-class Admin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AdminConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host: Text = "127.0.0.1"
     """The address of the admin port: metrics, health and readiness over HTTP."""
     port: Port = 9883
@@ -259,7 +259,7 @@ class ProcessingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """After so long without a message a topic's spool is forgotten."""
 
 
-class Log(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     topics: Texts = ()
     """Topic filters: what clients of this broker publish there is kept in the log, for Spark and others to read. Topics
     that begin with `$` are never kept. Needs the extra `log`."""
@@ -294,7 +294,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Who clients are."""
     access: AccessConfig = AccessConfig()
     """What clients may do."""
-    admin: Admin | None = None
+    admin: AdminConfig | None = None
     """The admin port; without this table there is none."""
     braid: BraidConfig | None = None
     """What joins this broker to others; without this table it stands alone."""
@@ -304,7 +304,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """What they may use."""
     sys_interval_s: Annotated[float, msgspec.Meta(ge=0)] = 10.0
     """How often the `$SYS` statistics are published; 0 turns them off."""
-    log: Log = Log()
+    log: LogConfig = LogConfig()
     """What the broker writes: the log of publications, and lines about itself."""
 
     def admits_anonymous(self, listener: Listener | None) -> bool:

@@ -1,4 +1,4 @@
-"""What every ordered overlay offers: places on a ring in the order of keys, and a way to whoever owns a key.
+"""What every ordered overlay offers: positions on a ring in the order of keys, and a way to the owner of a key.
 
 `Suzaku`, `SkipGraph` and `FlexibleGraph` are overlays. Range delivery (`ranges`) and the publish/subscribe methods are
 written against this and run over each of them.
@@ -19,7 +19,7 @@ Introduce = Callable[[], Address | None]
 """Names some other broker that is in the overlay, a different one each time if possible; None if none is known."""
 
 
-class Found(Message, frozen=True, array_like=True, gc=False):
+class FoundOwner(Message, frozen=True, array_like=True, tag="Found", gc=False):
     """The owner of a key, its right neighbour, and how many hops it was away."""
 
     owner: Peer
@@ -48,8 +48,8 @@ class Overlay(Protocol):
         """Stands for a key no longer; returns when its last link is gone."""
         ...
 
-    async def lookup(self, key: Key) -> Found | None:
-        """The node from whose key up to its right neighbour's the key lies; None if nobody answered."""
+    async def lookup(self, key: Key) -> FoundOwner | None:
+        """The node from whose key up to its right neighbour's the key lies; None if no broker answered."""
         ...
 
     @property

@@ -1,9 +1,10 @@
-"""Peers: who is where, and who has not answered lately."""
+"""Peers: which node is where, and which have not answered lately."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from braidmq.bounded import BoundedDict
 from braidmq.host import Address, Message
 from braidmq.keys import Key
 
@@ -15,11 +16,11 @@ KNOWN_MAX = 64
 
 
 class Peer(Message, frozen=True, array_like=True, gc=False):
-    """A node of an overlay: its key, its host, and which life of it this is (a restart is another one)."""
+    """A node of an overlay: its key, its host, and which incarnation of it this is (a restart is another one)."""
 
     key: Key
     address: Address
-    life: int = 0
+    incarnation: int = 0
 
 
 class Acquaintances:
@@ -28,31 +29,29 @@ class Acquaintances:
     __slots__ = ("_known", "_suspected")
 
     def __init__(self) -> None:
-        self._known: dict[Key, Peer] | None = None
-        self._suspected: dict[Key, tuple[Peer, float]] | None = None
+        self._known: BoundedDict[Key, Peer] | None = None
+        self._suspected: BoundedDict[Key, tuple[Peer, float]] | None = None
         """With when that began."""
 
     def meet(self, peers: Iterable[Peer]) -> None:
-        known = self._known = self._known or {}
+        if self._known is None:
+            self._known = BoundedDict(KNOWN_MAX)
         for peer in peers:
-            known.pop(peer.key, None)
-            known[peer.key] = peer
-        while len(known) > KNOWN_MAX:
-            known.pop(next(iter(known)))
+            self._known.renew(peer.key, peer)
 
     def suspect(self, peer: Peer, now: float) -> None:
-        suspected = self._suspected = self._suspected or {}
-        suspected.pop(peer.key, None)
-        suspected[peer.key] = peer, now
-        while len(suspected) > KNOWN_MAX:
-            suspected.pop(next(iter(suspected)))
+        if self._suspected is None:
+            self._suspected = BoundedDict(KNOWN_MAX)
+        self._suspected.renew(peer.key, (peer, now))
 
     def part(self, address: Address) -> None:
-        """Forgets all who were at an address: they have left."""
-        for key in [key for key, peer in (self._known or {}).items() if peer.address == address]:
-            del (self._known or {})[key]
-        for key in [key for key, (peer, _) in (self._suspected or {}).items() if peer.address == address]:
-            del (self._suspected or {})[key]
+        """Forgets all peers at an address: they have left."""
+        if self._known:
+            for key in [key for key, peer in self._known.items() if peer.address == address]:
+                del self._known[key]
+        if self._suspected:
+            for key in [key for key, (peer, _) in self._suspected.items() if peer.address == address]:
+                del self._suspected[key]
 
     def trust(self, peer: Peer) -> None:
         """It has answered."""

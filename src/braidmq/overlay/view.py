@@ -16,11 +16,11 @@ from braidmq.keys import Key, in_arc
 from braidmq.overlay.aggregates import Aggregate
 from braidmq.overlay.peers import Acquaintances, Peer
 from braidmq.overlay.ring import RingNode
-from braidmq.overlay.skip_graph.vectors import Vector
+from braidmq.overlay.vectors import Vector
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
-    """A node of another broker, the highest level on which it is known, and who would know if it is silent.
+class RoutingEntry(msgspec.Struct, frozen=True, gc=False):
+    """A node of another broker, the highest level on which it is known, and what knows whether it is silent.
 
     `aggregate` is what the nodes from it up to, not including, `until` added up to, if that is known: at the time
     `as_of` or later.
@@ -40,8 +40,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 class View:
     """Made from the tables as they are; made anew when one has changed.
 
-    The own nodes are there at once, the others when somebody asks for them: who only takes a message for itself does
-    not.
+    The own nodes are there at once, the entries when they are asked for: a broker that only takes a message for itself
+    does not ask.
     """
 
     __slots__ = ("_address", "_entries", "_find_entries", "_keys", "own", "own_keys", "vector")
@@ -50,7 +50,7 @@ class View:
         self,
         address: Address,
         own: Iterable[RingNode],
-        find_entries: Callable[[], Iterable[Entry]],
+        find_entries: Callable[[], Iterable[RoutingEntry]],
         vector: Vector | None = None,
     ) -> None:
         self._address = address
@@ -58,7 +58,7 @@ class View:
         """The broker's membership vector, if levels of entries are those of a Skip Graph, each with all its links."""
         self._find_entries = find_entries
         self._keys: list[Key] = []
-        self._entries: list[Entry] | None = None
+        self._entries: list[RoutingEntry] | None = None
         self.set_own(own)
 
     def set_own(self, nodes: Iterable[RingNode]) -> None:
@@ -67,11 +67,11 @@ class View:
         self.own_keys = sorted(self.own)
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[RoutingEntry]:
         """In the order of keys, each node once."""
         if self._entries is None:
             address = self._address
-            found: dict[Key, Entry] = {}
+            found: dict[Key, RoutingEntry] = {}
             for entry in self._all_entries():
                 peer = entry.peer
                 known = found.get(peer.key)
@@ -81,20 +81,20 @@ class View:
             self._entries = [found[key] for key in self._keys]
         return self._entries
 
-    def _all_entries(self) -> Iterable[Entry]:
+    def _all_entries(self) -> Iterable[RoutingEntry]:
         """In any order, a node perhaps more than once."""
         return self._find_entries()
 
-    def inside(self, low: Key, high: Key, now: float, avoid: tuple[Key, ...] = ()) -> list[Entry]:
+    def inside(self, low: Key, high: Key, now: float, avoid: tuple[Key, ...] = ()) -> list[RoutingEntry]:
         """The entries in [low, high), in order."""
         entries = self.entries
         some = entries[bisect_left(self._keys, low) : bisect_left(self._keys, high)]
         return [entry for entry in some if not entry.is_suspected(now) and entry.peer.key not in avoid]
 
-    def at(self, key: Key) -> Entry | None:
+    def at(self, key: Key) -> RoutingEntry | None:
         entries = self.entries
-        place = bisect_left(self._keys, key)
-        return entries[place] if place < len(self._keys) and self._keys[place] == key else None
+        index = bisect_left(self._keys, key)
+        return entries[index] if index < len(self._keys) and self._keys[index] == key else None
 
     def own_inside(self, low: Key, high: Key) -> list[Key]:
         return self.own_keys[bisect_left(self.own_keys, low) : bisect_left(self.own_keys, high)]
@@ -110,21 +110,23 @@ class View:
         """The own node nearest to the right of a key, or at it; the circle is closed."""
         if not self.own_keys:
             return None
-        place = bisect_left(self.own_keys, key)
-        return self.own[self.own_keys[place % len(self.own_keys)]]
+        index = bisect_left(self.own_keys, key)
+        return self.own[self.own_keys[index % len(self.own_keys)]]
 
-    def up_to(self, key: Key, now: float, before: bool = False, avoid: tuple[Key, ...] = ()) -> Entry | None:
+    def up_to(self, key: Key, now: float, before: bool = False, avoid: tuple[Key, ...] = ()) -> RoutingEntry | None:
         """The entry nearest to the left of a key, or at it if not `before`; the circle is closed."""
         entries = self.entries
         bisect = bisect_left if before else bisect_right
-        place = bisect(self._keys, key) - 1
+        index = bisect(self._keys, key) - 1
         for back in range(len(entries)):
-            entry = entries[place - back]
+            entry = entries[index - back]
             if not entry.is_suspected(now) and entry.peer.key not in avoid:
                 return entry
         return None
 
-    def step_towards(self, key: Key, now: float, before: bool = False, avoid: tuple[Key, ...] = ()) -> Entry | None:
+    def step_towards(
+        self, key: Key, now: float, before: bool = False, avoid: tuple[Key, ...] = ()
+    ) -> RoutingEntry | None:
         """The entry nearest to a key without passing it, if that is nearer than the nearest own node."""
         own, entry = self.own_up_to(key, before), self.up_to(key, now, before, avoid)
         if own is None or entry is None or (own.me.key == key and not before):
@@ -132,11 +134,11 @@ class View:
         end = key if before else key + b"\0"
         return entry if in_arc(own.me.key, entry.peer.key, end) else None
 
-    def aggregate_over(self, low: Key, high: Key) -> Entry | None:
+    def aggregate_over(self, low: Key, high: Key) -> RoutingEntry | None:
         """An entry with the aggregate of a range that holds all of [low, high); None if there is none."""
         entries = self.entries
-        for place in range(bisect_right(self._keys, low) - 1, -1, -1):
-            entry = entries[place]
+        for index in range(bisect_right(self._keys, low) - 1, -1, -1):
+            entry = entries[index]
             if entry.until is None or entry.aggregate is None:
                 continue
             if entry.until <= entry.peer.key or entry.until >= high:

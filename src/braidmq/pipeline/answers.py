@@ -11,20 +11,21 @@ one that the answers go to by way of Java, and one that is told that they were w
 
 from __future__ import annotations
 
-import http.client
-import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
 
+from braidmq.admin.client import AdminClient
+from braidmq.admin.contract import FailureReport, ProcessorFailure
+from braidmq.admin.errors import AdminError, AnswerRefused
 from braidmq.pipeline.batches import RETRY_S, Batch
-from braidmq.pipeline.delegation import ERRORS_TIMEOUT_S, request
 from braidmq.pipeline.sink import query_and_batch
 
 ERRORS_MAX: Final = 100
 """Errors that a task tells one broker."""
+ERRORS_TIMEOUT_S: Final = 5.0
 
 _log = logging.getLogger("braidmq.pipeline")
 
@@ -66,19 +67,17 @@ class Publisher:
 
     def _tell(self, broker: str, errors: list[dict[str, Any]]) -> None:
         told = [
-            {"what": row["error"], "message": row["payload"].decode(), "topic": row["of"], "offset": row["offset"]}
+            ProcessorFailure(row["error"], row["payload"].decode(), row["of"], row["offset"])
             for row in errors[:ERRORS_MAX]
         ]
         for one in told:
-            where = f" at {one['topic']} (offset {one['offset']})" if one["topic"] else ""
-            _log.warning("processor %s: %s%s: %s", self._processor, one["what"], where, one["message"])
-        body = json.dumps({"processor": self._processor, "errors": told}).encode()
+            where = f" at {one.topic} (offset {one.offset})" if one.topic else ""
+            _log.warning("processor %s: %s%s: %s", self._processor, one.what, where, one.message)
+        url = self._urls[broker]
         try:
-            url = self._urls[broker]
-            status, _ = request(
-                url, self._token, "POST", "/processing/errors", body, "application/json", ERRORS_TIMEOUT_S
-            )
-            if status != http.client.OK:
-                _log.warning("%s does not take errors of processors (status %d)", url, status)
-        except (OSError, http.client.HTTPException) as error:
-            _log.warning("errors of %s could not be told to %s: %s", self._processor, broker, error)
+            with AdminClient(url, self._token, ERRORS_TIMEOUT_S) as admin:
+                admin.report_failures(FailureReport(self._processor, told))
+        except AnswerRefused as error:
+            _log.warning("%s does not take errors of processors (status %d)", url, error.status)
+        except AdminError as error:
+            _log.warning("errors of %s could not be told to %s: %s", self._processor, broker, error.reason)

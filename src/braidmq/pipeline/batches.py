@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import http.client
-import json
 import time
-from typing import Any, Final
+from typing import Final
 
-from braidmq.pipeline import admin_port
+from braidmq.admin.client import AdminClient
+from braidmq.admin.contract import BatchPart, BatchRow, Receipt
+from braidmq.admin.errors import AdminError, AnswerRefused, Unanswered, Unreachable, WrongToken
 
 PART_ROWS: Final = 2_000
 PART_BYTES: Final = 4 * 2**20
 """A part is sent when it has so many rows, or payloads of so many bytes."""
-
-TIMEOUT_S: Final = 30.0
-"""How long a broker may take to answer."""
 
 RETRY_S: Final = 60.0
 """For how long a broker that is down, or that asks for patience, is tried again."""
@@ -35,14 +31,13 @@ class Batch:
 
     def __init__(self, url: str, token: str | None, writer: str, number: int, retry_s: float = RETRY_S) -> None:
         self._url = url
-        self._token = token
+        self._client = AdminClient(url, token)
         self._writer = writer
         self._number = number
         self._retry_s = retry_s
         self._part = 0
-        self._rows: list[tuple[str, str, int, bool, list[tuple[str, str]]]] = []
+        self._rows: list[BatchRow] = []
         self._bytes = 0
-        self._connection: http.client.HTTPConnection | None = None
         self.is_repeated = False
         """Whether the broker had it already."""
 
@@ -50,7 +45,7 @@ class Batch:
         if len(self._rows) >= PART_ROWS or self._bytes >= PART_BYTES:
             self._send(is_last=False)
         topic, payload, qos, retain, properties = row
-        self._rows.append((topic, base64.b64encode(payload).decode(), qos, retain, properties))
+        self._rows.append(BatchRow(topic, payload, qos, retain, tuple(properties)))
         self._bytes += len(payload)
 
     def finish(self) -> None:
@@ -59,44 +54,30 @@ class Batch:
         self.close()
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._client.close()
 
     def _send(self, is_last: bool) -> None:
-        part = {"writer": self._writer, "batch": self._number, "part": self._part, "is_last": is_last}
-        body = json.dumps(part | {"rows": self._rows}).encode()
+        part = BatchPart(self._writer, self._number, self._part, is_last, tuple(self._rows))
         self._rows = []
         self._bytes = 0
         self._part += 1
         if not self.is_repeated:
-            self.is_repeated = self._post(body)["receipt"] == "repeated"
+            self.is_repeated = self._post(part) is Receipt.REPEATED
 
-    def _post(self, body: bytes) -> dict[str, Any]:
+    def _post(self, part: BatchPart) -> Receipt:
         """Tries until the broker has taken it, or refuses it for good, or time is over."""
         ends_at = time.monotonic() + self._retry_s
         while True:
             try:
-                status, answer = self._post_once(body)
-            except (OSError, http.client.HTTPException, ValueError) as error:
-                self.close()
-                status, answer = 503, {"error": f"it does not answer ({error})"}
-            if status == 200:
-                return answer
-            text = f"the broker at {self._url} did not take batch {self._number} of {self._writer}"
-            if status == 401:
-                raise BatchError(f"{text}: it wants the token of its admin port: give it with the option token")
-            if status != 503 or time.monotonic() >= ends_at:
-                raise BatchError(f"{text}: {answer.get('error', f'status {status}')}")
+                return self._client.publish(part).receipt
+            except AdminError as error:
+                text = f"the broker at {self._url} did not take batch {self._number} of {self._writer}"
+                if isinstance(error, WrongToken):
+                    how = "it wants the token of its admin port: give it with the option token"
+                    raise BatchError(f"{text}: {how}") from None
+                is_final = isinstance(error, AnswerRefused) and error.is_broker and not error.is_for_now
+                if is_final or time.monotonic() >= ends_at:
+                    is_silent = isinstance(error, Unreachable | Unanswered)
+                    reason = f"it does not answer ({error.reason})" if is_silent else error.reason
+                    raise BatchError(f"{text}: {reason}") from None
             time.sleep(PAUSE_S)
-
-    def _post_once(self, body: bytes) -> tuple[int, dict[str, Any]]:
-        if self._connection is None:
-            self._connection = admin_port.connection(self._url, TIMEOUT_S)
-        self._connection.request("POST", "/publish", body, admin_port.headers(self._token, "application/json"))
-        response = self._connection.getresponse()
-        data = response.read()
-        if response.status == 401:
-            return 401, {}
-        answer = json.loads(data)
-        return response.status, answer if isinstance(answer, dict) else {}

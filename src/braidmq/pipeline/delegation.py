@@ -7,23 +7,21 @@ on the edge wants it; there its spool is returned, and the broker's answer says 
 
 from __future__ import annotations
 
-import http.client
-import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
-from urllib.parse import quote, urlencode
+from http import HTTPStatus
+from typing import TypeVar
 
 import msgspec
 
+from braidmq.admin.client import AdminClient
+from braidmq.admin.errors import AdminError, AnswerRefused, Unanswered, Unreachable, WrongToken
 from braidmq.log.remote import AwayError
-from braidmq.pipeline import admin_port
 from braidmq.pipeline.logs import Patience, Place, SourceError
 from braidmq.pipeline.shipped import Shipped
 from braidmq.processors.processor import SpoolState
 
-TIMEOUT_S: Final = 30.0
-STATE_TYPE: Final = "application/msgpack"
-ERRORS_TIMEOUT_S: Final = 5.0
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -42,6 +40,10 @@ class Delegated:
     """Those that are asked back, and from which offset on."""
 
 
+class StillDelegated(SourceError):
+    """The edge does not take, or has not left, what was asked for."""
+
+
 class BrokerClient:
     """A broker's admin port, for the processor of one name. A broker that is down is asked again for a while."""
 
@@ -52,10 +54,9 @@ class BrokerClient:
 
     def at_edge(self, shipped: Shipped) -> Shipped:
         """The processor as the broker's configuration has it: both have to take and keep the same."""
-        status, body = self._ask("GET", "/processing")
-        for one in self._answer(status, body).get("processors", ()):
-            if one["name"] == self._processor and one["spool"] is not None:
-                return msgspec.structs.replace(shipped, topic=one["topic"], spool=one["spool"], output=one["output"])
+        for one in self._ask(AdminClient.processing).processors:
+            if one.name == self._processor and one.topic is not None and one.spool is not None:
+                return msgspec.structs.replace(shipped, topic=one.topic, spool=one.spool, output=one.output)
         raise SourceError(
             f"the broker at {self._place.where} runs no processor {self._processor}, so it leaves nothing to Spark",
             "Name it in a [[processor]] table there, or give this one the name that it has there",
@@ -63,29 +64,25 @@ class BrokerClient:
 
     def delegated(self) -> Delegated:
         known = self._known
-        query = {"processor": self._processor} | ({} if known is None else {"known": known.version})
-        status, body = self._ask("GET", f"/processing/delegated?{urlencode(query)}")
-        answer = self._answer(status, body)
-        if "topics" not in answer:
+        answer = self._ask(lambda admin: admin.delegation(self._processor, None if known is None else known.version))
+        if answer.topics is msgspec.UNSET:
             assert known is not None
-            found = Delegated(known.version, answer["settled"], known.firsts, known.handed, known.returns)
+            found = Delegated(known.version, answer.settled, known.firsts, known.handed, known.returns)
         else:
-            topics = answer["topics"]
+            topics = answer.topics
             found = Delegated(
-                answer["version"],
-                answer["settled"],
-                {topic: first for topic, first, _, _ in topics},
-                frozenset(topic for topic, _, has_spool, _ in topics if has_spool),
-                {topic: returns_at for topic, _, _, returns_at in topics if returns_at is not None},
+                answer.version,
+                answer.settled,
+                {one.topic: one.first for one in topics},
+                frozenset(one.topic for one in topics if one.has_spool),
+                {one.topic: one.returns_at for one in topics if one.returns_at is not None},
             )
         self._known = found
         return found
 
     def handed(self, topic: str) -> SpoolState:
         """The spool with which Spark's turn begins."""
-        status, body = self._ask("GET", f"/processing/state?{self._query(topic)}")
-        if status != http.client.OK:
-            self._answer(status, body)
+        body = self._ask(lambda admin: admin.spool(self._processor, topic))
         try:
             return SpoolState.decode(body)
         except msgspec.MsgspecError as error:
@@ -93,54 +90,35 @@ class BrokerClient:
 
     def give_back(self, topic: str, first: int, state: SpoolState) -> bool:
         """Whether the edge goes on from `first`; if not, it is still Spark's turn."""
-        path = f"/processing/state?{self._query(topic)}&first={first}"
-        status, body = self._ask("POST", path, state.encode(), STATE_TYPE)
-        if status == http.client.CONFLICT:
+        try:
+            self._ask(lambda admin: admin.return_spool(self._processor, topic, first, state.encode()))
+        except StillDelegated:
             return False
-        self._answer(status, body)
         return True
 
-    def _query(self, topic: str) -> str:
-        return f"processor={quote(self._processor, safe='')}&topic={quote(topic, safe='')}"
-
-    def _answer(self, status: int, body: bytes) -> dict[str, Any]:
-        try:
-            answer = json.loads(body)
-        except ValueError:
-            answer = {}
-        if status == http.client.OK and isinstance(answer, dict):
-            return answer
-        if status == http.client.UNAUTHORIZED:
-            text = "it wants the token of its admin port: give it with the option token"
-        elif status == http.client.NOT_FOUND:
-            text = "it has no processors"
-        else:
-            text = str(answer.get("error", f"status {status}")) if isinstance(answer, dict) else f"status {status}"
-        raise SourceError(
-            f"the broker at {self._place.where} does not say what it leaves to Spark: {text}",
-            f"It needs a [[processor]] {self._processor}, and its topics in [log]",
-        )
-
-    def _ask(self, method: str, path: str, body: bytes | None = None, kind: str = "") -> tuple[int, bytes]:
+    def _ask(self, question: Callable[[AdminClient], T]) -> T:
         patience = Patience(self._place)
         while True:
             try:
-                status, answer = request(self._place.where, self._place.token, method, path, body, kind)
-                if status != http.client.SERVICE_UNAVAILABLE:
-                    return status, answer
-                patience.wait(AwayError(answer.decode(errors="replace")))
-            except (OSError, http.client.HTTPException) as error:
-                patience.wait(AwayError(str(error)))
+                with AdminClient(self._place.where, self._place.token) as admin:
+                    return question(admin)
+            except (Unreachable, Unanswered) as error:
+                patience.wait(AwayError(error.reason))
+            except AdminError as error:
+                if not isinstance(error, AnswerRefused) or not error.is_for_now:
+                    raise self._refusal(error) from None
+                patience.wait(AwayError(error.reason))
 
-
-def request(
-    url: str, token: str | None, method: str, path: str, body: bytes | None, kind: str, timeout_s: float = TIMEOUT_S
-) -> tuple[int, bytes]:
-    """Asks an admin port once."""
-    connection = admin_port.connection(url, timeout_s)
-    try:
-        connection.request(method, path, body, admin_port.headers(token, kind))
-        response = connection.getresponse()
-        return response.status, response.read()
-    finally:
-        connection.close()
+    def _refusal(self, error: AdminError) -> SourceError:
+        text = error.reason
+        if isinstance(error, WrongToken):
+            text = "it wants the token of its admin port: give it with the option token"
+        elif isinstance(error, AnswerRefused) and error.status == HTTPStatus.NOT_FOUND:
+            text = "it has no processors"
+        kind = (
+            StillDelegated if isinstance(error, AnswerRefused) and error.status == HTTPStatus.CONFLICT else SourceError
+        )
+        return kind(
+            f"the broker at {self._place.where} does not say what it leaves to Spark: {text}",
+            f"It needs a [[processor]] {self._processor}, and its topics in [log]",
+        )

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from braidmq.host import Address, CallError, Host, Message, Reply, Service, handles
 from braidmq.keys import Key, in_arc
+from braidmq.overlay import Overlay
 from braidmq.overlay.key_ranges import KeyRange
-from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.ranges.delivery import Outcome, RangeDelivery
+from braidmq.overlay.ranges import Outcome, RangeDelivery
 
 EFFECT_S = 5.0
 """How long a new subscriber makes sure of either; what is not known to others by then, they find out by themselves."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from braidmq.host import Address
-from braidmq.overlay.ranges.delivery import OnOutcome
+from braidmq.overlay.ranges import OnOutcome
 
 
 class Publication(NamedTuple):

@@ -17,10 +17,9 @@ from collections.abc import Callable
 import msgspec
 
 from braidmq.host import Address, Host, Message, Reply, Service, handles
+from braidmq.overlay import Overlay
 from braidmq.overlay.key_ranges import KeyRange, without
-from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.ranges.delivery import OPEN_MAX, REISSUE_S, SWEEP_S, Outcome, RangeDelivery
-from braidmq.overlay.ranges.messages import PROVEN
+from braidmq.overlay.ranges import OPEN_MAX, PROVEN, REISSUE_S, SWEEP_S, Outcome, RangeDelivery
 from braidmq.pubsub.locality.delegates import Area, Directories, Directory
 
 PART_OF_TIME = 0.8

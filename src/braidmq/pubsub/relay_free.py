@@ -32,10 +32,9 @@ from typing import Final
 
 from braidmq.host import Address, CallError, Host, Reply, Service, handles
 from braidmq.keys import SEPARATOR, Key, Role, key_of, segment
+from braidmq.overlay import Overlay
 from braidmq.overlay.key_ranges import KeyRange
-from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.ranges.delivery import Delivery, OnOutcome, RangeDelivery
-from braidmq.overlay.ranges.splitting import Cut
+from braidmq.overlay.ranges import Cut, OnOutcome, RangeArrival, RangeDelivery
 from braidmq.pubsub.effect import Effect
 from braidmq.pubsub.locality.within import Within
 from braidmq.pubsub.method import OnDemand, OnMessage, OnQuestion, Publication, ignore, no_answer
@@ -97,8 +96,7 @@ class RelayFree(Service):
         self.on_question: OnQuestion = no_answer
         self._explore: Callable[[Key], None] = getattr(overlay, "explore", ignore)
         """An overlay whose tables follow their use is told who publishes, and looks for what it lacks."""
-        self.ranges = RangeDelivery(overlay, self._on_delivery, one_each=True)
-        self.ranges.on_nobody = self._on_nobody
+        self.ranges = RangeDelivery(overlay, self._on_delivery, one_each=True, on_nobody=self._on_nobody)
         self.within = Within(overlay, self.ranges, cut)
         self._effect = Effect(overlay, self.ranges)
         self._effective: dict[Key, None] = {}
@@ -459,7 +457,7 @@ class RelayFree(Service):
 
     # Arriving
 
-    def _on_delivery(self, delivery: Delivery) -> bytes | None:
+    def _on_delivery(self, delivery: RangeArrival) -> bytes | None:
         kind = delivery.body[:1]
         answer: bytes | None = None
         for key in delivery.keys:

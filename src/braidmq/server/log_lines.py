@@ -8,14 +8,14 @@ import sys
 from typing import Final
 
 from braidmq.broker.notices import one_line
-from braidmq.config.settings import Log
+from braidmq.config.settings import LogConfig
 
 LINE_CHARS_MAX: Final = 4_000
-"""Characters of one message; whoever writes it cuts what came from outside shorter than that."""
+"""Characters of one message; text from outside is cut shorter than that where it is logged."""
 
 
 class TextLines(logging.Formatter):
-    """A message is one line. An exception is set off below it, so that nothing in it looks like a line of its own."""
+    """A message is one line. An exception is indented below it, so that nothing in it looks like a line of its own."""
 
     def format(self, record: logging.LogRecord) -> str:
         message = one_line(record.getMessage(), LINE_CHARS_MAX)
@@ -27,7 +27,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """An object a line, in ASCII: there are more characters that end a line for somebody than JSON escapes."""
+    """One object a line, in ASCII: some programs end a line at characters that JSON does not escape."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -41,7 +41,7 @@ class JsonLines(logging.Formatter):
         return json.dumps(line)
 
 
-def configure(settings: Log) -> None:
+def configure(settings: LogConfig) -> None:
     """Sends the lines of this package, and of no other, to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     if settings.format == "json":

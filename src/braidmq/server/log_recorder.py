@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 from braidmq.broker.message import Message
 from braidmq.broker.recorder import LOST
-from braidmq.config.settings import Config
-from braidmq.config.settings import Log as LogSettings
+from braidmq.config.naming import broker_name
+from braidmq.config.settings import Config, LogConfig
 from braidmq.log.errors import LogError
 from braidmq.log.orders import Settings
 from braidmq.log.properties import pairs_of, published_us_of
@@ -121,7 +121,7 @@ class LogRecorder:
         for one in topics:
             self._tree.set(one, True)
 
-    def reconfigure(self, settings: LogSettings) -> None:
+    def reconfigure(self, settings: LogConfig) -> None:
         """Takes over what may change while it runs."""
         self.set_topics(settings.topics)
         self.log.retain_bytes = settings.retain_bytes
@@ -308,7 +308,7 @@ def open_recorder(config: Config) -> LogRecorder:
     settings = config.log
     how = Settings(
         folder=str(folder_of(config)),
-        broker=name_of(config),
+        broker=broker_name(config),
         partitions=settings.partitions,
         segment_bytes=settings.segment_bytes,
         retain_bytes=settings.retain_bytes,
@@ -320,12 +320,3 @@ def open_recorder(config: Config) -> LogRecorder:
 
 def folder_of(config: Config) -> Path:
     return Path(config.data) / "log" if config.log.folder is None else Path(config.log.folder)
-
-
-def name_of(config: Config) -> str:
-    """The broker's name in each row: that in its braid, if it is known before it is there."""
-    braid = config.braid
-    if braid is None:
-        return config.name
-    address = braid.advertise or braid.listen
-    return braid.name or (config.name if address.endswith(":0") else address)

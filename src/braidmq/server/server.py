@@ -1,7 +1,8 @@
-"""The broker in the real world: a loop, sockets, signals, and the time.
+"""The broker in the real world: an event loop, sockets, signals and clocks.
 
-This is the only place that knows both the sans-IO `Broker` and asyncio. It calls `flush` once a loop tick, fires
-timers, answers SIGHUP with a reload, and SIGTERM or SIGINT with a clean end.
+A `Server` puts the parts of one broker together: the sans-IO core, its listeners, the node of the braid, processors and
+the admin port. It calls `flush` once a loop tick and fires timers. `serve` runs one until SIGTERM or SIGINT, and reads
+the configuration again on SIGHUP.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from braidmq.braid.node import BraidNode
 from braidmq.broker.broker import Broker
 from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.broker.store import MemoryStore, Store
+from braidmq.config.naming import broker_name
 from braidmq.config.problems import ConfigError
 from braidmq.config.reload import reload_plan
-from braidmq.config.settings import Config
+from braidmq.config.settings import AdminConfig, Config
 from braidmq.processing.processing import Processing
 from braidmq.security.authentication import build_access, build_authenticator, build_methods
 from braidmq.security.client_ids import ClientIdRules
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from braidmq.server.log_recorder import LogRecorder
 
 STOP_GRACE_S = 5.0
-"""What clients get to read their DISCONNECT when the broker ends."""
+"""What clients get to read their DISCONNECT when the broker stops."""
 
 IN_POLL_S = 0.02
 
@@ -84,28 +86,28 @@ class Server:
         self.broker.timers.earlier = self._set_alarm
         self._sys = SysTopics(self.broker)
         self._sys.set_interval(config.sys_interval_s)
-        self._place = None if config.braid is None else BraidNode(self.broker, config.braid)
+        self._node = None if config.braid is None else BraidNode(self.broker, config.braid)
         self._processing = _processing_of(config, self.broker)
-        self._admin: AdminServer | None = None
-        if config.admin is not None:
-            numbers = () if self._place is None else (BraidCollector(self._place),)
-            exposition = Exposition(
-                self.broker.metrics,
-                self.listeners,
-                LogCollector(lambda: self._recorder),
-                ProcessingCollector(self._processing),
-                *numbers,
-            )
-            checks = {"listeners": self.listeners.trouble, "store": self._store_trouble}
-            if self._place is not None:
-                checks["braid"] = self._place.trouble
-            routes = (
-                BraidRoutes(self._place),
-                PublishRoutes(self.broker),
-                LogRoutes(lambda: self._recorder),
-                ProcessingRoutes(self._processing),
-            )
-            self._admin = AdminServer(config.admin, exposition, checks, routes)
+        self._admin = None if config.admin is None else self._build_admin(config.admin)
+
+    def _build_admin(self, settings: AdminConfig) -> AdminServer:
+        exposition = Exposition(
+            self.broker.metrics,
+            self.listeners,
+            LogCollector(lambda: self._recorder),
+            ProcessingCollector(self._processing),
+            *(() if self._node is None else (BraidCollector(self._node),)),
+        )
+        checks = {"listeners": self.listeners.trouble, "store": self._store_trouble}
+        if self._node is not None:
+            checks["braid"] = self._node.trouble
+        routes = (
+            BraidRoutes(self._node),
+            PublishRoutes(self.broker),
+            LogRoutes(lambda: self._recorder),
+            ProcessingRoutes(self._processing),
+        )
+        return AdminServer(settings, exposition, checks, routes)
 
     async def start(self) -> None:
         try:
@@ -113,8 +115,8 @@ class Server:
             await self.listeners.start()
             if self._admin is not None:
                 await self._admin.start()
-            if self._place is not None:
-                await self._place.start()
+            if self._node is not None:
+                await self._node.start()
         except BaseException:
             await self._processing.stop()
             await self.listeners.stop(0)
@@ -123,16 +125,16 @@ class Server:
         self._set_alarm()
 
     async def stop(self, is_polite: bool = True) -> bool:
-        """Accepts nobody any more, tells all clients and, if `is_polite`, the braid; commits, and closes the store.
+        """Accepts no more clients, tells those that are here and, if `is_polite`, the braid; commits, closes the store.
 
-        Whether the braid let it go in time.
+        Returns whether it left the braid in good order and in time.
         """
         self.listeners.stop_accepting()
         self.broker.shut_down()
         await self.listeners.stop(STOP_GRACE_S)
         await self._processing.stop()
-        if self._place is not None:
-            is_polite = await self._place.stop(is_polite)
+        if self._node is not None:
+            is_polite = await self._node.stop(is_polite)
         if self._admin is not None:
             await self._admin.stop()
         for task in list(self._tasks):
@@ -150,20 +152,20 @@ class Server:
 
     @property
     def addresses(self) -> list[str]:
-        braid = [f"braid://{self._place.host.address}"] if self._place else []
+        braid = [f"braid://{self._node.host.address}"] if self._node else []
         return self.listeners.addresses + (self._admin.addresses if self._admin else []) + braid
 
     @property
     def braid_address(self) -> str | None:
         """Where other brokers reach this one."""
-        return None if self._place is None else self._place.host.address
+        return None if self._node is None else self._node.host.address
 
     @property
     def admin_url(self) -> str | None:
         return self._admin.addresses[0] if self._admin else None
 
     async def wait_until_in(self, timeout_s: float) -> bool:
-        """Whether this broker is in its braid, at the latest after so long."""
+        """Waits until this broker is in its braid, at most so long; returns whether it is."""
         ends_at = self._loop.time() + timeout_s
         while not self.broker.federation.is_in:
             if self._loop.time() > ends_at:
@@ -215,7 +217,7 @@ class Server:
         task.add_done_callback(self._tasks.discard)
 
     def _set_alarm(self) -> None:
-        """Sleeps until the next deadline, not longer."""
+        """Wakes the broker at its next deadline."""
         next_at = self.broker.timers.next_at
         if next_at is None:
             return
@@ -235,7 +237,7 @@ class Server:
 
 
 def _recorder_of(config: Config) -> LogRecorder | None:
-    """Who keeps the topics that the configuration names; without any, nothing of the log is even imported."""
+    """Keeps the topics that the configuration names; without any, nothing of the log is even imported."""
     if not config.log.topics:
         return None
     from braidmq.server.log_recorder import open_recorder
@@ -244,16 +246,16 @@ def _recorder_of(config: Config) -> LogRecorder | None:
 
 
 def _processing_of(config: Config, broker: Broker) -> Processing:
-    """What processors leave stands beside the store, if there is one."""
-    origin = (config.braid.name if config.braid is not None else None) or config.name
+    """The processors of this site. Their spools are kept beside the store, if there is one."""
     folder = Path(config.data) / "processing" if config.store.enabled else None
-    return Processing(broker, origin, folder, config.store.sync == "full", config.processing)
+    return Processing(broker, broker_name(config), folder, config.store.sync == "full", config.processing)
 
 
 async def serve(
     config: Config, announce: Callable[[list[str]], None], read_config: Callable[[], Config] | None = None
 ) -> int:
-    """Runs a broker until SIGTERM or SIGINT. `announce` is called with its addresses once clients can connect."""
+    """Runs a broker until SIGTERM or SIGINT; returns the exit code. `announce` gets its addresses once clients can
+    connect; `read_config` is called on SIGHUP."""
     logs.configure(config.log)
     server = Server(config)
     await server.start()
@@ -269,7 +271,7 @@ async def serve(
 
 
 def rarely_collect_garbage() -> None:
-    """Long-lived objects are many and garbage cycles few: looks for them seldom, and not among what is here already."""
+    """Objects that stay are many and garbage cycles few: they are looked for seldom, and not among what is here now."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
@@ -288,7 +290,7 @@ def on_reload_signal(reload: Callable[[], None]) -> None:
 
 
 def _reload(reload: Callable[[], None]) -> None:
-    """What is wrong with a new configuration is said, and the old one stays."""
+    """A new configuration that is wrong is reported, and the old one stays."""
     try:
         reload()
     except ConfigError as error:

@@ -1,7 +1,7 @@
-"""Several brokers in one process and one loop: a braid to try out, or for several listeners of one machine.
+"""Several brokers in one process and one event loop: a braid to try out, or several sites of one machine.
 
-Each site is a whole broker: with its own store, ports and place in the braid. The first one begins the braid, or joins
-the one that the configuration names; the others join the first. They end in the opposite order.
+Each site is a whole broker with its own store, its own ports and its own node in the braid. The first site begins the
+braid, or joins the one that the configuration names; each further site joins the first. They stop in reverse order.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from pathlib import Path
 
 import msgspec
 
+from braidmq.config.naming import broker_name
 from braidmq.config.settings import Config
 from braidmq.server import log_lines as logs
 from braidmq.server.listening.sockets import ADMIN_PORT, LISTENER_PORT, bind_tcp
 from braidmq.server.server import Server, on_end_signals, on_reload_signal, rarely_collect_garbage
 
 ENTER_S = 10.0
-"""How long it is waited until a site is in the braid, before that is said and the next one begins."""
+"""How long a site gets to enter the braid before a warning is logged and the next site starts."""
 
 ADMIN_FILE = "admin.json"
-"""In the folder of a site: where its admin port is."""
+"""In the data folder of a site: where its admin port is. Commands with --data find it there."""
 
 _log = logging.getLogger("braidmq.server")
 
@@ -41,7 +42,7 @@ class Site(msgspec.Struct, frozen=True):
 async def serve_sites(
     configs: Sequence[Config], announce: Callable[[list[Site]], None], read_configs: Callable[[], Sequence[Config]]
 ) -> int:
-    """Runs brokers, each with a place in the braid, until SIGTERM or SIGINT; told when all of them are in it."""
+    """Runs a braid of brokers until SIGTERM or SIGINT; returns the exit code. `announce` is called once all are in."""
     logs.configure(configs[0].log)
     await asyncio.to_thread(check_ports, configs)
     servers: list[Server] = []
@@ -56,31 +57,31 @@ async def serve_sites(
         rarely_collect_garbage()
         stop = on_end_signals()
         on_reload_signal(lambda: _reload(servers, read_configs()))
-        announce([Site(_name(server.config), server.addresses) for server in servers])
+        announce([Site(broker_name(server.config), server.addresses) for server in servers])
         await stop.wait()
         _log.info("stopping")
     finally:
         is_polite = True
         for server in reversed(servers):
             _admin_file(server).unlink(missing_ok=True)
-            is_polite = await server.stop(is_polite)  # if one is not let go in time, the others do not wait for it
+            is_polite = await server.stop(is_polite)  # once one could not leave in time, the rest leave without waiting
     return 0
 
 
 def check_ports(configs: Sequence[Config]) -> None:
-    """A ListenError if a port of any site is taken, by another process or by another site, before anything starts."""
+    """Raises a ListenError, before anything starts, if a port of a site is taken by another process or site."""
     with contextlib.ExitStack() as bound:
         for config in configs:
-            places = [(one.name, one.host, one.port, LISTENER_PORT) for one in config.listeners if one.kind != "unix"]
+            ports = [(one.name, one.host, one.port, LISTENER_PORT) for one in config.listeners if one.kind != "unix"]
             if config.admin is not None:
-                places.append(("admin", config.admin.host, config.admin.port, ADMIN_PORT))
-            for name, host, port, change in places:
-                for each in bind_tcp(f"{_name(config)} {name}", host, port, change):
+                ports.append(("admin", config.admin.host, config.admin.port, ADMIN_PORT))
+            for name, host, port, change in ports:
+                for each in bind_tcp(f"{broker_name(config)} {name}", host, port, change):
                     bound.callback(socket.socket.close, each)
 
 
 def _joining(config: Config, servers: Sequence[Server]) -> Config:
-    """The configuration of a site that also joins the first one, if that is there."""
+    """The configuration of a site that also joins the first one, if this is not the first."""
     assert config.braid is not None
     if not servers:
         return config
@@ -96,10 +97,6 @@ def _reload(servers: Sequence[Server], configs: Sequence[Config]) -> None:
         server.reload(_joining(config, servers[:number]))
 
 
-def _name(config: Config) -> str:
-    return (config.braid.name if config.braid is not None else None) or config.name
-
-
 def _admin_file(server: Server) -> Path:
     return Path(server.config.data) / ADMIN_FILE
 
@@ -107,5 +104,5 @@ def _admin_file(server: Server) -> Path:
 def _write_admin_file(server: Server) -> None:
     if server.admin_url is not None:
         Path(server.config.data).mkdir(parents=True, exist_ok=True)
-        content = {"name": _name(server.config), "url": server.admin_url, "pid": os.getpid()}
+        content = {"name": broker_name(server.config), "url": server.admin_url, "pid": os.getpid()}
         _admin_file(server).write_text(json.dumps(content) + "\n")

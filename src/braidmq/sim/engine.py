@@ -14,11 +14,12 @@ from random import Random
 from typing import Any
 
 from braidmq.host import Address, CallRefused, CallTimeout, Forward, Message, Reply
+from braidmq.sim.clocks import ClockError
 from braidmq.sim.network import Constant, Network
 from braidmq.sim.task import Call, Cancelled, EventWait, SimEvent, SimTask, Sleep, TaskHost, Wait, tasks_of
 from braidmq.sim.timeline import SLOTS_PER_S, Deadlines, Event, Timeline
 
-__all__ = ["Constant", "Network", "Refused", "SimHost", "SimTask", "SimulationError", "Simulator"]
+__all__ = ["Constant", "Network", "Refused", "SimHost", "SimTask", "SimulationError", "Simulator", "SkewedHost"]
 
 DELIVER, REPLY, WAKE, ACT = 0, 1, 2, 3
 """What an event does: a message arrives, a reply arrives, a wait is over, or a plain function is called.
@@ -121,10 +122,30 @@ class SimHost:
         self.alive = True
 
 
-class Simulator:
-    """The world of a run. `network` decides when, whether and how often a message arrives."""
+class SkewedHost(SimHost):
+    """A host with a clock that is wrong."""
 
-    def __init__(self, seed: int, network: Network | None = None) -> None:
+    __slots__ = ("_clock_error",)
+
+    def __init__(self, sim: Simulator, address: Address, clock_error: ClockError) -> None:
+        super().__init__(sim, address)
+        self._clock_error = clock_error
+
+    def now(self) -> float:
+        now = self.sim.now
+        return now + self._clock_error(now)
+
+
+class Simulator:
+    """The world of a run. `network` decides when, whether and how often a message arrives; `clock_error_of` whose
+    clock is wrong, asked when a host is made."""
+
+    def __init__(
+        self,
+        seed: int,
+        network: Network | None = None,
+        clock_error_of: Callable[[Address], ClockError | None] | None = None,
+    ) -> None:
         self.seed = seed
         self.chance = Random(seed)  # noqa: S311 - reproducible on purpose
         self.now = 0.0
@@ -138,11 +159,13 @@ class Simulator:
         """Called with sender, receiver, message, hops and the delays of its copies when one is sent."""
         self.on_message: Callable[[Address, Address, Message, int], None] | None = None
         """Called with sender, receiver, message and hops when one arrives; a reply comes with 0 hops."""
+        self._clock_error_of = clock_error_of
         self._events = Timeline()
         self._push = self._events.push
         self._deadlines: Deadlines[Call | EventWait] = Deadlines()
         self._tables: dict[tuple[type, ...], Table] = {}
         self._running = False
+        self._watch: tuple[float, Callable[[], object]] | None = None
         self._keeps_frozen: bool | None = None
         """Whether somebody else had kept objects from garbage collection when time first passed: to count is slow."""
 
@@ -150,7 +173,8 @@ class Simulator:
         """A new host at this address, where none is or the last one is dead."""
         if address in self.hosts and self.hosts[address].alive:
             raise ValueError(f"a host lives at the address {address!r}: crash it first")
-        host = self.hosts[address] = SimHost(self, address)
+        error = None if self._clock_error_of is None else self._clock_error_of(address)
+        host = self.hosts[address] = SimHost(self, address) if error is None else SkewedHost(self, address, error)
         if type(address) is int and 0 <= address <= len(self._numbered):
             self._numbered[address : address + 1] = [host]
         return host
@@ -161,6 +185,17 @@ class Simulator:
             raise ValueError(f"nothing can happen at {when} s: it is {self.now} s")
         self._push((when, ACT, action))
 
+    def watch(self, every_s: float, look: Callable[[], object]) -> None:
+        """Calls a function that only looks, every so often while time passes and between two events: for checkers.
+
+        A run that ends when nothing is left to happen ends at the next of these times.
+        """
+        if not 0 < every_s < inf:
+            raise ValueError(f"a run cannot be looked at every {every_s} s")
+        if self._watch is not None:
+            raise ValueError("this run is watched already")
+        self._watch = (every_s, look)
+
     def run(self, until: float = inf, messages_max: int | None = None) -> None:
         """Lets time pass until then, until nothing is left to happen, or until so many messages have arrived."""
         if self._running:
@@ -170,7 +205,11 @@ class Simulator:
             self._keeps_frozen = gc.get_freeze_count() > 0
         try:
             with _rare_garbage_collection(self._keeps_frozen):
-                self._pass_time(until, inf if messages_max is None else self.messages + messages_max)
+                messages_end = inf if messages_max is None else self.messages + messages_max
+                if self._watch is None:
+                    self._pass_time(until, messages_end)
+                else:
+                    self._pass_watched_time(until, messages_end, *self._watch)
         finally:
             self._running = False
 
@@ -292,6 +331,21 @@ class Simulator:
             raise self._failed(_describe(event), error) from error
         if until != inf:
             self.now = max(self.now, until)
+
+    def _pass_watched_time(self, until: float, messages_end: float, every_s: float, look: Callable[[], object]) -> None:
+        """The same, with looks in between."""
+        while self.now < until and self.messages < messages_end:
+            if until == inf and self._deadlines.due_at == inf and self._events.is_empty:
+                return
+            number = int(self.now / every_s) + 1
+            look_at = number * every_s
+            if look_at <= self.now:  # by a rounding
+                look_at = (number + 1) * every_s
+            self._pass_time(min(until, look_at), messages_end)
+            try:
+                look()
+            except Exception as error:
+                raise self._failed("the watch", error) from error
 
     def _deliver(self, event: Event) -> None:
         _, _, to, sender, message, call, hops = event

@@ -8,6 +8,7 @@ from functools import partial
 from random import Random
 
 from braidmq.host import Address
+from braidmq.sim.clocks import ClockError
 from braidmq.sim.meter import Tally
 from braidmq.sim.network import Faults, FaultsError, Network
 from braidmq.sim.stage import Roles, Stage
@@ -47,7 +48,7 @@ def parse(text: str) -> tuple[Faults, float]:
 
 def length_s(faults: Faults) -> float:
     """How long the rough time lasts."""
-    return max([ROUGH_MIN_S, *(until_s + AFTER_PARTITION_S for _, until_s in faults.partitions)])
+    return max(ROUGH_MIN_S, faults.ends_at + AFTER_PARTITION_S if faults.ends_at else 0.0)
 
 
 class FaultSchedule(Network):
@@ -70,6 +71,13 @@ class FaultSchedule(Network):
         if self._from_s <= now < self._until_s:
             return self._rough.delays(chance, source, to, now - self._from_s)
         return self._calm.delays(chance, source, to, now)
+
+    def clock_error_of(self, address: Address) -> ClockError | None:
+        """What is wrong with the clock of a host; what it went wrong by stays when all is calm again."""
+        error = self.faults.clock_error_of(address)
+        if error is None:
+            return None
+        return lambda now: error(min(max(now, self._from_s), self._until_s) - self._from_s)
 
 
 class Churn:
@@ -139,5 +147,7 @@ def endure(stage: Stage, weather: FaultSchedule, churn: float, tally: Tally) -> 
         sim.at(from_s + number / churn, happening.happen)
     for number in range(int((until_s - from_s) / PUBLISH_EVERY_S)):
         sim.at(from_s + number * PUBLISH_EVERY_S, partial(publish_something, stage, tally))
+    stage.is_calm = False
     sim.run(until_s + stage.kind.calm_s)
     stage.meter.close(tally, None, relay_free=False)
+    stage.is_calm = True

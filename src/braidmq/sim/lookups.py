@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from braidmq.keys import Key, in_arc
-from braidmq.overlay.overlay import Overlay
+from braidmq.overlay import Overlay
+from braidmq.sim.checkers.complaints import Complaints
 from braidmq.sim.engine import Simulator
-from braidmq.sim.meter import Complaints, Tally
+from braidmq.sim.meter import Tally
 
 BATCH = 100
 LOOK_EVERY_S = 0.01

@@ -13,29 +13,13 @@ import msgspec
 
 from braidmq.host import Address, Message
 from braidmq.pubsub.method import Publication
+from braidmq.sim.checkers.complaints import Complaints
 from braidmq.sim.checkers.pubsub import each_got_it_once, nobody_else_was_bothered
 from braidmq.sim.engine import Simulator
 
 BODY_BYTES = 100
 MARK = b"\xfe\xffbraid\xfe"
 NUMBER_BYTES = 8
-
-COMPLAINTS_MAX = 20
-"""Complaints that are kept; the others are counted."""
-
-
-class Complaints:
-    """What checkers say: the first ones, and how many there were."""
-
-    def __init__(self) -> None:
-        self.first: list[str] = []
-        self.count = 0
-
-    def add(self, complaints: Iterable[str]) -> None:
-        for complaint in complaints:
-            self.count += 1
-            if len(self.first) < COMPLAINTS_MAX:
-                self.first.append(complaint)
 
 
 class Tally(msgspec.Struct):
@@ -100,6 +84,10 @@ class Meter:
         self._open[self._number] = _Open(name, publisher, subscribers, members, self._sim.now)
         self.heard_at = self._sim.now
         return bytes(BODY_BYTES - len(MARK) - NUMBER_BYTES) + MARK + self._number.to_bytes(NUMBER_BYTES)
+
+    def under_way(self) -> Iterable[_Open]:
+        """The publications that were begun and are not over."""
+        return self._open.values()
 
     def received(self, broker: int, publication: Publication) -> None:
         mine = self._open.get(number_of(publication.body) or 0)

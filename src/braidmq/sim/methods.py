@@ -17,13 +17,12 @@ import msgspec
 
 from braidmq.host import Address
 from braidmq.keys import Key, Role, key_of, parts_of
-from braidmq.overlay.flexible.graph import SIZE, FlexibleGraph
-from braidmq.overlay.overlay import Introduce, Overlay
-from braidmq.overlay.ranges.splitting import Cut
-from braidmq.overlay.skip_graph.dht import IdRouter
-from braidmq.overlay.skip_graph.graph import SkipGraph
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX
-from braidmq.overlay.suzaku.suzaku import PERIOD_S, Suzaku
+from braidmq.overlay import Introduce, Overlay
+from braidmq.overlay.flexible import SIZE, FlexibleGraph
+from braidmq.overlay.ranges import Cut
+from braidmq.overlay.skip_graph import IdRouter, SkipGraph
+from braidmq.overlay.suzaku import PERIOD_S, Suzaku
+from braidmq.overlay.vectors import DIGITS_MAX
 from braidmq.pubsub.baselines.bayeux import Bayeux
 from braidmq.pubsub.baselines.can.multicast import CanMulticast
 from braidmq.pubsub.baselines.scribe import Scribe
@@ -112,7 +111,7 @@ class Kind(Protocol):
         ...
 
     def start(self, host: SimHost, broker: int, introduce: Introduce, options: Options) -> Method:
-        """A broker of a growing network, in a new life of its host."""
+        """A broker of a growing network, in a new incarnation of its host."""
         ...
 
     def is_in(self, method: Method) -> bool:
@@ -202,7 +201,7 @@ class Learning(Ordered, frozen=True):
                 for broker in (*topic.publishers, *topic.subscribers):
                     for key, node in graphs[broker].nodes.items():
                         if parts_of(key)[0] == topic.name:
-                            sim.hosts[broker].spawn(graphs[broker].learn(node))
+                            sim.hosts[broker].spawn(graphs[broker].learning.learn(node))
 
 
 def _other(chance: Random, inside: Sequence[int], mine: int) -> Address | None:

@@ -15,9 +15,17 @@ import msgspec
 from braidmq.host import Address
 from braidmq.keys import Role
 from braidmq.pubsub.method import Method, ignore
+from braidmq.sim.checkers.complaints import Complaints
 from braidmq.sim.checkers.pubsub import suspended_only_without_subscribers
+from braidmq.sim.checkers.watch import (
+    Watch,
+    each_gets_it_at_most_once,
+    joined_keys_are_unique,
+    left_links_never_go_back,
+    only_members_receive_it,
+)
 from braidmq.sim.engine import Simulator
-from braidmq.sim.meter import Complaints, Meter, Tally
+from braidmq.sim.meter import Meter, Tally
 from braidmq.sim.methods import ASK_EVERY_S, Kind, Options, learn_fingers
 from braidmq.sim.patterns import RoleAssignment
 
@@ -70,6 +78,17 @@ class Stage:
         self.roles: dict[int, Roles] = {}
         self.members: dict[str, tuple[dict[int, None], dict[int, None]]] = {}
         """The living publishers and subscribers of each topic."""
+        self.is_calm = True
+        """Whether the network is as it should be, and methods keep all that they promise."""
+
+    def watch(self, every_s: float, complaints: Complaints) -> Watch:
+        """Looks at what must hold at any time, every so often; to be said before the network is built."""
+        under_way = self.meter.under_way
+        rules = [joined_keys_are_unique(self.sim), left_links_never_go_back(self.sim)]
+        rules.append(each_gets_it_at_most_once(under_way))
+        if self.kind.is_relay_free:
+            rules.append(only_members_receive_it(lambda: under_way() if self.is_calm else ()))
+        return Watch(self.sim, rules, complaints, every_s)
 
     # Building
 
@@ -156,7 +175,7 @@ class Stage:
     # Brokers that come and go
 
     def start(self, broker: int, roles: Roles) -> None:
-        """A broker begins a life, and asks for its roles one after the other."""
+        """A broker begins an incarnation, and asks for its roles one after the other."""
         host = self.sim.hosts.get(broker) or self.sim.host(broker)
         host.restart()
         self.roles[broker] = Roles(dict.fromkeys(roles.subscribed, False), dict.fromkeys(roles.advertised, False))

@@ -51,6 +51,10 @@ class Timeline:
         self._slots: list[int] = []
         """A heap of the slots that wait."""
 
+    @property
+    def is_empty(self) -> bool:
+        return not (self.due or self.late or self._slots)
+
     def push(self, event: Event) -> None:
         slot = int(event[0] * SLOTS_PER_S)
         if slot <= self._open:

@@ -18,16 +18,16 @@ import msgspec
 
 from braidmq.host import Address
 from braidmq.keys import Key
-from braidmq.overlay.flexible.graph import SIZE
-from braidmq.overlay.flexible.messages import SIZE_MAX
-from braidmq.overlay.ranges.splitting import Cut
-from braidmq.overlay.suzaku.suzaku import Suzaku
+from braidmq.overlay.flexible import SIZE, SIZE_MAX
+from braidmq.overlay.ranges import Cut
+from braidmq.overlay.suzaku import Suzaku
 from braidmq.sim import fault_schedule as rough
 from braidmq.sim import lookups
+from braidmq.sim.checkers.complaints import Complaints
 from braidmq.sim.engine import GC_THRESHOLD, Simulator
 from braidmq.sim.figures import FaultFigures, Figures, quantile, resident_mib
 from braidmq.sim.large_pages import use_large_pages
-from braidmq.sim.meter import Complaints, Tally, publication_of
+from braidmq.sim.meter import Tally, publication_of
 from braidmq.sim.methods import KINDS, Kind, Learning, Options, Ordered
 from braidmq.sim.network import Constant, Network, Uniform, wide_area
 from braidmq.sim.patterns import Lookups, RoleAssignment, drawn
@@ -108,6 +108,7 @@ class Play(msgspec.Struct):
     sim: Simulator
     weather: rough.FaultSchedule | None
     on_progress: OnProgress
+    watch_every_s: float | None = None
     tally: Tally = msgspec.field(default_factory=Tally)
     complaints: Complaints = msgspec.field(default_factory=Complaints)
     notes: list[str] = msgspec.field(default_factory=list)
@@ -119,8 +120,14 @@ class Play(msgspec.Struct):
     messages_before: int = 0
 
 
-def play(trial: Trial, on_progress: OnProgress = lambda _what, _part: None) -> Report:
-    """Plays a trial; a TrialError, PatternError or FaultsError if it cannot be played."""
+def play(
+    trial: Trial, on_progress: OnProgress = lambda _what, _part: None, watch_every_s: float | None = None
+) -> Report:
+    """Plays a trial; a TrialError, PatternError or FaultsError if it cannot be played.
+
+    With `watch_every_s`, what must hold at any time is looked at so often in virtual time (`checkers.watch`); the
+    figures are the same.
+    """
     began_at = time.monotonic()
     kind = _kind(trial.method)
     options = _options(trial, kind)
@@ -137,7 +144,16 @@ def play(trial: Trial, on_progress: OnProgress = lambda _what, _part: None) -> R
         options = msgspec.structs.replace(options, learn_s=_learn_s(trial, cast))
     network = NETWORKS[trial.network]()
     weather = rough.FaultSchedule(network, faults, churn) if faults is not None else None
-    it = Play(trial, kind, options, Simulator(trial.seed, weather or network), weather, on_progress)
+    clock_error_of = None if weather is None else weather.clock_error_of
+    it = Play(
+        trial,
+        kind,
+        options,
+        Simulator(trial.seed, weather or network, clock_error_of),
+        weather,
+        on_progress,
+        watch_every_s,
+    )
     if cast.note:
         it.notes.append(cast.note)
     with _hardly_any_garbage():
@@ -219,6 +235,8 @@ def _learn_s(trial: Trial, cast: RoleAssignment) -> float | None:
 def _publish(it: Play, cast: RoleAssignment, grows: bool) -> None:
     began_at = time.process_time()
     stage = Stage(it.sim, it.kind, it.options)
+    if it.watch_every_s is not None:
+        stage.watch(it.watch_every_s, it.complaints)
     if grows:
         it.complaints.add(stage.grow(cast, lambda part: it.on_progress("the network grows", part)))
     else:

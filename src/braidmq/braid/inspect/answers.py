@@ -8,7 +8,7 @@ from braidmq.broker.local_topics import LOCAL_PREFIXES
 from braidmq.keys import parts_of
 from braidmq.mqtt.errors import PacketError
 from braidmq.mqtt.topics import check_topic
-from braidmq.overlay.peers import Peer
+from braidmq.overlay import Peer
 
 BROKERS_MAX = 4096
 """Brokers that a walk visits, or that are named as subscribers."""

@@ -13,8 +13,7 @@ import msgspec
 
 from braidmq.host import Address, Host, Message, Reply, Service, handles
 from braidmq.net.host import NetHost
-from braidmq.overlay.ranges.delivery import RangeDelivery
-from braidmq.overlay.ranges.messages import Deliver
+from braidmq.overlay.ranges import Deliver, RangeDelivery
 from braidmq.pubsub.baselines.can.messages import CanFlood
 from braidmq.pubsub.baselines.rendezvous_tree import Down, Submit
 from braidmq.pubsub.locality.locality import HandOver

@@ -14,8 +14,7 @@ from braidmq.braid.membership.home import HOMES_FROM, home_key_of, is_home
 from braidmq.braid.membership.presence import Presence
 from braidmq.host import Address, Host, Message, Reply, Service, ask, handles
 from braidmq.keys import Key, parts_of
-from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.peers import Peer
+from braidmq.overlay import Overlay, Peer
 from braidmq.overlay.ring import RingNode
 
 ASK_TIMEOUT_S = 2.0

@@ -17,7 +17,7 @@ from braidmq.host import Address, Host
 from braidmq.keys import SEPARATOR, Role
 from braidmq.mqtt.errors import PacketError
 from braidmq.mqtt.topics import check_filter, matches
-from braidmq.overlay.overlay import Overlay
+from braidmq.overlay import Overlay
 from braidmq.pubsub.method import Method
 
 TOPICS_MAX = 10_000

@@ -10,7 +10,7 @@ from braidmq.braid.interest.shapes import Shapes
 from braidmq.host import Address, Host
 from braidmq.keys import parts_of
 from braidmq.mqtt.topics import matches
-from braidmq.overlay.ranges.delivery import Outcome
+from braidmq.overlay.ranges import Outcome
 from braidmq.pubsub.method import Method, ProvenMethod
 
 DEMAND_S = 5.0

@@ -20,8 +20,8 @@ from braidmq.braid.interest.shapes import SHAPE_KEPT_S, SHAPES_MAX, Shape, Shape
 from braidmq.braid.membership.home import HOME
 from braidmq.host import Host
 from braidmq.keys import Role, segment
-from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.ranges.delivery import Delivery, OnOutcome, Outcome, RangeDelivery
+from braidmq.overlay import Overlay
+from braidmq.overlay.ranges import OnOutcome, Outcome, RangeArrival, RangeDelivery
 from braidmq.pubsub.method import Method, ProvenMethod
 
 AGREE_S = 2.0
@@ -106,7 +106,7 @@ class ShapeAgreement:
         elif isinstance(self._method, ProvenMethod):
             self._method.ask(HOME, body, timeout_s, on_outcome)
 
-    def _on_delivery(self, delivery: Delivery) -> bytes | None:
+    def _on_delivery(self, delivery: RangeArrival) -> bytes | None:
         return self.on_question(delivery.body)
 
     def on_question(self, body: bytes) -> bytes | None:

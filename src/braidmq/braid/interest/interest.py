@@ -13,7 +13,7 @@ from braidmq.braid.task_limiter import TaskLimiter
 from braidmq.broker.broker import Broker
 from braidmq.broker.local_topics import LOCAL_PREFIXES
 from braidmq.host import Host
-from braidmq.overlay.overlay import Overlay
+from braidmq.overlay import Overlay
 from braidmq.pubsub.method import Method, ScopedMethod
 
 

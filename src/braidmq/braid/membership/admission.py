@@ -9,7 +9,7 @@ from braidmq.braid.membership.home import home_key_of
 from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.membership.presence import Presence
 from braidmq.host import Address
-from braidmq.overlay.overlay import Overlay
+from braidmq.overlay import Overlay
 
 NOT_IN = "this broker is not in its braid yet"
 

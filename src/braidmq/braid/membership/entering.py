@@ -16,7 +16,7 @@ from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.membership.presence import Presence
 from braidmq.braid.task_limiter import run_all
 from braidmq.host import Address, Host
-from braidmq.overlay.overlay import Overlay
+from braidmq.overlay import Overlay
 from braidmq.pubsub.method import Method
 
 FOUND_AFTER_S = 5.0

@@ -14,7 +14,7 @@ from braidmq.braid.membership.upkeep import Upkeep
 from braidmq.braid.transfer.outbound import OutboundTopics
 from braidmq.broker.broker import Broker
 from braidmq.host import Host
-from braidmq.overlay.overlay import Overlay
+from braidmq.overlay import Overlay
 from braidmq.pubsub.method import Method
 
 

@@ -28,7 +28,7 @@ from braidmq.broker.session import Session
 from braidmq.broker.shares import Subscribed
 from braidmq.host import Address, Host, ask
 from braidmq.mqtt.topics import matches
-from braidmq.overlay.ranges.delivery import Outcome
+from braidmq.overlay.ranges import Outcome
 
 QUERIES_MAX = 64
 """Questions of this broker under way at a time; others wait their turn."""

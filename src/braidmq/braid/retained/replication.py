@@ -27,7 +27,7 @@ from braidmq.broker.local_topics import is_local
 from braidmq.broker.message import Message as Publication
 from braidmq.host import Address, Host, Message, Reply, Service, handles
 from braidmq.mqtt.wire import string
-from braidmq.overlay.ranges.delivery import OnOutcome, Outcome
+from braidmq.overlay.ranges import OnOutcome, Outcome
 from braidmq.pubsub.method import Method, ProvenMethod
 
 KEEP = "$braid/keep"

@@ -39,7 +39,7 @@ from braidmq.braid.roaming.hash_ranges import HIGH, LOW, HashRange, HashRanges, 
 from braidmq.braid.roaming.registrar import Registrar, ask_registrar
 from braidmq.host import Host, Reply
 from braidmq.keys import Key
-from braidmq.overlay.overlay import Overlay
+from braidmq.overlay import Overlay
 
 REGISTER_ROUNDS = 4
 """How often registering looks for the registrars of those that are left."""

@@ -8,7 +8,7 @@ import msgspec
 
 from braidmq.host import Address, Message
 from braidmq.keys import Key
-from braidmq.overlay.peers import Peer
+from braidmq.overlay import Peer
 from braidmq.security.identity import is_foreign
 
 PAGE_MAX = 1000

@@ -10,8 +10,7 @@ import msgspec
 from braidmq.bounded import BoundedDict
 from braidmq.host import Address
 from braidmq.keys import Key, Role, key_of, segment
-from braidmq.overlay.overlay import Found, Overlay
-from braidmq.overlay.peers import Peer
+from braidmq.overlay import FoundOwner, Overlay, Peer
 
 TOPIC = "$braid/dir"
 LOW, HIGH = segment(TOPIC, Role.SUBSCRIBER)
@@ -123,7 +122,7 @@ class HashRanges:
         self._silent[registrar.address] = self._overlay.host.now() + SILENT_S
 
 
-def _range_of(found: Found) -> HashRange | None:
+def _range_of(found: FoundOwner) -> HashRange | None:
     """What a lookup says about the registrars around a hash."""
     owner, right = found.owner, found.right
     if is_inside(owner.key):

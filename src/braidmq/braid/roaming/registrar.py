@@ -26,8 +26,7 @@ from braidmq.braid.roaming.directory_messages import (
 from braidmq.braid.roaming.hash_ranges import HIGH, LOW, hash_key_of, is_inside, registrar_key_of
 from braidmq.host import Address, Host, Message, Reply, Service, ask, handles
 from braidmq.keys import Key
-from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.peers import Peer
+from braidmq.overlay import Overlay, Peer
 from braidmq.overlay.ring import RingNode
 from braidmq.security.identity import is_foreign
 

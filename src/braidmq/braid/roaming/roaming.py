@@ -15,7 +15,7 @@ from braidmq.braid.roaming.marks import Marks, Row
 from braidmq.braid.roaming.takeover import Takeovers
 from braidmq.broker.broker import Broker
 from braidmq.host import Host
-from braidmq.overlay.overlay import Overlay
+from braidmq.overlay import Overlay
 
 
 class Roaming:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from braidmq.braid.catch_up.reconcile import Missed
 from braidmq.host import Message
 from braidmq.keys import SEPARATOR
-from braidmq.overlay.ranges.messages import Deliver
+from braidmq.overlay.ranges import Deliver
 from braidmq.pubsub.baselines.can.messages import CanFlood
 from braidmq.pubsub.baselines.rendezvous_tree import Down, Submit
 from braidmq.pubsub.locality.locality import SUBSCRIBED, HandOver

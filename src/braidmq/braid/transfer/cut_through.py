@@ -31,9 +31,8 @@ from braidmq.net.frame_template import FrameTemplate
 from braidmq.net.frames import LENGTH_BYTES, Envelope, Tell
 from braidmq.net.host import NetHost
 from braidmq.net.peer import Peer
-from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.ranges.delivery import SPLITS_KEPT_S
-from braidmq.overlay.ranges.messages import Deliver
+from braidmq.overlay import Overlay
+from braidmq.overlay.ranges import SPLITS_KEPT_S, Deliver
 from braidmq.pubsub.method import Method
 from braidmq.pubsub.relay_free import RelayFree
 

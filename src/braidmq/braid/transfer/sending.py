@@ -16,7 +16,7 @@ from braidmq.broker.broker import Broker
 from braidmq.broker.local_topics import LOCAL_PREFIXES
 from braidmq.broker.message import Message, Reached
 from braidmq.host import Host
-from braidmq.overlay.ranges.delivery import Outcome
+from braidmq.overlay.ranges import Outcome
 from braidmq.pubsub.method import Method, ProvenMethod, ScopedMethod
 
 PROOF_S = 30.0

@@ -17,7 +17,7 @@ from braidmq.braid.transfer.sending import PublicationSender
 from braidmq.broker.broker import Broker
 from braidmq.host import Host
 from braidmq.net.host import NetHost
-from braidmq.overlay.overlay import Overlay
+from braidmq.overlay import Overlay
 from braidmq.pubsub.method import Method
 
 

@@ -15,10 +15,17 @@ from typing import Any, Final
 from paho.mqtt.client import MQTTMessage
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from braidmq.cli.connecting import ConnectionOptions
-from braidmq.cli.demo.order import SiteOrder
+from braidmq.cli.demo.plan import DemoSite
 from braidmq.cli.errors import CliError
-from braidmq.cli.link import Broken, Disconnected, Link, Published, Refused, Subscribed
+from braidmq.cli.mqtt_client.client import (
+    ConnectRefused,
+    Disconnected,
+    MqttClient,
+    PublishAnswered,
+    StreamBroken,
+    SubscribeAnswered,
+)
+from braidmq.cli.mqtt_client.options import ConnectionOptions
 from braidmq.processors import Message, Processor, Spool, spool_step
 from braidmq.processors.processor import Output
 
@@ -35,7 +42,7 @@ PHASE_MAX: Final = 16
 ANSWER_S: Final = 20.0
 
 
-class Gone(Exception):
+class BrokerGone(Exception):
     """A broker has ended the connection."""
 
 
@@ -46,7 +53,7 @@ def topic_of(number: int) -> str:
 class Bus:
     """One device: a client of its site's broker with a topic of its own."""
 
-    def __init__(self, number: int, site: SiteOrder, trip: str, processor: Processor) -> None:
+    def __init__(self, number: int, site: DemoSite, trip: str, processor: Processor) -> None:
         self.number = number
         self.site = site
         self.topic = topic_of(number)
@@ -67,7 +74,7 @@ class Bus:
         self._spool = Spool(processor.spool)
         self._phase = PHASE * number % PHASE_MAX
         self._random = random.Random(number)  # noqa: S311 - no secret: a bus is full or not
-        self._link = Link(ConnectionOptions(url=site.mqtt, client_id=f"bus-{number}-{trip}"), "demo")
+        self._client = MqttClient(ConnectionOptions(url=site.mqtt, client_id=f"bus-{number}-{trip}"), "demo")
 
     @property
     def missing(self) -> int:
@@ -75,11 +82,11 @@ class Bus:
 
     def begin(self) -> None:
         """Connects, and has its first frame acknowledged: so buses get their places in the order of their numbers."""
-        self._link.open()
+        self._client.open()
         self.tell()
         ends_at = time.monotonic() + ANSWER_S
         while not self.acknowledged:
-            event = self._link.next_event(max(0.0, ends_at - time.monotonic()))
+            event = self._client.next_event(max(0.0, ends_at - time.monotonic()))
             if event is None:
                 raise CliError(f"{self.site.name} did not acknowledge a frame within {ANSWER_S:g} s")
             self._take(event)
@@ -89,7 +96,7 @@ class Bus:
         content = {"trip": self._trip, "frame": self.frames, "passengers": self._passengers()}
         payload = json.dumps(content).encode()
         self.sent_at[self.frames] = time.monotonic()
-        self._link.publish(self.topic, payload, 1, False, None)
+        self._client.publish(self.topic, payload, 1, False, None)
         self.bytes += len(payload)
         message = Message(self.topic, payload, 1, False, 0.0, 0.0, self.site.name, None, (), self.frames)
         if isinstance(spool_step(self._processor, self._spool, message), Output):
@@ -98,19 +105,19 @@ class Bus:
 
     def listen(self) -> None:
         """Takes what the broker has said so far."""
-        while (event := self._link.next_event(0.0)) is not None:
+        while (event := self._client.next_event(0.0)) is not None:
             self._take(event)
 
     def end(self) -> None:
-        self._link.close()
+        self._client.close()
 
     def _take(self, event: Any) -> None:
-        if isinstance(event, Published):
+        if isinstance(event, PublishAnswered):
             if event.reason >= 0x80:
                 raise CliError(f"{self.site.name} refused a frame: {event.words}")
             self.acknowledged += 1
-        elif isinstance(event, Disconnected | Broken | Refused):
-            raise Gone(f"{self.site.name} ended the connection of bus {self.number}: {event.words}")
+        elif isinstance(event, Disconnected | StreamBroken | ConnectRefused):
+            raise BrokerGone(f"{self.site.name} ended the connection of bus {self.number}: {event.words}")
 
     def _passengers(self) -> int:
         is_crowded = (self.frames + self._phase) % PERIOD >= CALM
@@ -129,39 +136,39 @@ class Alert:
 class ControlRoom:
     """The subscriber."""
 
-    site: SiteOrder
+    site: DemoSite
     topic: str
     trip: str
     buses: dict[str, Bus]
     """By topic."""
     earlier: int = 0
     """Alerts that are of no trip of these buses: Spark has caught up on an earlier one."""
-    _link: Link = field(init=False)
+    _client: MqttClient = field(init=False)
 
     def begin(self) -> None:
-        self._link = Link(ConnectionOptions(url=self.site.mqtt, client_id=f"control-room-{self.trip}"), "demo")
-        self._link.open()
-        self._link.subscribe([self.topic], SubscribeOptions(1, retainHandling=2), None)
-        event = self._link.next_event(ANSWER_S)
-        if not isinstance(event, Subscribed) or event.reasons[0] >= 0x80:
+        self._client = MqttClient(ConnectionOptions(url=self.site.mqtt, client_id=f"control-room-{self.trip}"), "demo")
+        self._client.open()
+        self._client.subscribe([self.topic], SubscribeOptions(1, retainHandling=2), None)
+        event = self._client.next_event(ANSWER_S)
+        if not isinstance(event, SubscribeAnswered) or event.reasons[0] >= 0x80:
             raise CliError(f"{self.site.name} did not accept a subscription to {self.topic}")
 
     def next_alert(self, timeout_s: float) -> Alert | None:
         """The next one of these buses, or None if none comes in time."""
         ends_at = time.monotonic() + timeout_s
-        while (event := self._link.next_event(max(0.0, ends_at - time.monotonic()))) is not None:
+        while (event := self._client.next_event(max(0.0, ends_at - time.monotonic()))) is not None:
             now = time.monotonic()
-            if isinstance(event, Disconnected | Broken | Refused):
-                raise Gone(f"{self.site.name} ended the connection of the control room: {event.words}")
+            if isinstance(event, Disconnected | StreamBroken | ConnectRefused):
+                raise BrokerGone(f"{self.site.name} ended the connection of the control room: {event.words}")
             if isinstance(event, MQTTMessage):
-                self._link.ack(event)
+                self._client.ack(event)
                 alert = self._read(event.payload, now)
                 if alert is not None:
                     return alert
         return None
 
     def end(self) -> None:
-        self._link.close()
+        self._client.close()
 
     def _read(self, payload: bytes | bytearray, now: float) -> Alert | None:
         try:

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import typer
 
 from braidmq.cli import output
-from braidmq.cli.demo.order import COMPUTE_MAX, LOGGED, PROCESSOR, Order, SiteOrder
-from braidmq.cli.demo.showing import Showing
+from braidmq.cli.demo.plan import COMPUTE_MAX, LOGGED, PROCESSOR, DemoPlan, DemoSite
+from braidmq.cli.demo.process import DemoProcess
 from braidmq.cli.errors import UsageError
 from braidmq.cli.up import (
     BESIDE,
@@ -98,7 +98,7 @@ def demo(
         "log.topics": [LOGGED] if has_log else None,
         "processor": [{"file": PROCESSOR}],
     }
-    showing = Showing(once=once)
+    showing = DemoProcess(once=once)
 
     def read_all() -> list[Config]:
         """At first the edge has no room for all buses if Spark is there for the others; in the end it has."""
@@ -113,7 +113,7 @@ def demo(
             announce_sites(sites, "It ends after the summary, or with Ctrl-C." if once else ENDS)
         admin = read_all()[0].admin
         showing.start(
-            Order(
+            DemoPlan(
                 [_site(site) for site in sites],
                 None if admin is None else admin.token,
                 seconds,
@@ -148,8 +148,8 @@ def _why_no_spark(has_log: bool) -> str:
     return ""
 
 
-def _site(site: Site) -> SiteOrder:
+def _site(site: Site) -> DemoSite:
     def address(scheme: str) -> str:
         return next(one for one in site.addresses if urlsplit(one).scheme == scheme)
 
-    return SiteOrder(site.name, address("mqtt"), address("http"))
+    return DemoSite(site.name, address("mqtt"), address("http"))

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from braidmq.cli.demo.order import PROCESSOR, Order
-from braidmq.cli.process_spark import MASTER
+from braidmq.cli.demo.plan import PROCESSOR, DemoPlan
+from braidmq.cli.process.spark_run import MASTER
 from braidmq.pipeline.errors import PipelineError, from_spark
 from braidmq.processors.processor import ProcessorError
 
@@ -26,7 +26,7 @@ JOIN_S: Final = 5.0
 class SparkHalf:
     """`state` is starting, running, failed or ended; `why` says why it failed."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: DemoPlan) -> None:
         self.state = "starting"
         self.why = ""
         self.took_s = 0.0

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from braidmq.cli import output
-from braidmq.cli.asking import Broker
+from braidmq.cli.admin_port import BrokerAdmin
 from braidmq.cli.demo.buses import Bus
-from braidmq.cli.demo.order import NAME, SiteOrder
+from braidmq.cli.demo.plan import NAME, DemoSite
 
 
 @dataclass
@@ -26,14 +26,15 @@ class SiteCounts:
         return SiteCounts(**{name: mine[name] - others[name] for name in mine})
 
 
-def counts_of(admin: Broker) -> SiteCounts:
-    processors = [one for one in admin.get("/processing")["processors"] if one["name"] == NAME]
-    links = admin.get("/braid")["links"]
+def counts_of(admin: BrokerAdmin) -> SiteCounts:
+    status = admin.ask(lambda client: client.processing())
+    processors = [one for one in status.processors if one.name == NAME]
+    links = admin.ask(lambda client: client.braid()).links
     return SiteCounts(
-        sum(one["processed"] for one in processors),
-        sum(one["delegated"] for one in processors),
-        sum(one["notified"] for one in processors),
-        sum(link["publication_bytes_out"] for link in links),
+        sum(one.processed for one in processors),
+        sum(one.delegated for one in processors),
+        sum(one.notified for one in processors),
+        sum(link.publication_bytes_out for link in links),
     )
 
 
@@ -42,7 +43,7 @@ class Summary:
     """`spark` says in words how it took part."""
 
     buses: list[Bus]
-    sites: list[SiteOrder]
+    sites: list[DemoSite]
     counts: dict[str, SiteCounts]
     control: str
     seconds: float
@@ -124,7 +125,7 @@ class Summary:
         output.console().print(where)
         self._tell()
 
-    def _add_site(self, table: Any, site: SiteOrder) -> None:
+    def _add_site(self, table: Any, site: DemoSite) -> None:
         buses = [bus for bus in self.buses if bus.site == site]
         counts = self.counts[site.name]
         got = sum(len(bus.alerts) for bus in self.buses) if site.name == self.control else 0

@@ -1,7 +1,7 @@
 """What the brokers of a flexible graph say to each other, besides what its ring says.
 
-The paper's queries (Banno and Shudo 2019, table 1) in other words: REXP and EEXP are `Exchange`, which carries the
-known entries as they do and asks for better ones; NEW is `Candidates` and `Greet`; UNSUB is `Gone`.
+The paper's queries (Banno and Shudo 2019, table 1) in other words: REXP and EEXP are `ExchangeTables`, which carries
+the known entries as they do and asks for better ones; NEW is `Candidates` and `Greet`; UNSUB is `NodeGone`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CANDIDATES_MAX = 32
 """Contacts that are named in one answer."""
 
 
-class Exchange(Message, frozen=True, array_like=True, gc=False):
+class ExchangeTables(Message, frozen=True, array_like=True, tag="Exchange", gc=False):
     """This is me, and this is my table, of at most `size` entries: what do you know that would make it better?
 
     At most `others_max` of them need not be subscribers of the own topic. `to` is None when only the host is known: any
@@ -56,7 +56,7 @@ class Greeting(Message, frozen=True, array_like=True, gc=False):
     me: Contact
 
 
-class Gone(Message, frozen=True, array_like=True, gc=False):
-    """This node is no more, nor any earlier life of it: the answer to who asks for it, and told by it when it goes."""
+class NodeGone(Message, frozen=True, array_like=True, tag="Gone", gc=False):
+    """This node is no more, nor any earlier incarnation of it: the answer to a question for it, and its farewell."""
 
     peer: Peer

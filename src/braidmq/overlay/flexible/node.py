@@ -1,16 +1,17 @@
-"""One node of the flexible graph: its place in the ring, its table, whom to ask next, and who may know it."""
+"""One node of the flexible graph: its position in the ring, its table, what to ask next, and who may know it."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Sequence
 
-from braidmq.host import Address
+from braidmq.bounded import BoundedDict
+from braidmq.host import Address, Event, Host
 from braidmq.keys import SEPARATOR, Key
 from braidmq.overlay.flexible.table import Contact, FlexibleTable, key_of_contact
 from braidmq.overlay.peers import Peer
 from braidmq.overlay.ring import RingNode
-from braidmq.overlay.skip_graph.vectors import Vector
+from braidmq.overlay.vectors import Vector
 
 KNOWING_MAX = 256
 """Brokers that a node has met, and that may so have it in their tables; they are told when it leaves."""
@@ -23,10 +24,11 @@ EXPLORE_S, EXPLORE_MAX_S = 1.0, 15.0
 
 
 class FlexibleNode:
-    """One key of a broker: its place in the ring, its table, and who may have it in theirs."""
+    """One key of a broker: its position in the ring, its table, and the brokers that may have it in theirs."""
 
     __slots__ = (
         "_asking",
+        "_joined",
         "_knowing",
         "base",
         "contact",
@@ -50,10 +52,23 @@ class FlexibleNode:
         """Entries that turned out to be gone."""
         self.explore_at = 0.0
         self.explore_pause_s = EXPLORE_S
-        self._knowing: dict[Address, None] | None = None
+        self._knowing: BoundedDict[Address, None] | None = None
         self._asking: set[Key] | None = None
+        self._joined: Event | None = None
+        """Made when something waits for it."""
 
-    def take(self, contacts: Iterable[Contact]) -> bool:
+    def joined(self, host: Host) -> Event:
+        """Happens when the node's join ends: for a node that leaves."""
+        if self._joined is None:
+            self._joined = host.event()
+        return self._joined
+
+    def join_ended(self) -> None:
+        if self._joined is not None:
+            self._joined.set()
+            self._joined = None
+
+    def learn(self, contacts: Iterable[Contact]) -> bool:
         """Learns what has proven to be there; True if the table has changed."""
         self.table.sticky = (self.base.left.key, self.base.right.key)
         return self.table.learn(contacts)
@@ -67,11 +82,9 @@ class FlexibleNode:
 
     def known_to(self, broker: Address) -> None:
         """That broker may have this node in its tables."""
-        knowing = self._knowing = self._knowing or {}
-        knowing.pop(broker, None)
-        knowing[broker] = None
-        if len(knowing) > KNOWING_MAX:
-            del knowing[next(iter(knowing))]
+        if self._knowing is None:
+            self._knowing = BoundedDict(KNOWING_MAX)
+        self._knowing.renew(broker, None)
 
     def unknown_to(self, broker: Address) -> None:
         """That broker has left: it need not be told of this node's leave."""
@@ -104,7 +117,7 @@ class FlexibleNode:
         return self.base.left, self.base.right, self.losses
 
     def turns(self) -> list[Peer | None]:
-        """Whom to ask in turn; None for some other broker."""
+        """The nodes to ask in turn; None for some other broker."""
         peers: list[Peer | None] = [self.base.right, self.base.left]
         levels = list(self.table.levels().values())
         around = self.turn // (len(levels) + 3)

@@ -37,8 +37,9 @@ from msgspec import Meta
 
 from braidmq.host import Message
 from braidmq.keys import SEPARATOR, Key, Role, segment
+from braidmq.overlay.key_ranges import KeyRange
 from braidmq.overlay.peers import Peer
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX, Vector, common_digits
+from braidmq.overlay.vectors import DIGITS_MAX, Vector, common_digits
 
 
 class Contact(Message, frozen=True, array_like=True, gc=False):
@@ -54,11 +55,8 @@ def key_of_contact(contact: Contact) -> Key:
 
 NO_LEVEL = -1
 
-Range = tuple[Key, Key]
-"""Half open: [low, high)."""
 
-
-def subscribers_of(key: Key) -> Range:
+def subscribers_of(key: Key) -> KeyRange:
     """The subscribers of the topic that a key stands for, as publisher or as subscriber; none if it names no topic."""
     try:
         return segment(key.partition(SEPARATOR)[0].decode(), Role.SUBSCRIBER)
@@ -151,8 +149,8 @@ class FlexibleTable:
     def news(self, contacts: Iterable[Contact]) -> list[Contact]:
         """Those that may be worth learning: the others are known, or would be the first to be dropped again.
 
-        Who would be dropped again if it came alone is dropped also if it comes with more. It may not be if an entry is
-        replaced, or if subscribers come and push nobody out: then another level may become the fullest.
+        What would be dropped again if it came alone is dropped also if it comes with more. It may not be if an entry is
+        replaced, or if subscribers come and push no other out: then another level may become the fullest.
         """
         bar = self._stand()
         entries, vector, own, (low, high) = bar.entries, self.vector, self.key, self.subscribers
@@ -164,7 +162,7 @@ class FlexibleTable:
             key = contact.peer.key
             known = entries.get(key)
             if known is not None:
-                if known.peer.life < contact.peer.life:
+                if known.peer.incarnation < contact.peer.incarnation:
                     news.append(contact)
                     has_hope = True
             elif contact.vector != vector and key != own:
@@ -211,7 +209,7 @@ class FlexibleTable:
         known = dict(self._stand().entries)
         for contact in news:
             mine = known.get(contact.peer.key)
-            if mine is None or mine.peer.life < contact.peer.life:
+            if mine is None or mine.peer.incarnation < contact.peer.incarnation:
                 known[contact.peer.key] = contact
         return self._filtered([known[key] for key in sorted(known)])
 
@@ -239,16 +237,16 @@ class FlexibleTable:
         sizes = [0] * (max(levels, default=-1) + 1)
         for level in levels:
             sizes[level] += 1
-        place = bisect_left(keys, self.key)
+        index = bisect_left(keys, self.key)
         low, high = (bisect_left(keys, end) for end in self.subscribers)
         subscribers = _Droppable(sizes, self.sticky)
-        subscribers.add(keys[low : min(high, place)], levels[low : min(high, place)])
-        subscribers.add(keys[max(low, place) : high][::-1], levels[max(low, place) : high][::-1])
+        subscribers.add(keys[low : min(high, index)], levels[low : min(high, index)])
+        subscribers.add(keys[max(low, index) : high][::-1], levels[max(low, index) : high][::-1])
         others = _Droppable(sizes, self.sticky)
-        others.add(keys[: min(low, place)], levels[: min(low, place)])
-        others.add(keys[high:place], levels[high:place])
-        others.add(keys[max(high, place) :][::-1], levels[max(high, place) :][::-1])
-        others.add(keys[place:low][::-1], levels[place:low][::-1])
+        others.add(keys[: min(low, index)], levels[: min(low, index)])
+        others.add(keys[high:index], levels[high:index])
+        others.add(keys[max(high, index) :][::-1], levels[max(high, index) :][::-1])
+        others.add(keys[index:low][::-1], levels[index:low][::-1])
         dropped: list[Key] = []
         while len(dropped) < max(excess, excess_others):
             level = others.fullest()
@@ -285,7 +283,7 @@ class _Bar:
         self._floors: tuple[Floor, Floor] | None = None
 
     def floors(self, table: FlexibleTable) -> tuple[Floor, Floor]:
-        """For newcomers that are no subscribers, and for those who are. They follow from `FlexibleTable.filter`."""
+        """For newcomers that are no subscribers, and for those that are. They follow from `FlexibleTable.filter`."""
         if len(self.contacts) < min(table.size, table.others_max):
             return {}, {}
         if self._floors is None:
@@ -311,7 +309,7 @@ class _Bar:
                 firsts[level] = key
         is_full = len(self.contacts) >= table.size
         if not is_full or any(sizes[level] > 1 for level in others):
-            subscribers = {}  # they find a place
+            subscribers = {}  # they find room
         if not is_full and count < table.others_max:
             others = {}
         return _of_the_fullest(others, sizes), _of_the_fullest(
@@ -369,11 +367,11 @@ class _Droppable:
         return next((level for level, count in enumerate(self._counts[:top]) if count), NO_LEVEL)
 
     def drop(self, level: int) -> Key:
-        place = self._levels.index(level)
-        self._levels[place] = NO_LEVEL
+        index = self._levels.index(level)
+        self._levels[index] = NO_LEVEL
         self._counts[level] -= 1
         self._sizes[level] -= 1
-        return self._keys[place]
+        return self._keys[index]
 
 
 # The order on tables: what `filter` must agree with

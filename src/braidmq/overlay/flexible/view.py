@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from braidmq.keys import Key
 from braidmq.overlay.ring import RingNode
-from braidmq.overlay.view import Entry, View
+from braidmq.overlay.view import RoutingEntry, View
 
 
 class FlexibleView(View):
@@ -18,31 +18,31 @@ class FlexibleView(View):
 
     __slots__ = ()
 
-    def _all_entries(self) -> Iterable[Entry]:
+    def _all_entries(self) -> Iterable[RoutingEntry]:
         return [*links_of(self.own.values()), *super()._all_entries()]
 
     def follow(self, own: Iterable[RingNode]) -> None:
-        """These are the own nodes now: takes their neighbours in; who is no neighbour any more stays for now."""
+        """These are the own nodes now: takes their neighbours in; what is no neighbour any more stays for now."""
         self.set_own(own)
         if self._entries is None:
             return
         for entry in links_of(self.own.values()):
-            place = bisect_left(self._keys, entry.peer.key)
-            is_known = place < len(self._keys) and self._keys[place] == entry.peer.key
+            index = bisect_left(self._keys, entry.peer.key)
+            is_known = index < len(self._keys) and self._keys[index] == entry.peer.key
             if entry.peer.address == self._address:
                 continue
             if not is_known:
-                self._keys.insert(place, entry.peer.key)
-                self._entries.insert(place, entry)
-            elif self._entries[place].peer != entry.peer:
-                self._entries[place] = entry
+                self._keys.insert(index, entry.peer.key)
+                self._entries.insert(index, entry)
+            elif self._entries[index].peer != entry.peer:
+                self._entries[index] = entry
 
     def drop(self, key: Key) -> None:
         """Takes an entry out."""
-        place = bisect_left(self._keys, key)
-        if self._entries is not None and place < len(self._keys) and self._keys[place] == key:
-            del self._keys[place], self._entries[place]
+        index = bisect_left(self._keys, key)
+        if self._entries is not None and index < len(self._keys) and self._keys[index] == key:
+            del self._keys[index], self._entries[index]
 
 
-def links_of(nodes: Iterable[RingNode]) -> list[Entry]:
-    return [Entry(peer, 0, node.known) for node in nodes for peer in (node.left, node.right)]
+def links_of(nodes: Iterable[RingNode]) -> list[RoutingEntry]:
+    return [RoutingEntry(peer, 0, node.known) for node in nodes for peer in (node.left, node.right)]

@@ -31,15 +31,15 @@ from collections.abc import Iterable
 
 from braidmq.overlay.peers import Peer
 from braidmq.overlay.ranges.messages import Errand
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX, Vector, is_member, level_of, list_of, shared_digits
-from braidmq.overlay.view import Entry
+from braidmq.overlay.vectors import DIGITS_MAX, Vector, is_member, level_of, list_of, shared_digits
+from braidmq.overlay.view import RoutingEntry
 
 EVERYBODY = Errand(list_of(0, 0))
 """All brokers of a range."""
 
 
 def go_on(
-    vector: Vector, beside: Iterable[Entry], errand: Errand, at_most_two: bool = False
+    vector: Vector, beside: Iterable[RoutingEntry], errand: Errand, at_most_two: bool = False
 ) -> list[tuple[Peer, Errand]]:
     """Whom a broker with this vector sends on which errands, if it knows these nodes of others in the range."""
     contacts = {entry.level: entry.peer for entry in beside}

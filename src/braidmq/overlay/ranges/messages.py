@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 from msgspec import Meta
 
 from braidmq.host import Address, Message
 from braidmq.keys import Key
-from braidmq.overlay.conditions import Condition
 from braidmq.overlay.key_ranges import KeyRange
 from braidmq.overlay.peers import Peer
+from braidmq.overlay.ranges.conditions import Condition
 from braidmq.overlay.ranges.splitting import Cut
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX, ListNumber
+from braidmq.overlay.vectors import DIGITS_MAX, ListNumber
 
 
 class Answering(IntEnum):
@@ -28,15 +28,22 @@ class Retrying(IntEnum):
     BOTH = 3
 
 
+RETRIED_FAST: Final = (Retrying.FAST, Retrying.BOTH)
+RETRIED_SLOWLY: Final = (Retrying.SLOW, Retrying.BOTH)
+
+AVOID_MAX = 8
+"""How many silent peers a hop goes round before it leaves the rest to the sender."""
+
+
 class Plan(Message, frozen=True, array_like=True, gc=False):
-    """How a message is to travel. Without `answering` nobody answers, and nothing is proven."""
+    """How a message is to travel. Without `answering` there are no answers, and nothing is proven."""
 
     cut: Cut = Cut.SFB
     answering: Answering | None = None
     retrying: Retrying = Retrying.NONE
     condition: Condition | None = None
     within: KeyRange | None = None
-    """Nobody outside may get the message: what could only go through others is left to the sender."""
+    """No node outside may get the message: what could only go through others is left to the sender."""
 
 
 PROVEN = Plan(Cut.RIGHT, Answering.DIRECT, Retrying.BOTH)
@@ -46,7 +53,7 @@ PROVEN = Plan(Cut.RIGHT, Answering.DIRECT, Retrying.BOTH)
 class Errand(Message, frozen=True, array_like=True, gc=False):
     """To which brokers of a range a message is brought over a Skip Graph (`errands`): those of one list of it.
 
-    `others` are errands, each with somebody of its list, that wait until somebody is found of the lists `sought`.
+    `others` are errands, each with a node of its list, that wait until one is found of the lists `sought`.
     """
 
     ring: ListNumber
@@ -58,7 +65,7 @@ class Deliver(Message, frozen=True, array_like=True, gc=False):
     """(root, number) names the delivery, `attempt` counts its repetitions by the root.
 
     `to` are the nodes for which the receiver gets it; `avoid` are nodes that others still know, and that are gone.
-    Without an errand the receiver sees to everybody in the ranges; with one to the brokers of its list there.
+    Without an errand the receiver sees to all nodes in the ranges; with one to the brokers of its list there.
     """
 
     root: Address
@@ -73,10 +80,10 @@ class Deliver(Message, frozen=True, array_like=True, gc=False):
     errand: Errand | None = None
 
 
-class Probe(Message, frozen=True, array_like=True, gc=False):
-    """As `Deliver`, without what is delivered, for ranges in which nobody is known.
+class ProbeRange(Message, frozen=True, array_like=True, tag="Probe", gc=False):
+    """As `Deliver`, without what is delivered, for ranges in which no node is known.
 
-    Of `only_head` the owner of a range's first key answers for what it owns of it, and nobody else.
+    Of `only_head` the owner of a range's first key answers for what it owns of it, and no other.
     """
 
     root: Address
@@ -89,7 +96,7 @@ class Probe(Message, frozen=True, array_like=True, gc=False):
     only_head: bool = False
 
 
-class Wanted(Message, frozen=True, array_like=True, gc=False):
+class BodyWanted(Message, frozen=True, array_like=True, tag="Wanted", gc=False):
     """There are nodes in ranges of a probe, and what each of them has to see to."""
 
     number: int
@@ -99,19 +106,19 @@ class Wanted(Message, frozen=True, array_like=True, gc=False):
 
 
 class Vacant(Message, frozen=True, array_like=True, gc=False):
-    """Nodes that stand here no longer, though somebody was sent here for them."""
+    """Nodes that stand here no longer, though a message was sent here for them."""
 
     keys: tuple[Key, ...]
 
 
 class Accepted(Message, frozen=True, array_like=True, gc=False):
-    """This host has taken the ranges on."""
+    """This host sees to the ranges from now on."""
 
 
 class Covered(Message, frozen=True, array_like=True, gc=False):
     """Ranges of which every node has the message, and its answers by key.
 
-    `ruled_out` are those of the ranges where aggregates, the oldest of this age, say that nobody matches.
+    `ruled_out` are those of the ranges where aggregates, the oldest of this age, say that no node matches.
     """
 
     root: Address

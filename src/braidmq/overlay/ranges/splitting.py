@@ -1,6 +1,6 @@
-"""Splitting a range among those who can see to its parts: the heart of range delivery.
+"""Splitting a range among the nodes that can see to its parts: the heart of range delivery.
 
-Three ways to cut what lies between a broker's own keys (ALGORITHMS §4):
+Three ways to cut what lies between a broker's own keys:
 
 MRF, multi-range forwarding (Banno et al. 2015, §5.2): the whole piece goes to one broker, the neighbour of the highest
 level inside it. A broker with one key in the range receives once and forwards at most twice: to the left and to the
@@ -10,7 +10,7 @@ often, each of its keys only once, by each of the three ways; over a Skip Graph 
 SFB, split-forward (Banno and Shudo 2019, §3.5.1): the piece is cut at every neighbour inside it, and each gets what
 lies beyond it, seen from here. More messages at once, and fewer hops.
 
-RIGHT: as SFB, but every part begins at the node that gets it, and the head of the range goes to who is before it. A
+RIGHT: as SFB, but every part begins at the node that gets it, and the head of the range goes to the node before it. A
 node owns the keys up to its right neighbour, and a right link is what a node itself decides on: so here, and only here,
 an answer is a proof. A left link is only told to a node, and may be late.
 """
@@ -25,7 +25,7 @@ from braidmq.keys import Key
 from braidmq.overlay.key_ranges import JUST_AFTER, KeyRange
 from braidmq.overlay.peers import Peer
 from braidmq.overlay.ring import RingNode, owns
-from braidmq.overlay.view import Entry, View
+from braidmq.overlay.view import RoutingEntry, View
 
 
 class Cut(IntEnum):
@@ -35,10 +35,10 @@ class Cut(IntEnum):
 
 
 class Split(msgspec.Struct):
-    """The own keys in a range, which parts of it are accounted for here, and who gets the others.
+    """The own keys in a range, which parts of it are accounted for here, and which nodes get the others.
 
-    `heads` are pieces, too: parts before all nodes that are known in the range, for nodes outside of it, who can tell
-    whether anybody stands there.
+    `heads` are pieces, too: parts before all nodes that are known in the range, for nodes outside of it, which can tell
+    whether a node stands there.
     """
 
     keys: list[Key] = msgspec.field(default_factory=list)
@@ -48,7 +48,7 @@ class Split(msgspec.Struct):
 
 
 def split(view: View, low: Key, high: Key, cut: Cut, now: float, avoid: tuple[Key, ...] = ()) -> Split:
-    """Who sees to which part of [low, high); none of those to avoid, so a part may be left to nobody."""
+    """Which node sees to which part of [low, high); none of those to avoid, so a part may be left to none."""
     parts = Split(view.own_inside(low, high))
     if cut is Cut.RIGHT:
         _to_the_right(parts, view, low, high, now, avoid)
@@ -73,17 +73,17 @@ def _to_the_right(parts: Split, view: View, low: Key, high: Key, now: float, avo
         parts.covered.append((low, high))  # what tables still know in it is gone: right links decide
         return
     inside = {entry.peer.key: entry.peer for entry in view.inside(low, high, now, avoid)}
-    places = sorted({*inside, *parts.keys})
-    for place, key in enumerate(places):
-        end = places[place + 1] if place + 1 < len(places) else high
+    starts = sorted({*inside, *parts.keys})
+    for index, key in enumerate(starts):
+        end = starts[index + 1] if index + 1 < len(starts) else high
         own = view.own.get(key)
         if own is None:
             parts.pieces.append((inside[key], (key, end)))
         else:
             _owned(parts, own, key, end, avoid)
-    head = (low, places[0] if places else high)
+    head = (low, starts[0] if starts else high)
     if head[0] < head[1]:
-        _head(parts, parts.heads if places else parts.pieces, view, *head, now, avoid)
+        _head(parts, parts.heads if starts else parts.pieces, view, *head, now, avoid)
 
 
 def _owned(parts: Split, own: RingNode, start: Key, end: Key, avoid: tuple[Key, ...]) -> None:
@@ -122,8 +122,8 @@ def _around_own(parts: Split, view: View, low: Key, high: Key, cut: Cut, now: fl
     first = view.own[parts.keys[0]]
     if low < first.me.key and low <= first.left.key < first.me.key:
         _hand_out(parts, view, low, first.me.key, cut, now, avoid, leftwards=True)
-    for place, key in enumerate(parts.keys):
-        end = parts.keys[place + 1] if place + 1 < len(parts.keys) else high
+    for index, key in enumerate(parts.keys):
+        end = parts.keys[index + 1] if index + 1 < len(parts.keys) else high
         right = view.own[key].right.key
         if key < right < end:
             _hand_out(parts, view, right, end, cut, now, avoid)
@@ -132,7 +132,7 @@ def _around_own(parts: Split, view: View, low: Key, high: Key, cut: Cut, now: fl
 def _from_outside(parts: Split, view: View, low: Key, high: Key, cut: Cut, now: float, avoid: tuple[Key, ...]) -> None:
     """To neighbours in the range if there are any; else nearer to it, if it is not known to be empty.
 
-    Nearer is always nearer to `low` on the circle, so nobody outside the range gets the same part of it twice.
+    Nearer is always nearer to `low` on the circle, so no node outside the range gets the same part of it twice.
     """
     before, behind = view.own_up_to(low), view.own_from(high)
     if before is not None and _is_empty_between(before, low, high):
@@ -176,15 +176,15 @@ def _hand_out(
         parts.pieces.append((best.peer, (low, high)))
         return
     cuts = _cuts_leftwards(inside, low, high) if leftwards else _cuts_rightwards(inside, low, high)
-    for place, entry in enumerate(inside):
-        parts.pieces.append((entry.peer, (cuts[place], cuts[place + 1])))
+    for index, entry in enumerate(inside):
+        parts.pieces.append((entry.peer, (cuts[index], cuts[index + 1])))
 
 
-def _cuts_rightwards(inside: list[Entry], low: Key, high: Key) -> list[Key]:
-    """Each gets what lies from it to the next one; seen from a place before them."""
+def _cuts_rightwards(inside: list[RoutingEntry], low: Key, high: Key) -> list[Key]:
+    """Each gets what lies from it to the next one; seen from a node before them."""
     return [low, *(entry.peer.key for entry in inside[1:]), high]
 
 
-def _cuts_leftwards(inside: list[Entry], low: Key, high: Key) -> list[Key]:
-    """Each gets what lies up to it from the one before; seen from a place behind them."""
+def _cuts_leftwards(inside: list[RoutingEntry], low: Key, high: Key) -> list[Key]:
+    """Each gets what lies up to it from the one before; seen from a node behind them."""
     return [low, *(entry.peer.key + JUST_AFTER for entry in inside[:-1]), high]

@@ -1,9 +1,9 @@
 """Routing by numeric ID: the Skip Graph as a DHT, in about log2 N hops.
 
-Membership vectors are random, so they can serve as IDs. Who shares h first digits with the ID that is sought walks
-along its list of level h until it meets a node that shares more, and so on from there. Where the walk comes round
-without one, the list holds all nodes that share most digits, and the owner is the one among them whose vector is
-closest to the ID; of equals (siblings), the one with the smallest key.
+Membership vectors are random, so they can serve as IDs. A walk that has come to a node that shares h first digits
+with the ID goes along that node's list of level h until it meets a node that shares more, and so on from there. Where
+the walk comes round without one, the list holds all nodes that share most digits, and the owner is the one among them
+whose vector is closest to the ID; of equals (siblings), the one with the smallest key.
 
 Any message can travel so: it carries a `Walk`, and each broker that it comes to asks `IdRouter.step` where to go next.
 Its handler sees it at every hop, as Scribe needs it. Until the last list, the next hop depends on the broker and the ID
@@ -17,9 +17,10 @@ from typing import NamedTuple
 
 from braidmq.host import Address, Forward, Host, Message, Reply, Service, handles
 from braidmq.keys import Key, strictly_between
+from braidmq.overlay.lookup import FIND_TRIES, outcome
 from braidmq.overlay.peers import Peer
-from braidmq.overlay.skip_graph.graph import FIND_TRIES, SkipGraph, outcome
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX, Vector, common_digits
+from braidmq.overlay.skip_graph.graph import SkipGraph
+from braidmq.overlay.vectors import DIGITS_MAX, Vector, common_digits
 
 HOPS_MAX = 256
 
@@ -91,7 +92,7 @@ class IdRouter(Service):
         shared = common_digits(graph.vector, walk.id)
         if shared > level:  # a list of nodes that share more begins here
             level, start, best, best_vector = shared, key, None, 0
-            if not node.is_linked(level):  # nobody else shares as much
+            if not node.is_linked(level):  # no other node shares as much
                 return Step(None, Walk(walk.id, key, level, start, self.me(), graph.vector, walk.hops, True))
         elif not node.is_linked(level):
             return None  # it has left the list of this walk meanwhile
@@ -118,7 +119,7 @@ class IdRouter(Service):
         return self.graph.nodes[key].levels[0].me if key is not None else None
 
     async def lookup(self, sought: Vector) -> FoundId | None:
-        """The owner of an ID of DIGITS_MAX digits; None if nobody answered."""
+        """The owner of an ID of DIGITS_MAX digits; None if no broker answered."""
         if not 0 <= sought < 1 << DIGITS_MAX:
             raise ValueError(f"an ID has {DIGITS_MAX} binary digits, {sought} has more or is negative")
         for _ in range(FIND_TRIES):

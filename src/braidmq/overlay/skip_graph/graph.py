@@ -3,7 +3,7 @@
 Level 0 is one list of all virtual nodes in the order of keys. On level i, nodes whose membership vectors share the
 first i digits form a list of their own, so each level skips about twice as far as the one below (Banno et al. 2015,
 §5.1–5.2). Every list is a DDLL ring here, that is, the list closed to a circle: each level joins, leaves and mends
-itself as the ring does (`ring.py`), and a walk to the left meets everybody.
+itself as the ring does (`ring`), and a walk to the left meets every node.
 
 Insertion goes up: level 0 by a lookup, then on each level a walk to the left (`Seek`) until it meets a node that is of
 the same list of the next level, and the join there. It ends when the walk comes round and has met none. A node
@@ -11,9 +11,9 @@ that is met and was the only one of its kind opens the level for the newcomer, w
 only siblings in it is no level: it is closed again. Deletion goes down.
 
 Nothing here has to succeed at once, and joins at the same time can even leave two lists where one should be. So every
-node looks up its own place on every level, from the level below, as a stranger would: soon after its links there have
-changed, and now and then in any case (`RingNode` does the latter). And every broker looks for one more level above its
-highest. Level 0 whole makes level 1 whole, and so on up.
+node looks up its own position on every level, from the level below, as a stranger would: soon after its links there
+have changed, and now and then in any case (`RingNode` does the latter). And every broker looks for one more level above
+its highest. Level 0 whole makes level 1 whole, and so on up.
 """
 
 from __future__ import annotations
@@ -21,18 +21,26 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from braidmq.host import Address, CallError, Forward, Host, Message, Reply, Service, handles
+from braidmq.host import Address, Event, Forward, Host, Message, Reply, Service, handles
 from braidmq.keys import Key, in_arc
-from braidmq.overlay.overlay import Found, Introduce
+from braidmq.overlay.lookup import FIND_TRIES, Lookup, Nowhere, outcome
+from braidmq.overlay.overlay import FoundOwner, Introduce
 from braidmq.overlay.peers import Peer
-from braidmq.overlay.ring import NEIGHBOURS_MAX, FindGap, Gap, Ring, RingNode, Status, nothing, owns
-from braidmq.overlay.skip_graph.messages import Find, Nobody, Nowhere, Seek
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX, Vector, is_member, level_of, list_of
-from braidmq.overlay.view import Entry, View
-
-FIND_TIMEOUT_S = 3.0
-FIND_TRIES = 3
-FIND_HOPS_MAX = 128
+from braidmq.overlay.ring import (
+    FindGap,
+    Gap,
+    JoinAbandoned,
+    LinkEvent,
+    Ring,
+    RingNode,
+    RingStatus,
+    link_all,
+    nothing,
+    owns,
+)
+from braidmq.overlay.skip_graph.messages import Nobody, Seek
+from braidmq.overlay.vectors import DIGITS_MAX, Vector, is_member, level_of, list_of
+from braidmq.overlay.view import RoutingEntry, View
 
 SEEK_HOPS_MAX = 64
 """How far a walk for the next level goes. Each broker met shares one more digit with probability 1/2."""
@@ -40,18 +48,14 @@ SEEK_HOPS_MAX = 64
 MEND_INTERVAL_S = 10.0
 """How often a broker looks for a level above its highest, and for nodes of its own that are on too few levels."""
 
-LIVES_BITS = 24
-"""How many memberships of lists one life of a broker can count apart."""
-
-
-class Abandoned(Exception):
-    """A join that has lost its purpose."""
+INCARNATION_BITS = 24
+"""How many memberships of lists one incarnation of a broker can count apart."""
 
 
 class VirtualNode:
-    """One key of a broker: its place on level 0, 1, 2, …"""
+    """One key of a broker: its position on level 0, 1, 2, …"""
 
-    __slots__ = ("climbing", "key", "leaving", "levels", "proven")
+    __slots__ = ("_settled", "climbing", "key", "leaving", "levels", "proven")
 
     def __init__(self, key: Key) -> None:
         self.key = key
@@ -60,10 +64,24 @@ class VirtualNode:
         self.leaving = False
         self.proven: tuple[tuple[Peer, Peer], ...] = ()
         """The links of levels 1, 2, … that were found to be as they should be."""
+        self._settled: Event | None = None
+        """Made when something waits for it."""
 
     def is_linked(self, level: int) -> bool:
         """It has neighbours on this level, though it may be about to leave them."""
         return level < len(self.levels) and self.levels[level].is_linked
+
+    def settled(self, host: Host) -> Event:
+        """Happens when a join or a climb ends: for a node that leaves."""
+        if self._settled is None:
+            self._settled = host.event()
+        return self._settled
+
+    def settle(self) -> None:
+        """A join or a climb has ended."""
+        if self._settled is not None:
+            self._settled.set()
+            self._settled = None
 
     @property
     def is_idle(self) -> bool:
@@ -73,10 +91,10 @@ class VirtualNode:
 class SkipGraph(Service):
     """A broker's part of the graph: all its virtual nodes, under one membership vector.
 
-    `life` must be another one after each restart of the broker.
+    `incarnation` must be another one after each restart of the broker.
     """
 
-    def __init__(self, host: Host, vector: Vector, introduce: Introduce, life: int = 0) -> None:
+    def __init__(self, host: Host, vector: Vector, introduce: Introduce, incarnation: int = 0) -> None:
         self.host = host
         self.vector = vector
         self.nodes: dict[Key, VirtualNode] = {}
@@ -84,23 +102,30 @@ class SkipGraph(Service):
         self.on_change: Callable[[], None] = nothing
         """Called when a link has changed: for the one layer above."""
         self.introduce = introduce
-        self._lives = life << LIVES_BITS
+        self._last_incarnation = incarnation << INCARNATION_BITS
         self._view: View | None = None
         self._is_mending = False
+        self._lookup = Lookup(host, self._get_view, self._introduce)
         self._on_link = self._changed
         """One for all links: there are millions of them in a large simulation."""
         host.serve(self)
 
     @property
     def view(self) -> View:
+        return self._get_view()
+
+    def _introduce(self) -> Address | None:
+        return self.introduce()
+
+    def _get_view(self) -> View:
         if self._view is None:
             linked = [node.levels[0] for node in self.nodes.values() if node.is_linked(0)]
             self._view = View(self.host.address, linked, self._entries, self.vector)
         return self._view
 
-    def _entries(self) -> list[Entry]:
+    def _entries(self) -> list[RoutingEntry]:
         return [
-            Entry(peer, level, at.known)
+            RoutingEntry(peer, level, at.known)
             for node in self.nodes.values()
             for level, at in enumerate(node.levels)
             if node.is_linked(level)
@@ -112,7 +137,7 @@ class SkipGraph(Service):
     def found(self, key: Key) -> None:
         """The first node of a new graph."""
         node = self.nodes[key] = VirtualNode(key)
-        base = self.place(node, self.new_peer(key))
+        base = self.add_level(node, self.new_peer(key))
         base.found(partial(self._locate_base, node, base))
         self._changed()
         self._keep_mending()
@@ -122,14 +147,16 @@ class SkipGraph(Service):
         if key in self.nodes:
             return b""
         node = self.nodes[key] = VirtualNode(key)
-        base = self.place(node, self.new_peer(key))
+        base = self.add_level(node, self.new_peer(key))
         self._keep_mending()
         try:
             await base.join(partial(self._locate_base, node, base))
-        except Abandoned:
+        except JoinAbandoned:
             self._forget_top(node)
             self.nodes.pop(key, None)
             return b""
+        finally:
+            node.settle()
         self.host.spawn(self._climb(node))
         return base.heard
 
@@ -140,7 +167,7 @@ class SkipGraph(Service):
             return
         node.leaving = True
         while self.nodes.get(key) is node and (node.climbing or not node.is_linked(0)):
-            await self.host.sleep(self.host.chance.uniform(0.1, 0.5))
+            await node.settled(self.host).wait()
         while node.levels:
             await node.levels[-1].leave()
             self._forget_top(node)
@@ -148,7 +175,7 @@ class SkipGraph(Service):
             del self.nodes[key]
         self._changed()
 
-    def place(self, node: VirtualNode, me: Peer) -> RingNode:
+    def add_level(self, node: VirtualNode, me: Peer) -> RingNode:
         """A virtual node's part of the next list above, not linked yet."""
         ring_node = self.ring.node(list_of(self.vector, len(node.levels)), me)
         ring_node.on_change = self._on_link
@@ -156,13 +183,14 @@ class SkipGraph(Service):
         return ring_node
 
     def new_peer(self, key: Key) -> Peer:
-        """Another life for each membership of a list, so that what was said in an earlier one is not heard."""
-        self._lives += 1
-        return Peer(key, self.host.address, self._lives)
+        """Another incarnation for each membership of a list, so that what was said in an earlier one is not heard."""
+        self._last_incarnation += 1
+        return Peer(key, self.host.address, self._last_incarnation)
 
     def _forget_top(self, node: VirtualNode) -> None:
         top = node.levels.pop()
-        top.status = Status.OUT
+        if top.status is not RingStatus.OUT:
+            top.become(LinkEvent.DISSOLVED)
         self.ring.forget(top)
         self._changed()
 
@@ -172,51 +200,25 @@ class SkipGraph(Service):
 
     # Lookup
 
-    async def lookup(self, key: Key) -> Found | None:
-        """The owner of a key: the node from whose key up to its successor's it lies. None if nobody answered.
+    async def lookup(self, key: Key) -> FoundOwner | None:
+        """The owner of a key: the node from whose key up to its successor's it lies. None if no broker answered.
 
         A broker that has no key in the graph asks one that has.
         """
-        for _ in range(FIND_TRIES):
-            answer = await self._find(key, before=False, introducer=None)
-            if answer is not None:
-                return answer
-        return None
-
-    async def _find(self, key: Key, before: bool, introducer: Address | None) -> Found | None:
-        if introducer is None and not self.view.own:
-            introducer = self.introduce()
-        if introducer is None:
-            answer = await outcome(self.host, self.on_find(self.host.address, Find(key, None, 0, before)))
-        else:
-            answer = await outcome(self.host, Forward(introducer, Find(key, None, 1, before)))
-        return answer if isinstance(answer, Found) else None
-
-    @handles(Find)
-    def on_find(self, origin: Address, find: Find) -> Reply:
-        view = self.view
-        own = view.own_up_to(find.key, find.before)
-        if own is None or find.hops > FIND_HOPS_MAX or (find.to is not None and find.to not in view.own):
-            return Nowhere()
-        step = view.step_towards(find.key, self.host.now(), find.before)
-        if step is not None:
-            return Forward(step.peer.address, Find(find.key, step.peer.key, find.hops + 1, find.before))
-        if owns(own, find.key) or (find.before and own.right.key == find.key):
-            return Found(own.me, own.right, find.hops)
-        return Nowhere()
+        return await self._lookup.lookup(key)
 
     async def _locate_base(self, node: VirtualNode, base: RingNode, key: Key) -> Gap | None:
-        """Where a key belongs on level 0. Who is in asks others first: they may know of another ring."""
+        """Where a key belongs on level 0. A node that is in asks others first: they may know of another ring."""
         if node.leaving and not base.is_in:
-            raise Abandoned
+            raise JoinAbandoned
         introducer = self.introduce() if base.is_in else None
-        found = await self._find(key, before=True, introducer=introducer)
+        found = await self._lookup.find(key, before=True, introducer=introducer)
         return Gap(found.owner, found.right) if found else None
 
     # Up the levels
 
     async def _climb(self, node: VirtualNode) -> None:
-        """Joins level after level until nobody else is found there."""
+        """Joins level after level until no other node is found there."""
         if node.climbing:
             return
         node.climbing = True
@@ -225,33 +227,34 @@ class SkipGraph(Service):
             level = len(node.levels)
             answer = await self._seek(node, level, foreign=False)
             if len(node.levels) != level:
-                continue  # somebody met this node meanwhile, and it has opened the level
+                continue  # another met this node meanwhile, and it has opened the level
             if isinstance(answer, Nobody):
                 break
             if not isinstance(answer, Gap) or not await self._enter(node, answer):
                 tries += 1
         node.climbing = False
+        node.settle()
 
     async def _enter(self, node: VirtualNode, gap: Gap) -> bool:
         """Joins the next list above; False if there is none any more."""
-        ring_node = self.place(node, self.new_peer(node.key))
+        ring_node = self.add_level(node, self.new_peer(node.key))
         try:
             await ring_node.join(partial(self._locate, node, ring_node, [gap]))
-        except Abandoned:
+        except JoinAbandoned:
             self._forget_top(node)
             return False
         return True
 
     async def _locate(self, node: VirtualNode, ring_node: RingNode, seen: list[Gap], key: Key) -> Gap | None:
-        """Where a node belongs in a list above level 0; a place in `seen` is tried first."""
+        """Where a node belongs in a list above level 0; a gap in `seen` is tried first."""
         is_joining = not ring_node.is_in
         if is_joining and node.leaving:
-            raise Abandoned
+            raise JoinAbandoned
         if seen:
             return seen.pop()
         answer = await self._seek(node, level_of(ring_node.ring), foreign=False)
         if isinstance(answer, Nobody) and is_joining:
-            raise Abandoned
+            raise JoinAbandoned
         return answer if isinstance(answer, Gap) else None
 
     def _seek(self, node: VirtualNode, level: int, foreign: bool) -> Awaitable[Message | None]:
@@ -289,13 +292,13 @@ class SkipGraph(Service):
                 return Forward(below.left.address, on)
 
     def _gap_at(self, node: RingNode, seek: Seek) -> Reply:
-        """The place of the seeker, at this node or further on in its list."""
+        """The position of the seeker, at this node or further on in its list."""
         if owns(node, seek.me.key) or node.right.key == seek.me.key:
             return Gap(node.me, node.right)
         return Forward(node.right.address, FindGap(node.ring, node.right.key, seek.me.key))
 
     def _open_for(self, met: VirtualNode, level: int, seek: Seek) -> bool:
-        """Whether a node is on a level, or could be put there for a newcomer who met it.
+        """Whether a node is on a level, or could be put there for a newcomer that met it.
 
         Of two that look for each other at the same time, only the one with the smaller key opens the level. A broker
         that has a node there already, or on its way, opens nothing: that would be a second list.
@@ -310,12 +313,12 @@ class SkipGraph(Service):
         return True
 
     def _open(self, level: int) -> None:
-        """Makes a list of the broker's own nodes, as a place for others to join."""
+        """Makes a list of the broker's own nodes, for others to join."""
         nodes = [self.nodes[key] for key in sorted(self.nodes)]
         mine = [node for node in nodes if len(node.levels) == level and node.levels[-1].is_in and not node.leaving]
-        placed = [(node, self.place(node, self.new_peer(node.key))) for node in mine]
-        link([ring_node for _, ring_node in placed])
-        for node, ring_node in placed:
+        added = [(node, self.add_level(node, self.new_peer(node.key))) for node in mine]
+        link_all([ring_node for _, ring_node in added])
+        for node, ring_node in added:
             ring_node.found(partial(self._locate, node, ring_node, []))
         self._changed()
 
@@ -398,28 +401,5 @@ class SkipGraph(Service):
                     self._forget_top(node)
 
 
-async def outcome(host: Host, reply: Reply) -> Message | None:
-    """What comes of a request that was begun here: the answer, from here or from wherever it went; None if none."""
-    if not isinstance(reply, Forward):
-        return reply
-    assert reply.message is not None
-    try:
-        answer = await host.call(reply.to, reply.message, FIND_TIMEOUT_S)
-    except CallError:
-        return None
-    return answer if isinstance(answer, Message) else None
-
-
 def _links(node: VirtualNode) -> tuple[tuple[Peer, Peer], ...]:
     return tuple([(at.left, at.right) for at in node.levels[1:]])
-
-
-def link(nodes: list[RingNode]) -> None:
-    """Makes a closed ring of nodes in the order of their keys, without a message: for nodes that nobody knows yet."""
-    peers = [node.me for node in nodes]
-    count = len(nodes)
-    near = min(NEIGHBOURS_MAX, count - 1)
-    for place, node in enumerate(nodes):
-        node.left = peers[place - 1]
-        node.right = peers[place + 1 - count]
-        node.neighbours = tuple([peers[place - back] for back in range(1, near + 1)])

@@ -7,19 +7,6 @@ from braidmq.keys import Key
 from braidmq.overlay.peers import Peer
 
 
-class Find(Message, frozen=True, array_like=True, gc=False):
-    """Goes to the owner of `key`, who answers; `to` is the node that the sender took for the nearest, if any.
-
-    `before`: a node that stands at the key itself does not count. So it can ask for its own place, and is not led to
-    itself by the links of higher levels when level 0 has lost it.
-    """
-
-    key: Key
-    to: Key | None
-    hops: int
-    before: bool = False
-
-
 class Seek(Message, frozen=True, array_like=True, gc=False):
     """Walks to the left, below the list `ring`, to the next node that belongs into it; answered with a Gap there.
 
@@ -35,7 +22,3 @@ class Seek(Message, frozen=True, array_like=True, gc=False):
 
 class Nobody(Message, frozen=True, array_like=True, gc=False):
     """The walk came round and met none."""
-
-
-class Nowhere(Message, frozen=True, array_like=True, gc=False):
-    """The message met a node that is not there, or went on for too long: try again later."""

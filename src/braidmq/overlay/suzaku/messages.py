@@ -10,8 +10,8 @@ from braidmq.overlay.aggregates import Aggregate
 from braidmq.overlay.peers import Peer
 
 
-class Total(Message, frozen=True, array_like=True, gc=False):
-    """What the nodes from somewhere up to, not including, `until` add up to; the oldest part of it is so old."""
+class RangeTotal(Message, frozen=True, array_like=True, tag="Total", gc=False):
+    """What the nodes from a finger up to, not including, `until` add up to; the oldest part of it is so old."""
 
     aggregate: Aggregate
     until: Key
@@ -23,7 +23,7 @@ class Finger(msgspec.Struct, frozen=True, gc=False):
 
     peer: Peer
     backups: tuple[Peer, ...] = ()
-    total: Total | None = None
+    total: RangeTotal | None = None
     learnt_at: float = 0.0
 
     def age_s(self, now: float) -> float:
@@ -42,20 +42,20 @@ class Update(Message, frozen=True, array_like=True, gc=False):
     backups: tuple[Peer, ...]
     level: int
     forward: bool
-    total: Total | None
+    total: RangeTotal | None
     labels: tuple[str, ...] | None
 
 
 class Updated(Message, frozen=True, array_like=True, gc=False):
-    """`me` is the node that answers (of which life), `beyond` its own finger at the level, None if it has none."""
+    """`me` is the node that answers, in its present incarnation; `beyond` its finger at the level, if it has one."""
 
     me: Peer
     backups: tuple[Peer, ...]
-    total: Total | None
+    total: RangeTotal | None
     beyond: Peer | None
 
 
-class Sum(Message, frozen=True, array_like=True, gc=False):
+class AskSum(Message, frozen=True, array_like=True, tag="Sum", gc=False):
     """What do you and the nodes up to a key add up to?"""
 
     to: Key
@@ -63,15 +63,15 @@ class Sum(Message, frozen=True, array_like=True, gc=False):
     labels: tuple[str, ...] | None
 
 
-class Summed(Message, frozen=True, array_like=True, gc=False):
-    """As far as whole fingers reach; from `rest` on somebody else must be asked."""
+class TellSum(Message, frozen=True, array_like=True, tag="Summed", gc=False):
+    """As far as whole fingers reach; from `rest` on, that node must be asked."""
 
     aggregate: Aggregate
     age_s: float
     rest: Peer | None
 
 
-class Find(Message, frozen=True, array_like=True, gc=False):
+class FindAlongFingers(Message, frozen=True, array_like=True, tag="Find", gc=False):
     """Goes to the node that owns the key."""
 
     to: Key
@@ -79,12 +79,12 @@ class Find(Message, frozen=True, array_like=True, gc=False):
     hops: int = 0
 
 
-class Lost(Message, frozen=True, array_like=True, gc=False):
+class FindLost(Message, frozen=True, array_like=True, tag="Lost", gc=False):
     """A lookup met a node that is gone: it is better to ask carefully."""
 
 
-class Ask(Message, frozen=True, array_like=True, gc=False):
-    """Where would you go for this key? The careful lookup asks hop by hop, and so learns who does not answer.
+class AskNearer(Message, frozen=True, array_like=True, tag="Ask", gc=False):
+    """Where would you go for this key? The careful lookup asks hop by hop, and so learns which nodes are silent.
 
     `to` is None when only the host is known: any of its nodes will do.
     """
@@ -94,7 +94,7 @@ class Ask(Message, frozen=True, array_like=True, gc=False):
     avoid: tuple[Key, ...] = ()
 
 
-class Told(Message, frozen=True, array_like=True, gc=False):
+class TellNearer(Message, frozen=True, array_like=True, tag="Told", gc=False):
     """Peers that are nearer to the key, nearest first; none if the one that answers owns it."""
 
     is_in: bool
@@ -104,7 +104,7 @@ class Told(Message, frozen=True, array_like=True, gc=False):
 
 
 class Leaving(Message, frozen=True, array_like=True, gc=False):
-    """The sender is going: whoever points at it may point at `instead`."""
+    """The sender is going: nodes that point at it may point at `instead`."""
 
     to: Key
     gone: Peer

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Iterator
+from typing import Protocol
 
-from braidmq.host import CallError
+from braidmq.bounded import BoundedDict
+from braidmq.host import Host, ask
 from braidmq.keys import Key, strictly_between
 from braidmq.overlay.aggregates import Aggregate, cut_to, merged
 from braidmq.overlay.peers import Acquaintances, Peer
-from braidmq.overlay.ring import CALL_TIMEOUT_S, RingNode, Status
-from braidmq.overlay.suzaku.messages import Finger, Leaving, Sum, Summed, Total, Update, Updated
-from braidmq.overlay.view import Entry
-
-if TYPE_CHECKING:
-    from braidmq.overlay.suzaku.suzaku import Suzaku
+from braidmq.overlay.ring import CALL_TIMEOUT_S, RingNode, RingStatus
+from braidmq.overlay.suzaku.messages import AskSum, Finger, Leaving, RangeTotal, TellSum, Update, Updated
+from braidmq.overlay.view import RoutingEntry
 
 UPDATE_TRIES = 2
 LEVELS_MAX = 40
@@ -24,8 +22,37 @@ POINTERS_MAX = 64
 """Nodes known to point at this one; they are told when it leaves."""
 
 
+class Owner(Protocol):
+    """What a node needs of the overlay that it belongs to, and shares with its siblings."""
+
+    @property
+    def host(self) -> Host: ...
+
+    @property
+    def period_s(self) -> float:
+        """How long until the next level of the forward table is asked."""
+        ...
+
+    @property
+    def both_ways(self) -> bool:
+        """Whether there are fingers to the left, too."""
+        ...
+
+    def value_of(self, key: Key) -> Aggregate:
+        """What the node at a key adds to the aggregates."""
+        ...
+
+    def labels_of(self, mine: Key, theirs: Key) -> tuple[str, ...] | None:
+        """The labels that the node at one key wants of a range that begins at another: None is all, () is none."""
+        ...
+
+    def changed(self) -> None:
+        """A finger has changed."""
+        ...
+
+
 class SuzakuNode:
-    """One key's fingers, over its place in the ring."""
+    """One key's fingers, over its position in the ring."""
 
     __slots__ = (
         "_left",
@@ -36,19 +63,19 @@ class SuzakuNode:
         "forward",
         "host",
         "link",
-        "period_s",
         "pointers",
         "silent",
     )
 
-    def __init__(self, overlay: Suzaku, link: RingNode) -> None:
+    def __init__(self, overlay: Owner, link: RingNode) -> None:
         self._overlay = overlay
         self.host = overlay.host
         self.link = link
         self.forward: list[Finger] = []
         """Levels 1 and up, without holes; level 0 is the ring's right link."""
         self.backward: list[Finger] = []
-        self.pointers: dict[Key, Peer] = {}
+        self.pointers: BoundedDict[Key, Peer] | None = None
+        """Nodes that point at this one, once there are some."""
         self.silent = Acquaintances()
         """Fingers that did not answer. The ring has its own: a finger may be passed over lightly, a neighbour not."""
         self._level = 0
@@ -63,7 +90,7 @@ class SuzakuNode:
 
     def value(self) -> Aggregate:
         """What this node adds to the aggregates."""
-        return self._overlay.value(self.me.key)
+        return self._overlay.value_of(self.me.key)
 
     def finger(self, level: int, forward: bool) -> Finger | None:
         if level == 0:
@@ -76,20 +103,20 @@ class SuzakuNode:
         return table[level - 1] if level <= len(table) else None
 
     def peers(self) -> Iterator[Peer]:
-        """Everyone this node could pass a message to."""
+        """All that this node could pass a message to."""
         yield from (self.link.right, self.link.left, *self.link.neighbours)
         for table in (self.forward, self.backward):
             for finger in table:
                 yield finger.peer
                 yield from finger.backups
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[RoutingEntry]:
         """The same, as what they are for routing: a finger has the aggregate of those from it up to the next.
 
         In a quiet network most backups are fingers or neighbours themselves: these are left out.
         """
         link, silent = self.link, self.silent
-        found = [Entry(peer, 0, link.known) for peer in (link.left, *link.neighbours)]
+        found = [RoutingEntry(peer, 0, link.known) for peer in (link.left, *link.neighbours)]
         if self._left is not None and self._left.peer == link.left:
             found[0] = _entry(self._left, 0, link.known)
         right = self.finger(0, True)
@@ -100,7 +127,7 @@ class SuzakuNode:
         backups = {peer.key: peer for finger in (*self.forward, *self.backward) for peer in finger.backups}
         for entry in found:
             backups.pop(entry.peer.key, None)
-        return [*found, *[Entry(peer, 0, silent) for peer in backups.values()]]
+        return [*found, *[RoutingEntry(peer, 0, silent) for peer in backups.values()]]
 
     def ways(self) -> Iterator[Peer]:
         """Where a lookup may go on from here; of two with one key the later is the more certain.
@@ -129,7 +156,7 @@ class SuzakuNode:
     async def keep_learning(self) -> None:
         """One level of the forward table each period, round and round."""
         beyond: Peer | None = None
-        while self.link.status is not Status.OUT:
+        while self.link.status is not RingStatus.OUT:
             await self.host.sleep(self.host.chance.uniform(0.9, 1.1) * self._overlay.period_s)
             if not self.link.is_in:
                 continue
@@ -140,7 +167,7 @@ class SuzakuNode:
             self._level += 1
 
     async def _update(self, level: int, forward: bool, target: Peer) -> Peer | None:
-        """Asks the node at a level, and notes it there; returns who stands at the next level, as far as it knows."""
+        """Asks the node at a level, and notes it there; returns what stands at the next level, as far as it knows."""
         candidates = [target]
         known = self.finger(level, forward)
         if known is not None:
@@ -161,17 +188,11 @@ class SuzakuNode:
             return None if is_last else beyond
         return None
 
-    async def _ask(self, peer: Peer, level: int, forward: bool) -> Updated | None:
+    def _ask(self, peer: Peer, level: int, forward: bool) -> Awaitable[Updated | None]:
         labels = self._labels(peer)
         told = self.total_below(level, labels) if forward else None
         request = Update(peer.key, self.me, self.link.neighbours, level, forward, told, labels)
-        for _ in range(UPDATE_TRIES):
-            try:
-                answer = await self.host.call(peer.address, request, CALL_TIMEOUT_S)
-            except CallError:
-                continue
-            return answer if isinstance(answer, Updated) else None
-        return None
+        return ask(self.host, peer.address, request, Updated, timeout_s=CALL_TIMEOUT_S, tries=UPDATE_TRIES)
 
     def _note(self, level: int, forward: bool, finger: Finger) -> None:
         if level:
@@ -184,9 +205,10 @@ class SuzakuNode:
         self._overlay.changed()
 
     def _labels(self, peer: Peer) -> tuple[str, ...] | None:
-        return self._overlay.labels(self.me.key, peer.key)
+        """The labels that this node wants of a range that begins at a peer."""
+        return self._overlay.labels_of(self.me.key, peer.key)
 
-    async def _sum_from(self, start: Peer) -> Total | None:
+    async def _sum_from(self, start: Peer) -> RangeTotal | None:
         """What the nodes from the last finger up to this node add up to: its own table would reach past us."""
         labels = self._labels(start)
         if labels == ():
@@ -197,19 +219,17 @@ class SuzakuNode:
         rest: Peer | None = start
         for _ in range(LEVELS_MAX):
             if rest is None:
-                return Total(merged(parts), self.me.key, age_s + self.host.now() - began_at)
-            try:
-                answer = await self.host.call(rest.address, Sum(rest.key, self.me.key, labels), CALL_TIMEOUT_S)
-            except CallError:
-                return None
-            if not isinstance(answer, Summed):
+                return RangeTotal(merged(parts), self.me.key, age_s + self.host.now() - began_at)
+            question = AskSum(rest.key, self.me.key, labels)
+            answer = await ask(self.host, rest.address, question, TellSum, timeout_s=CALL_TIMEOUT_S)
+            if answer is None:
                 return None
             parts.append(answer.aggregate)
             age_s = max(age_s, answer.age_s)
             rest = answer.rest
         return None
 
-    def on_sum(self, asked: Sum) -> Summed:
+    def on_sum(self, asked: AskSum) -> TellSum:
         """Adds up whole fingers, each of which must reach exactly to the next, and not past the end."""
         parts = [self.value()]
         age_s = 0.0
@@ -227,7 +247,7 @@ class SuzakuNode:
             parts.append(total.aggregate)
             age_s = max(age_s, finger.age_s(now))
             level += 1
-        return Summed(cut_to(asked.labels, merged(parts)), age_s, rest)
+        return TellSum(cut_to(asked.labels, merged(parts)), age_s, rest)
 
     def _reaches(self, key: Key, end: Key) -> bool:
         """Whether a key lies up to an end, seen from here."""
@@ -271,15 +291,14 @@ class SuzakuNode:
         )
 
     def _remember_pointer(self, peer: Peer) -> None:
-        self.pointers.pop(peer.key, None)
-        self.pointers[peer.key] = peer
-        if len(self.pointers) > POINTERS_MAX:
-            self.pointers.pop(next(iter(self.pointers)))
+        if self.pointers is None:
+            self.pointers = BoundedDict(POINTERS_MAX)
+        self.pointers.renew(peer.key, peer)
 
-    def total_below(self, level: int, labels: tuple[str, ...] | None = None) -> Total | None:
+    def total_below(self, level: int, labels: tuple[str, ...] | None = None) -> RangeTotal | None:
         """What this node and the fingers below a level add up to: 2^(level − 1) nodes, this one alone at 0.
 
-        None if a part is not known, or if two parts do not meet: who goes by the sum must not be told a smaller one.
+        None if a part is not known, or if two parts do not meet: what goes by the sum must not be told a smaller one.
         """
         if labels == ():
             return None
@@ -287,34 +306,34 @@ class SuzakuNode:
         until = self.link.right.key
         age_s = 0.0
         now = self.host.now()
-        for place in range(level - 1):
-            finger = self.finger(place, True)
+        for below in range(level - 1):
+            finger = self.finger(below, True)
             if finger is None or finger.total is None or finger.peer.key != until:
                 return None
             parts.append(finger.total.aggregate)
             until = finger.total.until
             age_s = max(age_s, finger.age_s(now))
-        return Total(cut_to(labels, merged(parts)), until, age_s)
+        return RangeTotal(cut_to(labels, merged(parts)), until, age_s)
 
     # Leaving
 
     def say_goodbye(self) -> None:
-        """Tells those that point here who stands in for this node."""
-        for peer in self.pointers.values():
+        """Tells those that point here which node stands in for this one."""
+        for peer in (self.pointers or {}).values():
             if peer.key != self.me.key:
                 self.host.send(peer.address, Leaving(peer.key, self.me, self.link.left))
 
     def on_leaving(self, told: Leaving) -> None:
         for table in (self.forward, self.backward):
-            for place, finger in enumerate(table):
+            for index, finger in enumerate(table):
                 if finger.peer == told.gone:
-                    table[place:] = [Finger(told.instead), *table[place + 1 :]] if told.instead != self.me else []
+                    table[index:] = [Finger(told.instead), *table[index + 1 :]] if told.instead != self.me else []
                     break
         self._overlay.changed()
 
 
-def _entry(finger: Finger, level: int, known: Acquaintances) -> Entry:
+def _entry(finger: Finger, level: int, known: Acquaintances) -> RoutingEntry:
     total = finger.total
     if total is None:
-        return Entry(finger.peer, level, known)
-    return Entry(finger.peer, level, known, total.until, total.aggregate, finger.learnt_at - total.age_s)
+        return RoutingEntry(finger.peer, level, known)
+    return RoutingEntry(finger.peer, level, known, total.until, total.aggregate, finger.learnt_at - total.age_s)

@@ -1,16 +1,17 @@
-"""Suzaku: a ring in key order with fingers both ways (Abe and Teranishi 2019; seed 000 §3.2, §3.3).
+"""Suzaku: a ring in key order with fingers both ways (Abe and Teranishi 2019).
 
-Every node points at the nodes 1, 2, 4, 8 … places to its right (`forward`) and to its left (`backward`), so that a
+Every node points at the nodes 1, 2, 4, 8 … positions to its right (`forward`) and to its left (`backward`), so that a
 lookup halves the distance at each hop, from whichever side is nearer. Level 0 is the ring's own links. Level p + 1 is
-learnt by asking the node at level p for its own level p: the asker's place is told with the question, so that the one
-that is asked can note it in its opposite table (passive update), and half of the tables cost nothing.
+learnt by asking the node at level p for its own level p: the asker's position is told with the question, so that the
+node that is asked can note it in its opposite table (passive update), and half of the tables cost nothing.
 
 A node that joins asks all levels at once, to and fro (zigzag): FFT 0, BFT 0, FFT 1, BFT 1, … After that one level of
 the forward table is asked each `period_s`, round and round. With `both_ways` off this is Chord#.
 
 What a finger covers reaches up to the next finger, and carries an aggregate of the values of all nodes in between. The
 aggregate says itself how far it reaches; one that does not meet the next, or has an unknown part, is unknown. Only the
-labels that a node wants of a range are told to it (`labels`): of most ranges none (seed 000 §4.7, §6).
+labels that a node wants of a range are told to it (`labels`): of most ranges none (Teranishi et al. 2017, §4.7 and §6).
+Where nodes have no values, nothing is added up, asked or sent.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from itertools import chain
 
-from braidmq.host import Address, CallError, Forward, Host, Reply, Service, handles
+from braidmq.host import Address, Forward, Host, Reply, Service, ask, handles
 from braidmq.keys import Key, in_arc, strictly_between
 from braidmq.overlay.aggregates import Aggregate
-from braidmq.overlay.overlay import Found, Introduce
+from braidmq.overlay.lookup import NoWay, find_hop_by_hop
+from braidmq.overlay.overlay import FoundOwner, Introduce
 from braidmq.overlay.peers import Peer
 from braidmq.overlay.ring import CALL_TIMEOUT_S, Gap, Ring, nothing, owns
-from braidmq.overlay.suzaku.messages import Ask, Find, Leaving, Lost, Sum, Told, Update
+from braidmq.overlay.suzaku.messages import AskNearer, AskSum, FindAlongFingers, FindLost, Leaving, TellNearer, Update
 from braidmq.overlay.suzaku.node import SuzakuNode
-from braidmq.overlay.view import Entry, View
+from braidmq.overlay.view import RoutingEntry, View
 
 PERIOD_S = 60.0
 """How long until the next level of the forward table is asked."""
@@ -37,15 +39,15 @@ LOOKUP_HOPS_MAX = 64
 NEARER_MAX = 4
 """Peers that are named to a careful lookup at each hop."""
 
-LIVES_BITS = 24
-"""How many stays in the ring one life of a broker can count apart."""
+INCARNATION_BITS = 24
+"""How many stays in the ring one incarnation of a broker can count apart."""
 
 
 class Suzaku(Service):
     """The overlay of one host: all its keys (siblings), which share what they know."""
 
     __slots__ = (
-        "_lives",
+        "_last_incarnation",
         "_on_link",
         "_view",
         "_way_addresses",
@@ -65,7 +67,7 @@ class Suzaku(Service):
         self,
         host: Host,
         introduce: Introduce,
-        life: int = 0,
+        incarnation: int = 0,
         *,
         period_s: float = PERIOD_S,
         both_ways: bool = True,
@@ -82,12 +84,15 @@ class Suzaku(Service):
         self.both_ways = both_ways
         self.on_change: Callable[[], None] = nothing
         """Called when a link or a finger has changed: for the one layer above."""
-        self.value: Callable[[Key], Aggregate] = _no_value
-        """What a node, named by its key, adds to the aggregates."""
-        self.labels: Callable[[Key, Key], tuple[str, ...] | None] = _all_labels
-        """Which labels the node at one key wants of a range that begins at another; None is all, () is none."""
+        self.value: Callable[[Key], Aggregate] | None = None
+        """What a node, named by its key, adds to the aggregates; without it there are none."""
+        self.labels: Callable[[Key, Key], tuple[str, ...] | None] | None = None
+        """Which labels the node at one key wants of a range that begins at another; None is all, () is none.
+
+        Without it, all are wanted if there is a `value`.
+        """
         self.nodes: dict[Key, SuzakuNode] = {}
-        self._lives = life << LIVES_BITS
+        self._last_incarnation = incarnation << INCARNATION_BITS
         self._view: View | None = None
         self._on_link = self.changed
         """One for all links: there are many of them in a large simulation."""
@@ -99,10 +104,21 @@ class Suzaku(Service):
             self._view = View(self.host.address, linked, self._entries)
         return self._view
 
-    def _entries(self) -> Iterator[Entry]:
+    def _entries(self) -> Iterator[RoutingEntry]:
         return chain.from_iterable([node.entries() for node in self.nodes.values() if node.link.is_linked])
 
+    def value_of(self, key: Key) -> Aggregate:
+        """What the node at a key adds to the aggregates."""
+        return {} if self.value is None else self.value(key)
+
+    def labels_of(self, mine: Key, theirs: Key) -> tuple[str, ...] | None:
+        """The labels that the node at one key wants of a range that begins at another."""
+        if self.labels is not None:
+            return self.labels(mine, theirs)
+        return () if self.value is None else None
+
     def changed(self) -> None:
+        """A link or a finger has changed."""
         self._view = None
         self._way_keys = ()
         self.on_change()
@@ -147,21 +163,21 @@ class Suzaku(Service):
         self.changed()
 
     def new_peer(self, key: Key) -> Peer:
-        """Another life for each stay in the ring, so that what was said in an earlier one is not heard."""
-        self._lives += 1
-        return Peer(key, self.host.address, self._lives)
+        """Another incarnation for each stay in the ring, so that what was said in an earlier one is not heard."""
+        self._last_incarnation += 1
+        return Peer(key, self.host.address, self._last_incarnation)
 
     async def _locate(self, key: Key) -> Gap | None:
-        """The place of a key, asked as a stranger asks: of somebody else."""
+        """The position of a key, asked as a stranger asks: of another host."""
         introducer = self.introduce()
-        if introducer is None:  # nobody else is known: only this host's own nodes can be beside it
+        if introducer is None:  # no other is known: only this host's own nodes can be beside it
             introducer = self.host.address
         found = await self._careful_lookup(key, None, introducer)
         return Gap(found.owner, found.right) if found else None
 
     # Looking up
 
-    async def lookup(self, key: Key) -> Found | None:
+    async def lookup(self, key: Key) -> FoundOwner | None:
         """The node that owns the key, from here: quickly, and if that gets no answer carefully."""
         for start in self.nodes.values():
             if start.link.is_in:
@@ -169,38 +185,22 @@ class Suzaku(Service):
         else:  # a broker that has no key in the ring asks one that has
             introducer = self.introduce()
             return None if introducer is None else await self._careful_lookup(key, None, introducer)
-        try:
-            answer = await self.host.call(self.host.address, Find(start.me.key, key), LOOKUP_TIMEOUT_S)
-        except CallError:
-            answer = None
-        if isinstance(answer, Found):
-            return answer
-        return await self._careful_lookup(key, start.me.key, start.me.address)
+        find = FindAlongFingers(start.me.key, key)
+        found = await ask(self.host, self.host.address, find, FoundOwner, timeout_s=LOOKUP_TIMEOUT_S)
+        return found or await self._careful_lookup(key, start.me.key, start.me.address)
 
-    async def _careful_lookup(self, key: Key, at: Key | None, address: Address) -> Found | None:
-        """Asks hop by hop; who does not answer is passed over."""
-        way: list[tuple[Key | None, Address]] = [(at, address)]
-        silent: dict[Key, None] = {}
-        for hops in range(LOOKUP_HOPS_MAX):
-            if not way:
-                return None
-            to, where = way[-1]
-            try:
-                told = await self.host.call(where, Ask(to, key, tuple(silent)), CALL_TIMEOUT_S)
-            except CallError:
-                told = None
-            if not isinstance(told, Told) or not told.is_in:
-                way.pop()
-                if to is not None:
-                    silent[to] = None
-                continue
+    async def _careful_lookup(self, key: Key, at: Key | None, address: Address) -> FoundOwner | None:
+        """Asks hop by hop; silent nodes are passed over."""
+
+        async def ask_hop(to: Key | None, address: Address, silent: tuple[Key, ...]) -> FoundOwner | Peer | NoWay:
+            told = await ask(self.host, address, AskNearer(to, key, silent), TellNearer, timeout_s=CALL_TIMEOUT_S)
+            if told is None or not told.is_in:
+                return NoWay.ROUND
             if not told.nearer:
-                return Found(told.me, told.right, hops)
-            nearer = next((one for one in told.nearer if one.key not in silent), None)
-            if nearer is None:
-                return None  # the ring is broken here; it will be mended
-            way.append((nearer.key, nearer.address))
-        return None
+                return FoundOwner(told.me, told.right, 0)
+            return next((peer for peer in told.nearer if peer.key not in silent), NoWay.END)
+
+        return await find_hop_by_hop((at, address), ask_hop, LOOKUP_HOPS_MAX, LOOKUP_HOPS_MAX)
 
     def nearest(self, node: SuzakuNode, key: Key) -> list[Peer]:
         """The peers before the key that this host knows, nearest to it first; only those nearer than `node`."""
@@ -216,23 +216,23 @@ class Suzaku(Service):
         living = [peer for peer in living if not node.silent.is_suspected(peer.key, now)]
         return sorted(living, key=lambda peer: (peer.key <= key, peer.key), reverse=True)
 
-    @handles(Find)
-    def on_find(self, origin: Address, find: Find) -> Reply:
+    @handles(FindAlongFingers)
+    def on_find(self, origin: Address, find: FindAlongFingers) -> Reply:
         """Passes it on to the nearest node before the key that this host knows, or answers if that is its own."""
         key = find.key
         hops = find.hops
         keys = self._way_keys or self.make_ways()
         if not keys or hops > LOOKUP_HOPS_MAX:
-            return Lost()
-        place = bisect_right(keys, key) - 1
-        best, address = keys[place], self._way_addresses[place]
+            return FindLost()
+        index = bisect_right(keys, key) - 1
+        best, address = keys[index], self._way_addresses[index]
         if address is None:
             link = self.nodes[best].link
-            return Found(link.me, link.right, hops) if link.is_in and owns(link, key) else Lost()
+            return FoundOwner(link.me, link.right, hops) if link.is_in and owns(link, key) else FindLost()
         to = find.to
         if to <= key < best or (to >= best and (to <= key or key < best)):  # in_arc(to, key, best), at no call's cost
-            return Lost()  # it was for a node that is gone, and from here it would go back
-        return Forward(address, Find(best, key, hops + 1))
+            return FindLost()  # it was for a node that is gone, and from here it would go back
+        return Forward(address, FindAlongFingers(best, key, hops + 1))
 
     def make_ways(self) -> tuple[Key, ...]:
         """Puts together all that lookups need, once after each change: two rows that are quick to read.
@@ -254,27 +254,27 @@ class Suzaku(Service):
         self._way_addresses = tuple([ways[key] for key in keys])
         return self._way_keys
 
-    @handles(Ask)
-    def on_ask(self, origin: Address, asked: Ask) -> Reply:
+    @handles(AskNearer)
+    def on_ask(self, origin: Address, asked: AskNearer) -> Reply:
         if asked.to is None:
             node = next((one for one in self.nodes.values() if one.link.is_in), None)
         else:
             node = self.nodes.get(asked.to)
         if node is None or not node.link.is_in:
-            nobody = Peer(asked.key, self.host.address)
-            return Told(False, nobody, nobody, ())
+            absent = Peer(asked.key, self.host.address)
+            return TellNearer(False, absent, absent, ())
         if in_arc(node.me.key, asked.key, node.link.right.key):
-            return Told(True, node.me, node.link.right, ())
+            return TellNearer(True, node.me, node.link.right, ())
         nearer = [peer for peer in self.nearest(node, asked.key) if peer.key not in asked.avoid]
-        return Told(True, node.me, node.link.right, (*nearer[:NEARER_MAX], node.link.right))
+        return TellNearer(True, node.me, node.link.right, (*nearer[:NEARER_MAX], node.link.right))
 
     @handles(Update)
     def on_update(self, origin: Address, asked: Update) -> Reply:
         node = self.nodes.get(asked.to)
         return node.on_update(asked) if node else None
 
-    @handles(Sum)
-    def on_sum(self, origin: Address, asked: Sum) -> Reply:
+    @handles(AskSum)
+    def on_sum(self, origin: Address, asked: AskSum) -> Reply:
         node = self.nodes.get(asked.to)
         return node.on_sum(asked) if node and node.link.is_in else None
 
@@ -284,11 +284,3 @@ class Suzaku(Service):
         if node:
             node.on_leaving(told)
         return None
-
-
-def _no_value(_key: Key) -> Aggregate:
-    return {}
-
-
-def _all_labels(_mine: Key, _theirs: Key) -> tuple[str, ...] | None:
-    return None

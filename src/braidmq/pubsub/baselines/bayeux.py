@@ -19,10 +19,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from braidmq.host import Address, Forward, Message, Reply, handles
-from braidmq.overlay.peers import Peer
-from braidmq.overlay.skip_graph.dht import LostId, Walk
-from braidmq.overlay.skip_graph.graph import outcome
-from braidmq.overlay.skip_graph.vectors import Vector
+from braidmq.overlay import Peer
+from braidmq.overlay.lookup import outcome
+from braidmq.overlay.skip_graph import LostId, Walk
+from braidmq.overlay.vectors import Vector
 from braidmq.pubsub.baselines.rendezvous_tree import Branch, Joined, NoRoom, RendezvousTree
 
 LEAVE_TRIES = 3

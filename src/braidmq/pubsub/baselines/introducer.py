@@ -9,8 +9,8 @@ of the other one learn it when they register, and join there.
 from __future__ import annotations
 
 from braidmq.host import Address, Forward, Message, Reply, Service, handles
-from braidmq.overlay.skip_graph.dht import IdRouter, LostId, Walk, id_of
-from braidmq.overlay.skip_graph.graph import outcome
+from braidmq.overlay.lookup import outcome
+from braidmq.overlay.skip_graph import IdRouter, LostId, Walk, id_of
 from braidmq.pubsub.baselines.rendezvous_tree import NUMBER_BITS, TOPICS_MAX
 
 INTRODUCED_MAX = 8

@@ -20,10 +20,10 @@ from math import inf
 from typing import Generic, TypeVar
 
 from braidmq.host import Address, CallError, Forward, Message, Reply, Service, handles
-from braidmq.overlay.peers import Peer
-from braidmq.overlay.skip_graph.dht import IdRouter, LostId, Walk, id_of
-from braidmq.overlay.skip_graph.graph import FIND_TIMEOUT_S, outcome
-from braidmq.overlay.skip_graph.vectors import Vector
+from braidmq.overlay import Peer
+from braidmq.overlay.lookup import FIND_TIMEOUT_S, outcome
+from braidmq.overlay.skip_graph import IdRouter, LostId, Walk, id_of
+from braidmq.overlay.vectors import Vector
 from braidmq.pubsub.method import OnDemand, OnMessage, Publication
 from braidmq.pubsub.seen import Seen
 

@@ -24,7 +24,7 @@ from math import inf
 from typing import NamedTuple
 
 from braidmq.host import Address, Forward, Message, Reply, handles
-from braidmq.overlay.skip_graph.dht import LostId, Walk
+from braidmq.overlay.skip_graph import LostId, Walk
 from braidmq.pubsub.baselines.rendezvous_tree import Branch, Joined, NoRoom, RendezvousTree
 
 

@@ -28,9 +28,8 @@ import msgspec
 
 from braidmq.host import CallError, Host, Message, Reply, Service, handles
 from braidmq.keys import LEVEL, Key, Role, is_within, parts_of, segment
+from braidmq.overlay import Acquaintances, FoundOwner, Overlay, Peer
 from braidmq.overlay.key_ranges import JUST_AFTER, KeyRange
-from braidmq.overlay.overlay import Found, Overlay
-from braidmq.overlay.peers import Acquaintances, Peer
 from braidmq.overlay.ring import CALL_TIMEOUT_S, owns
 from braidmq.pubsub.method import ignore
 
@@ -316,17 +315,17 @@ class Directories(Service):
         low, high = area.range_of(directory.topic)
         return Delegate(area, low, first) if low <= first.key < high else None
 
-    async def _owner(self, key: Key, hint: Peer | None) -> Found | None:
+    async def _owner(self, key: Key, hint: Peer | None) -> FoundOwner | None:
         """The owner of a key: here, where it was the last time, or where a lookup leads."""
         own = self._overlay.view.own_up_to(key)
         if own is not None and own.is_in and owns(own, key):
-            return Found(own.me, own.right, 0)
+            return FoundOwner(own.me, own.right, 0)
         if hint is not None and hint.address != self._host.address:
             try:
                 answer = await self._host.call(hint.address, Beside(hint.key, key), CALL_TIMEOUT_S)
             except CallError:
                 answer = None
-            if isinstance(answer, Found):
+            if isinstance(answer, FoundOwner):
                 return answer
         return await self._overlay.lookup(key)
 
@@ -335,4 +334,4 @@ class Directories(Service):
         node = self._overlay.view.own.get(asked.to)
         if node is None or not node.is_in or not owns(node, asked.key):
             return NotBeside()
-        return Found(node.me, node.right, 0)
+        return FoundOwner(node.me, node.right, 0)

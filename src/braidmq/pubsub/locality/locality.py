@@ -25,11 +25,9 @@ import msgspec
 
 from braidmq.host import Address, CallError, Host, Message, Reply, Service, Task, handles
 from braidmq.keys import Key, Role, key_of, segment
+from braidmq.overlay import Acquaintances, Overlay, Peer
 from braidmq.overlay.key_ranges import KeyRange, without
-from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.peers import Acquaintances, Peer
-from braidmq.overlay.ranges.delivery import Delivery, OnOutcome, Outcome, RangeDelivery
-from braidmq.overlay.ranges.splitting import Cut
+from braidmq.overlay.ranges import Cut, OnOutcome, Outcome, RangeArrival, RangeDelivery
 from braidmq.overlay.ring import CALL_TIMEOUT_S
 from braidmq.pubsub.effect import Effect
 from braidmq.pubsub.locality.delegates import CHECK_S, Area, Directories, Directory
@@ -408,7 +406,7 @@ class Locality(Service):
 
     # Arriving
 
-    def _on_delivery(self, delivery: Delivery) -> bytes | None:
+    def _on_delivery(self, delivery: RangeArrival) -> bytes | None:
         if delivery.body[:1] == QUESTION:
             topics = [self._subscribed[key] for key in delivery.keys if key in self._subscribed]
             return self.on_question(topics[0], delivery.body[1:]) if topics else None

@@ -19,12 +19,9 @@ from __future__ import annotations
 import msgspec
 
 from braidmq.host import Host
+from braidmq.overlay import Overlay, Peer
 from braidmq.overlay.key_ranges import KeyRange
-from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.peers import Peer
-from braidmq.overlay.ranges.delivery import OnOutcome, Outcome, RangeDelivery
-from braidmq.overlay.ranges.messages import PROVEN
-from braidmq.overlay.ranges.splitting import Cut
+from braidmq.overlay.ranges import PROVEN, Cut, OnOutcome, Outcome, RangeDelivery
 
 WAITING_MAX = 8192
 """Publications that wait for a lookup, of all parts together."""

@@ -1,1 +1,1 @@
-"""What the broker tells of itself: counters, metrics and health over HTTP, `$SYS` topics, log lines."""
+"""The admin port: its HTTP server (`port`), and the routes that answer with the structs of `braidmq.admin.contract`."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+import msgspec
 from aiohttp import web
 
+from braidmq.admin.contract import BraidStatus, DemandAnswer, LinkStatus, RingAnswer, TopicsAnswer, TraceAnswer
 from braidmq.braid.inspect.answers import Unanswerable
 from braidmq.braid.inspect.status import TOPICS_MAX, Status
-from braidmq.server.admin.exchange import refusal
+from braidmq.server.admin.responses import answer, refusal
 
 if TYPE_CHECKING:
     from braidmq.braid.node import BraidNode
@@ -23,39 +25,38 @@ LINKS_SHOWN_MAX: Final = 1024
 NO_BRAID: Final = "this broker is in no braid: start it with --braid, --join or --brokers"
 NOT_YET: Final = "this broker is just starting"
 
-Json = dict[str, Any]
-Answer = Callable[[Status, web.Request], Awaitable[Json]]
+Respond = Callable[[Status, web.Request], Awaitable[msgspec.Struct]]
 
 
 class BraidRoutes:
-    """Without a place there is no braid, and every answer says so."""
+    """Without a node there is no braid, and every answer says so."""
 
-    def __init__(self, place: BraidNode | None) -> None:
-        self._place = place
+    def __init__(self, node: BraidNode | None) -> None:
+        self._node = node
         self._under_way = 0
 
     def add_to(self, router: web.UrlDispatcher) -> None:
-        answers: dict[str, Answer] = {
-            "/braid": self._self,
+        routes: dict[str, Respond] = {
+            "/braid": self._braid,
             "/braid/ring": _ring,
             "/braid/topics": _topics,
             "/braid/demand": _demand,
             "/braid/trace": _trace,
         }
-        for path, answer in answers.items():
-            router.add_get(path, self._handler(answer))
+        for path, respond in routes.items():
+            router.add_get(path, self._handler(respond))
 
-    def _handler(self, answer: Answer) -> Callable[[web.Request], Awaitable[web.Response]]:
+    def _handler(self, respond: Respond) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
-            if self._place is None:
+            if self._node is None:
                 return refusal(404, NO_BRAID)
-            if self._place.status is None:
+            if self._node.status is None:
                 return refusal(503, NOT_YET)
             if self._under_way >= QUESTIONS_MAX:
                 return refusal(503, f"{QUESTIONS_MAX} questions are under way already")
             self._under_way += 1
             try:
-                return web.json_response(await answer(self._place.status, request))
+                return answer(await respond(self._node.status, request))
             except Unanswerable as error:
                 return refusal(409, str(error))
             finally:
@@ -63,46 +64,33 @@ class BraidRoutes:
 
         return handle
 
-    async def _self(self, status: Status, _request: web.Request) -> Json:
-        assert self._place is not None
-        host = self._place.host
-        linked = host.linked[:LINKS_SHOWN_MAX]
-        return status.describe() | {"links": [{"peer": peer} | link_counts(host.counters(peer)) for peer in linked]}
+    async def _braid(self, status: Status, _request: web.Request) -> BraidStatus:
+        assert self._node is not None
+        host = self._node.host
+        links = [_link(peer, host.counters(peer)) for peer in host.linked[:LINKS_SHOWN_MAX]]
+        return msgspec.convert(status.describe() | {"links": links}, BraidStatus)
 
 
-def link_counts(counters: Counters) -> dict[str, int]:
-    """What passed on a link, and how much of it was publications."""
-    return {
-        name: getattr(counters, name)
-        for name in (
-            "messages_in",
-            "messages_out",
-            "bytes_in",
-            "bytes_out",
-            "publications_in",
-            "publications_out",
-            "publication_bytes_in",
-            "publication_bytes_out",
-            "dropped",
-            "reconnects",
-        )
-    }
+def _link(peer: str, counters: Counters) -> LinkStatus:
+    counts = {name: getattr(counters, name) for name in LinkStatus.__struct_fields__ if name != "peer"}
+    return LinkStatus(peer, **counts)
 
 
-async def _ring(status: Status, _request: web.Request) -> Json:
-    return await status.ring()
+async def _ring(status: Status, _request: web.Request) -> RingAnswer:
+    return msgspec.convert(await status.ring(), RingAnswer)
 
 
-async def _topics(status: Status, request: web.Request) -> Json:
-    return status.topics(request.query.get("filter", "#"), _number(request, "limit", TOPICS_MAX, TOPICS_MAX))
+async def _topics(status: Status, request: web.Request) -> TopicsAnswer:
+    limit = _number(request, "limit", TOPICS_MAX, TOPICS_MAX)
+    return msgspec.convert(status.topics(request.query.get("filter", "#"), limit), TopicsAnswer)
 
 
-async def _demand(status: Status, request: web.Request) -> Json:
-    return await status.demand(_topic(request))
+async def _demand(status: Status, request: web.Request) -> DemandAnswer:
+    return msgspec.convert(await status.demand(_topic(request)), DemandAnswer)
 
 
-async def _trace(status: Status, request: web.Request) -> Json:
-    return await status.trace(_topic(request), surely=_number(request, "qos", 0, 2) > 0)
+async def _trace(status: Status, request: web.Request) -> TraceAnswer:
+    return msgspec.convert(await status.trace(_topic(request), surely=_number(request, "qos", 0, 2) > 0), TraceAnswer)
 
 
 def _topic(request: web.Request) -> str:

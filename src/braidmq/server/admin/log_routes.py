@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
-from braidmq.server.admin.exchange import refusal
+from braidmq.admin.contract import ROWS, LogOffset, LogStatus
+from braidmq.server.admin.responses import answer, refusal
 
 if TYPE_CHECKING:
     from braidmq.server.log_recorder import LogRecorder
@@ -29,7 +30,6 @@ READS_MAX: Final = 8
 """Answers that are under way at a time."""
 
 OFFSET_MAX: Final = 2**63 - 1
-CONTENT_TYPE: Final = "application/vnd.apache.arrow.stream"
 NO_LOG: Final = 'this broker keeps no log: name topics in its configuration, as [log] topics = ["telemetry/#"]'
 
 
@@ -43,7 +43,7 @@ class LogRoutes:
         router.add_get("/log/offsets", self._handler(self._on_offsets))
         router.add_get(r"/log/{partition:\d+}", self._handler(self._on_rows))
 
-    def _handler(self, answer: Callable[[LogRecorder, web.Request], Any]) -> Any:
+    def _handler(self, respond: Callable[[LogRecorder, web.Request], Any]) -> Any:
         async def handle(request: web.Request) -> web.StreamResponse:
             recorder = self._recorder()
             if recorder is None:
@@ -53,7 +53,7 @@ class LogRoutes:
             self._under_way += 1
             try:
                 await asyncio.to_thread(getattr, recorder, "reader")  # the first time, that imports much
-                response: web.StreamResponse = await answer(recorder, request)
+                response: web.StreamResponse = await respond(recorder, request)
                 return response
             except ValueError as error:
                 return refusal(400, str(error))
@@ -66,8 +66,8 @@ class LogRoutes:
 
     async def _on_state(self, recorder: LogRecorder, _request: web.Request) -> web.Response:
         state = await asyncio.to_thread(recorder.reader.state)
-        answer = {name: getattr(state, name) for name in state.__slots__}
-        return web.json_response(answer | {"bytes": recorder.log.bytes, "rows": recorder.log.rows})
+        fields = {name: getattr(state, name) for name in state.__slots__}
+        return answer(LogStatus(**fields, bytes=recorder.log.bytes, rows=recorder.log.rows))
 
     async def _on_offsets(self, recorder: LogRecorder, request: web.Request) -> web.Response:
         reader = recorder.reader
@@ -83,7 +83,7 @@ class LogRoutes:
             offset = await asyncio.to_thread(reader.offset_after, start, rows)
         else:
             raise ValueError("expected ?at=TIME, or ?from=N&rows=M")
-        return web.json_response({"offset": offset})
+        return answer(LogOffset(offset))
 
     async def _on_rows(self, recorder: LogRecorder, request: web.Request) -> web.StreamResponse:
         partition = int(request.match_info["partition"])
@@ -97,7 +97,7 @@ class LogRoutes:
         rows = recorder.reader.read(partition, start, until, filters, columns=columns)
         pieces = rows_stream(rows, until, _number(request, "max_bytes", OFFSET_MAX), columns)
         first = await asyncio.to_thread(next, pieces)  # what is wrong with the question shows here
-        response = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE})
+        response = web.StreamResponse(headers={"Content-Type": ROWS})
         with contextlib.suppress(ConnectionError):  # a reader may hang up when it has enough
             await response.prepare(request)
             piece: bytes | None = first

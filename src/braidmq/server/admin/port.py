@@ -1,7 +1,7 @@
 """The admin port: metrics for Prometheus, health for a process manager, readiness for a load balancer.
 
-It runs in the broker's own loop, and so `/health` answers only while the loop turns. It is for few and for friends:
-loopback by default, a bearer token otherwise, and bounds on everything a stranger could hold on to.
+It runs in the broker's own loop, so `/health` answers only while the loop turns. It is meant for few clients that are
+trusted: it listens on loopback by default and wants a bearer token elsewhere, and everything has a bound.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 import braidmq
+from braidmq.admin.contract import Health, Readiness
 from braidmq.broker.notices import Notices, one_line
+from braidmq.server.admin.responses import answer
 from braidmq.server.listening.sockets import ADMIN_PORT, bind_tcp, host_and_port
 
 if TYPE_CHECKING:
-    from braidmq.config.settings import Admin
+    from braidmq.config.settings import AdminConfig
     from braidmq.server.metrics.exposition import Exposition
 
 CONNECTIONS_MAX: Final = 64
@@ -47,7 +49,7 @@ POST /publish  a part of a batch of publications, each batch once
 """
 
 Check = Callable[[], str | None]
-"""Says why something is not ready, or None if it is."""
+"""Says why something is not ready; None if it is."""
 
 _log = logging.getLogger("braidmq.admin")
 _QUOTATION: Final = re.compile(r"""(?::?\s(?:bytearray\()?b?['"])|:?\n""")
@@ -55,7 +57,7 @@ _QUOTATION: Final = re.compile(r"""(?::?\s(?:bytearray\()?b?['"])|:?\n""")
 
 
 class RequestLog(logging.LoggerAdapter[logging.Logger]):
-    """aiohttp's own log. A request that is no HTTP is its sender's mistake: worth one line, and no traceback."""
+    """aiohttp's own log. A request that is not HTTP is its sender's mistake: worth one line, and no traceback."""
 
     def __init__(self) -> None:
         super().__init__(_log, {})
@@ -72,8 +74,8 @@ class RequestLog(logging.LoggerAdapter[logging.Logger]):
         """Says what aiohttp does, without the bytes that it quotes: the token may be among them."""
         text = error.message if isinstance(error, HttpProcessingError) else str(error)
         problem = _QUOTATION.split(text, maxsplit=1)[0].strip()
-        place = remote or "somewhere"
-        self._notices.say(place, f"a request from {place}", "it is malformed: %s", one_line(problem))
+        sender = remote or "somewhere"
+        self._notices.say(sender, f"a request from {sender}", "it is malformed: %s", one_line(problem))
 
 
 def _now() -> float:
@@ -95,7 +97,7 @@ class AdminServer:
 
     def __init__(
         self,
-        settings: Admin,
+        settings: AdminConfig,
         exposition: Exposition,
         checks: Mapping[str, Check],
         routes: Iterable[Routes] = (),
@@ -111,13 +113,13 @@ class AdminServer:
         app.router.add_get("/metrics", self._on_metrics)
         app.router.add_get("/health", self._on_health)
         app.router.add_get("/ready", self._on_ready)
-        for some in routes:
-            some.add_to(app.router)
+        for group in routes:
+            group.add_to(app.router)
         self._runner = web.AppRunner(
             app,
             access_log=None,
             logger=self._request_log,
-            auto_decompress=False,  # nobody sends such bodies but those who mean harm
+            auto_decompress=False,  # no client needs it, and a small body could grow without bound
             keepalive_timeout=IDLE_TIMEOUT_S,
             lingering_time=STOP_TIMEOUT_S,
             shutdown_timeout=STOP_TIMEOUT_S,
@@ -148,7 +150,7 @@ class AdminServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Asks for the token, if there is one. That the process lives is no secret."""
+        """Asks for the token, if there is one; not for /health, for it is no secret that the process lives."""
         token = self._settings.token
         if token is not None and request.path != "/health":
             shown = request.headers.get("Authorization", "")
@@ -176,13 +178,13 @@ class AdminServer:
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _on_health(self, request: web.Request) -> web.Response:
-        return web.json_response({"status": "ok", "version": braidmq.__version__})
+        return answer(Health("ok", braidmq.__version__))
 
     async def _on_ready(self, request: web.Request) -> web.Response:
         reasons = {name: reason for name, check in self._checks.items() if (reason := check()) is not None}
         if reasons:
-            return web.json_response({"status": "not ready", "reasons": reasons}, status=503)
-        return web.json_response({"status": "ready"})
+            return answer(Readiness("not ready", reasons), status=503)
+        return answer(Readiness("ready"))
 
 
 class _Refusal(asyncio.Protocol):

@@ -1,6 +1,6 @@
-"""Transactions on the admin port: batches of publications for the `ledger`, as JSON (payloads in base64).
+"""Transactions on the admin port: batches of publications, as JSON (payloads in base64), each published once.
 
-Whoever has the admin port's token may publish to every topic: the port is for the operator's own programs.
+A program with the admin port's token may publish to every topic: the port is for the operator's own programs.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from aiohttp import web
 
-from braidmq.broker.transactions import Part, Receipt, RefusedPart
-from braidmq.server.admin.exchange import is_json, not_json, read_body, refusal
+from braidmq.admin.contract import BatchPart, PartReceipt, Receipt
+from braidmq.broker.transactions import RefusedPart
+from braidmq.server.admin.responses import answer, is_json, not_json, read_body, refusal
 
 if TYPE_CHECKING:
     from braidmq.broker.broker import Broker
@@ -21,11 +22,11 @@ BODY_MAX: Final = 32 * 2**20
 
 
 class PublishRoutes:
-    """`POST /publish` takes a `Part` and answers when what came of it is durable."""
+    """`POST /publish` takes a `BatchPart` and answers when what came of it is durable."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._decode = msgspec.json.Decoder(Part).decode
+        self._decode = msgspec.json.Decoder(BatchPart).decode
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         router.add_post("/publish", self._on_publish)
@@ -48,4 +49,4 @@ class PublishRoutes:
             self._broker.flush()
         if self._broker.degraded:
             return refusal(503, "the broker's store cannot be written at the moment")
-        return web.json_response({"receipt": receipt.value, "rows": len(part.rows)})
+        return answer(PartReceipt(receipt, len(part.rows)))

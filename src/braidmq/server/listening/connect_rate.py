@@ -1,4 +1,4 @@
-"""How many clients come in a second, over all listeners; the others wait in the kernel's queue."""
+"""How many clients may connect a second, over all listeners; more of them wait in the kernel's queue."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 BURST_S: Final = 0.1
-"""The connect rate is kept over spans of this length; connects that were not used up longer ago are lost."""
+"""The connect rate is kept over spans of this length; what was not used up in one is lost."""
 
 
 class ConnectRate:
@@ -32,5 +32,6 @@ class ConnectRate:
         self._at = now
         return 0.0 if self._tokens >= 1.0 else (1.0 - self._tokens) / self.per_s
 
-    def take(self) -> None:
+    def spend(self) -> None:
+        """A connect has come in."""
         self._tokens -= 1.0

@@ -6,8 +6,9 @@ resumable under the old rules are not under the new ones, and a broken file leav
 
 When a handshake fails, OpenSSL leaves an alert among the bytes to be sent, and the loop's own TLS cuts the connection
 without sending it: a client whose certificate has expired would never hear of it. So the failure of a handshake is kept
-from the loop. To the loop it looks like a wait for the peer, for which it sends all that there is to send; `Handshake`
-knows better. With TLS 1.3 this is the only word that the client gets: its own handshake is done by then (RFC 8446 §2).
+from the loop. To the loop it looks like a wait for the peer, for which it sends all that there is to send;
+`TlsHandshake` knows better. With TLS 1.3 this is the only word that the client gets: its own handshake is done by then
+(RFC 8446 §2).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class ServerTls:
         return datetime.now(UTC).timestamp() >= self.expires_at
 
 
-class Handshake:
+class TlsHandshake:
     """What becomes of one handshake; `on_failure` is called when the alert that says why is about to be sent."""
 
     __slots__ = ("error", "heard", "on_failure")
@@ -75,13 +76,13 @@ class Handshake:
         return "it left" if isinstance(failure, ConnectionResetError) else "it took too long"
 
 
-_under_way: ContextVar[Handshake | None] = ContextVar("handshake", default=None)
+_under_way: ContextVar[TlsHandshake | None] = ContextVar("handshake", default=None)
 
 
-class _Telling(ssl.SSLObject):
+class _AlertingObject(ssl.SSLObject):
     """The server's side of a connection that tells its peer why a handshake failed."""
 
-    handshake: Handshake | None = None
+    handshake: TlsHandshake | None = None
     incoming: ssl.MemoryBIO | None = None
 
     def do_handshake(self) -> None:
@@ -104,8 +105,8 @@ class _Telling(ssl.SSLObject):
         raise ssl.SSLWantReadError
 
 
-class _TellingContext(ssl.SSLContext):
-    sslobject_class = _Telling
+class _AlertingContext(ssl.SSLContext):
+    sslobject_class = _AlertingObject
 
     def wrap_bio(
         self,
@@ -116,7 +117,7 @@ class _TellingContext(ssl.SSLContext):
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
         made = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
-        if isinstance(made, _Telling):
+        if isinstance(made, _AlertingObject):
             made.handshake, made.incoming = _under_way.get(), incoming
         return made
 
@@ -126,7 +127,7 @@ def load_tls(listener: Listener) -> ServerTls:
     name, certificate, key = listener.name, listener.certificate, listener.key
     if not certificate or not key:
         raise TlsError(f"listener {name!r} is of kind {listener.kind!r}: it needs a certificate and a key")
-    context = _TellingContext(ssl.PROTOCOL_TLS_SERVER)
+    context = _AlertingContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"] if listener.kind == "wss" else ["mqtt"])
     expires_at = _certificate_end(name, str(certificate))

@@ -25,7 +25,7 @@ from websockets.typing import Origin as WebOrigin
 
 if TYPE_CHECKING:
     from braidmq.broker.connection import Connection
-    from braidmq.server.listening.listeners import Door
+    from braidmq.server.listening.accepting import Acceptor
 
 SUBPROTOCOL: Final = Subprotocol("mqtt")
 HANDSHAKE_BYTES_MAX: Final = 16 * 1024
@@ -34,7 +34,7 @@ FRAME_SLACK_BYTES: Final = 1024
 """What a frame may hold above the largest packet: a client may put small packets before or behind a large one."""
 
 PIECE_BYTES_MAX: Final = 16 * 1024
-"""Bytes of one connection that are taken apart into frames before it is the others' turn."""
+"""Bytes of one connection that are taken apart into frames before other connections have their turn."""
 
 # The library says at level INFO that a connection opened and closed; the core says it better.
 _log = logging.getLogger("braidmq.websocket.frames")
@@ -47,10 +47,10 @@ class WebSocketProtocol(asyncio.Protocol):
     __slots__ = (
         "_connection",
         "_deadline",
-        "_door",
         "_frames",
         "_handshake_bytes",
         "_held",
+        "_listener",
         "_peer",
         "_rest",
         "_transport",
@@ -60,8 +60,8 @@ class WebSocketProtocol(asyncio.Protocol):
     _transport: asyncio.Transport
     _frames: ServerProtocol
 
-    def __init__(self, door: Door, peer: str) -> None:
-        self._door = door
+    def __init__(self, listener: Acceptor, peer: str) -> None:
+        self._listener = listener
         self._peer = peer
         self._connection: Connection | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -74,20 +74,20 @@ class WebSocketProtocol(asyncio.Protocol):
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        limits = self._door.limits
+        limits = self._listener.limits
         self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(high=limits.outbound_bytes_max)
         self._frames = ServerProtocol(
-            origins=self._door.web_origins,
+            origins=self._listener.web_origins,
             subprotocols=[SUBPROTOCOL],
-            # Nobody is known yet, so frames are small; see write().
+            # The client is not known yet, so frames are small; see write().
             max_size=(None, limits.connect_packet_bytes_max + FRAME_SLACK_BYTES),
             logger=_log,
         )
         self._deadline = asyncio.get_running_loop().call_later(limits.connect_timeout_s, transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        """A read can hold thousands of small frames: it is taken in pieces, and between them it is others' turn."""
+        """A read can hold thousands of small frames: it is taken in pieces, with turns of other connections between."""
         if self._rest:
             self._rest += data
             return
@@ -95,7 +95,7 @@ class WebSocketProtocol(asyncio.Protocol):
             self._rest = data[PIECE_BYTES_MAX:]
             self._transport.pause_reading()
             asyncio.get_running_loop().call_soon(self._go_on)
-        self._take(data[:PIECE_BYTES_MAX])
+        self._receive_piece(data[:PIECE_BYTES_MAX])
 
     def _go_on(self) -> None:
         data, self._rest = self._rest, b""
@@ -105,7 +105,7 @@ class WebSocketProtocol(asyncio.Protocol):
         if not self._rest and not self._held:
             self._transport.resume_reading()
 
-    def _take(self, data: bytes) -> None:
+    def _receive_piece(self, data: bytes) -> None:
         frames = self._frames
         if self._connection is None:
             self._handshake_bytes += len(data)
@@ -138,7 +138,7 @@ class WebSocketProtocol(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.closing = True
         self._end_handshake()
-        self._door.left(self)
+        self._listener.on_closed(self)
         if self._connection is not None:
             self._connection.lost(error)
 
@@ -156,14 +156,14 @@ class WebSocketProtocol(asyncio.Protocol):
         frames = self._frames
         if frames.state is not OPEN:
             return
-        if frames.max_fragment_size != self._door.frame_bytes_max:
-            # The broker answers: from here on the client is no stranger and may send large packets.
-            frames.max_fragment_size = self._door.frame_bytes_max
+        if frames.max_fragment_size != self._listener.frame_bytes_max:
+            # The broker answers, so the client is no stranger any more and may send large packets.
+            frames.max_fragment_size = self._listener.frame_bytes_max
         frames.send_binary(data)
         self._transport.write(b"".join(frames.data_to_send()))
 
     def close(self) -> None:
-        """Says goodbye as WebSocket wants it; the peer's own goodbye, or the time that a door gives it, ends it."""
+        """Sends a close frame; the peer's own one ends the connection, or the time that a listener gives it."""
         if self.closing:
             return
         self.closing = True
@@ -194,10 +194,10 @@ class WebSocketProtocol(asyncio.Protocol):
         if frames.eof_sent:  # what stood behind the request was no frame
             return
         path = request.path.partition("?")[0]
-        if path != self._door.web_path:
-            self._refuse(http.HTTPStatus.NOT_FOUND, f"MQTT is served at {self._door.web_path}.\n")
+        if path != self._listener.web_path:
+            self._refuse(http.HTTPStatus.NOT_FOUND, f"MQTT is served at {self._listener.web_path}.\n")
             return
-        if not self._door.settings.origins and not _same_host(request):
+        if not self._listener.settings.origins and not _same_host(request):
             text = "Pages of other sites may not connect unless the listener's `origins` names them.\n"
             self._refuse(http.HTTPStatus.FORBIDDEN, text)
             return
@@ -207,7 +207,7 @@ class WebSocketProtocol(asyncio.Protocol):
         if frames.state is OPEN:
             self._end_handshake()
             self._flush()
-            self._connection = self._door.admit(self, self._transport, self._peer)
+            self._connection = self._listener.admit(self, self._transport, self._peer)
 
     def _refuse(self, status: http.HTTPStatus, text: str) -> None:
         if not self._frames.eof_sent:

@@ -1,0 +1,1 @@
+"""Numbers of a broker: for Prometheus (`exposition` and the collectors), and as `$SYS` topics."""

@@ -1,6 +1,6 @@
 """The braid's numbers for Prometheus.
 
-Links have their peer as a label, PEERS_MAX of them; the others together are one. Topics are no labels: there may be
+The peer of a link is a label, for PEERS_MAX of them; the rest are counted together. Topics are no labels: there may be
 hundreds of thousands. `braidmq topics` shows the busiest.
 """
 
@@ -28,12 +28,12 @@ OTHERS: Final = "others"
 
 
 class BraidCollector(Collector):
-    def __init__(self, place: BraidNode) -> None:
-        self._place = place
-        self._links = LinkTotals(place.host)
+    def __init__(self, node: BraidNode) -> None:
+        self._node = node
+        self._links = LinkTotals(node.host)
 
     def collect(self) -> Iterable[Metric]:
-        braid = self._place.braid
+        braid = self._node.braid
         if braid is not None:
             yield from _collect_state(braid)
             yield from _collect_history(braid)
@@ -64,7 +64,7 @@ class BraidCollector(Collector):
         yield messages
         yield sizes
         yield dropped
-        linked = len(self._place.host.linked)
+        linked = len(self._node.host.linked)
         yield GaugeMetricFamily(f"{PREFIX}links", "Other brokers that this one is linked to now.", value=linked)
 
 

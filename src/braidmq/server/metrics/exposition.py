@@ -1,7 +1,7 @@
-"""The broker's numbers under the names that others know them by: one table for Prometheus and for `$SYS`.
+"""The broker's numbers and their names outside: one table for Prometheus and for `$SYS`.
 
-The broker counts in plain integers (`Metrics`). They are read here when somebody asks, so a message costs nothing extra
-for being counted.
+The broker counts in plain integers (`Metrics`). They are read only when a scrape asks for them, so counting a message
+costs next to nothing.
 """
 
 from __future__ import annotations
@@ -118,10 +118,10 @@ class BrokerCollector(Collector):
             "When the certificate of a listener ends.",
             labels=["listener"],
         )
-        for door in self._listeners.doors:
-            sockets.add_metric([door.settings.name], len(door.inside))
-            if door.tls is not None:
-                expiry.add_metric([door.settings.name], door.tls.expires_at)
+        for listener in self._listeners.active:
+            sockets.add_metric([listener.settings.name], len(listener.connections))
+            if listener.tls is not None:
+                expiry.add_metric([listener.settings.name], listener.tls.expires_at)
         yield sockets
         yield expiry
 

@@ -1,4 +1,4 @@
-"""The `$SYS` topics: the broker's numbers as retained messages, for people with an MQTT client and nothing else."""
+"""The `$SYS` topics: the broker's numbers as retained messages, for those who have only an MQTT client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PREFIX = "$SYS/broker/"
 
 
 class SysTopics:
-    """Publishes what has changed since the last time, every so many seconds."""
+    """Publishes what has changed, every so many seconds."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

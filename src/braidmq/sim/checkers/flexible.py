@@ -5,10 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
-from braidmq.overlay.flexible.graph import FlexibleGraph
-from braidmq.overlay.flexible.node import FlexibleNode
-from braidmq.overlay.flexible.table import Contact
-from braidmq.overlay.skip_graph.vectors import common_digits
+from braidmq.overlay.flexible import Contact, FlexibleGraph, FlexibleNode
+from braidmq.overlay.vectors import common_digits
 from braidmq.sim.checkers.ring import ring_is_closed_and_sorted
 
 
@@ -23,7 +21,7 @@ def _nodes(graphs: Iterable[FlexibleGraph]) -> list[tuple[FlexibleGraph, Flexibl
 
 
 def entries_are_there(graphs: Sequence[FlexibleGraph]) -> list[str]:
-    """Every entry is a node that lives, in the life that it lives now; and no table is too large."""
+    """Every entry is a node that lives, in the incarnation that it lives now; and no table is too large."""
     there = {node.contact.peer: node.contact.vector for _, node in _nodes(graphs)}
     wrong = []
     for graph, node in _nodes(graphs):

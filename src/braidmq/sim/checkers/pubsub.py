@@ -26,6 +26,13 @@ def each_got_it_once(what: str, subscribers: Iterable[int], got: Sequence[int]) 
     return wrong
 
 
+def nobody_got_it_twice(what: str, got: Sequence[int]) -> list[str]:
+    """No broker was handed a publication a second time."""
+    if len(set(got)) == len(got):
+        return []
+    return [f"{what} came more than once to {_some([broker for broker, count in Counter(got).items() if count > 1])}"]
+
+
 def nobody_else_was_bothered(what: str, members: Iterable[int], reached: Iterable[int]) -> list[str]:
     """Only those who publish or subscribe to its topic have seen a publication."""
     known = dict.fromkeys(members)

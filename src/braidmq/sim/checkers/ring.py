@@ -6,9 +6,9 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
 from braidmq.keys import Key
-from braidmq.overlay.overlay import Overlay
-from braidmq.overlay.ring import RingNode, Status
-from braidmq.overlay.suzaku.node import SuzakuNode
+from braidmq.overlay import Overlay
+from braidmq.overlay.ring import RingNode, RingStatus
+from braidmq.overlay.suzaku import SuzakuNode
 from braidmq.sim.engine import Simulator
 
 LOOKUP_S = 30.0
@@ -17,7 +17,7 @@ LOOKUP_S = 30.0
 
 def ring_is_closed_and_sorted(nodes: Sequence[RingNode]) -> list[str]:
     """Every living node is in, and left and right links name exactly the neighbours in key order."""
-    wrong = [f"{_name(node)} is {node.status.value}" for node in nodes if node.status is not Status.IN]
+    wrong = [f"{_name(node)} is {node.status.value}" for node in nodes if node.status is not RingStatus.IN]
     ordered = sorted(nodes, key=lambda node: node.me.key)
     for place, node in enumerate(ordered):
         left, right = ordered[place - 1], ordered[(place + 1) % len(ordered)]

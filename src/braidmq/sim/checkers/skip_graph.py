@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from braidmq.keys import Key
-from braidmq.overlay.ranges.delivery import Delivery, RangeDelivery
-from braidmq.overlay.ranges.splitting import Cut
+from braidmq.overlay.ranges import Cut, RangeArrival, RangeDelivery
 from braidmq.overlay.ring import RingNode
-from braidmq.overlay.skip_graph.graph import SkipGraph
-from braidmq.overlay.skip_graph.vectors import common_digits, list_of
+from braidmq.overlay.skip_graph import SkipGraph
+from braidmq.overlay.vectors import common_digits, list_of
 from braidmq.sim.checkers.ring import LOOKUP_S, ring_is_closed_and_sorted
 from braidmq.sim.engine import Simulator
 
@@ -38,7 +37,7 @@ def ranges_reach_each_once(sim: Simulator, graphs: Sequence[SkipGraph], low: Key
     """A message from anybody to [low, high), cut either way, reaches each key in it exactly once, and no other."""
     reached: dict[int, list[Key]] = {}
 
-    def note(delivery: Delivery) -> None:
+    def note(delivery: RangeArrival) -> None:
         reached[int(delivery.body)] += delivery.keys
 
     expected = sorted(key for graph in graphs for key in graph.nodes if low <= key < high)

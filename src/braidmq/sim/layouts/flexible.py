@@ -8,12 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from braidmq.host import Address
 from braidmq.keys import Key
-from braidmq.overlay.flexible.graph import SIZE, FlexibleGraph
-from braidmq.overlay.flexible.node import FlexibleNode
-from braidmq.overlay.flexible.table import Contact
-from braidmq.overlay.ring import Status
-from braidmq.overlay.skip_graph.graph import link
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX, list_of
+from braidmq.overlay.flexible import SIZE, Contact, FlexibleGraph, FlexibleNode
+from braidmq.overlay.ring import LinkEvent, link_all
+from braidmq.overlay.vectors import DIGITS_MAX, list_of
 from braidmq.sim.engine import Simulator
 from braidmq.sim.layouts.skip_graph import vectors_of
 
@@ -41,11 +38,11 @@ def lay_out(
         for address, keys in keys_by_broker.items():
             graphs[address] = FlexibleGraph(sim.host(address), vectors[address], lambda: None, 0, size)
             for key in keys:
-                graphs[address].place(key)
+                graphs[address].add_node(key)
         nodes = sorted((node for graph in graphs.values() for node in graph.nodes.values()), key=lambda node: node.key)
         for node in nodes:
-            node.base.status = Status.IN
-        link([node.base for node in nodes])
+            node.base.become(LinkEvent.FOUNDED)
+        link_all([node.base for node in nodes])
         crowd = Crowd([node.contact for node in nodes])
         for node in nodes:
             if is_ideal is None or is_ideal(node.key):
@@ -94,7 +91,7 @@ class Crowd:
         while True:
             node.table.contacts = ()
             nearest, there_are_more = self._nearest(node, count)
-            node.take(nearest)
+            node.learn(nearest)
             table = node.table
             fullest = max(map(len, table.levels().values()), default=0)
             others = len(table) - len(table.own_subscribers())
@@ -127,7 +124,7 @@ class Crowd:
             place = bisect_left(keys, node.key)
             for contact in (contacts[place - 1], contacts[place + 1 - len(contacts)]):
                 found[contact.peer.key] = contact
-        node.take(found.values())
+        node.learn(found.values())
 
     def _beside(self, node: FlexibleNode) -> list[Contact]:
         """The neighbours in the ring."""

@@ -8,9 +8,9 @@ from random import Random
 
 from braidmq.host import Address
 from braidmq.keys import Key
-from braidmq.overlay.ring import RingNode, Status
-from braidmq.overlay.skip_graph.graph import SkipGraph, VirtualNode, link
-from braidmq.overlay.skip_graph.vectors import DIGITS_MAX, Vector
+from braidmq.overlay.ring import LinkEvent, RingNode, link_all
+from braidmq.overlay.skip_graph import SkipGraph, VirtualNode
+from braidmq.overlay.vectors import DIGITS_MAX, Vector
 from braidmq.sim.engine import Simulator
 
 
@@ -50,10 +50,10 @@ def _lay_out_list(members: list[tuple[SkipGraph, VirtualNode]], level: int) -> N
     linked: list[RingNode] = []
     for graph, node in members:
         me = node.levels[0].me if node.levels else graph.new_peer(node.key)
-        ring_node = graph.place(node, me)
-        ring_node.status = Status.IN
+        ring_node = graph.add_level(node, me)
+        ring_node.become(LinkEvent.FOUNDED)
         linked.append(ring_node)
-    link(linked)
+    link_all(linked)
     if level == DIGITS_MAX:
         return
     shift = DIGITS_MAX - 1 - level

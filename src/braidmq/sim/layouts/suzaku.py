@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from braidmq.host import Address
 from braidmq.keys import Key
-from braidmq.overlay.ring import NEIGHBOURS_MAX, Status
-from braidmq.overlay.suzaku.messages import Finger
-from braidmq.overlay.suzaku.node import SuzakuNode
-from braidmq.overlay.suzaku.suzaku import Suzaku
+from braidmq.overlay.ring import NEIGHBOURS_MAX, LinkEvent
+from braidmq.overlay.suzaku import Finger, Suzaku, SuzakuNode
 from braidmq.sim.engine import Simulator
 
 
@@ -29,7 +27,7 @@ def lay_out_suzaku(sim: Simulator, keys_by_broker: Mapping[Address, Sequence[Key
     levels = [level for level in range(1, count.bit_length() + 1) if 1 << level < count]
     for place, node in enumerate(nodes):
         link = node.link
-        link.status = Status.IN
+        link.become(LinkEvent.FOUNDED)
         link.left, link.right = peers[place - 1], peers[(place + 1) % count]
         link.neighbours = neighbours[place]
         node.forward = [fingers[(place + (1 << level)) % count] for level in levels]

@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from math import inf
 
 from braidmq.host import Address, CallError, Forward, Reply, Service, handles
-from braidmq.overlay.skip_graph.dht import IdRouter
+from braidmq.overlay.skip_graph import IdRouter
 from braidmq.pubsub.baselines.can.messages import (
     CanFlood,
     CanGranted,

@@ -1,0 +1,128 @@
+"""How `ring`, `topics`, `demand`, `trace` and `process` find a broker's admin port, and ask it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from urllib.parse import urlsplit
+
+import typer
+
+from braidmq.cli.errors import CliError, ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from braidmq.admin.client import AdminClient
+    from braidmq.admin.errors import AdminError
+
+ADMIN_URL: Final = "http://127.0.0.1:9883"
+
+T = TypeVar("T")
+
+PANEL: Final = "Broker"
+
+AdminOption = Annotated[
+    str | None,
+    typer.Option(
+        "--admin",
+        metavar="URL",
+        help=f"The admin port of a broker of the braid; {ADMIN_URL} if not given.",
+        rich_help_panel=PANEL,
+    ),
+]
+TokenOption = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        envvar="BRAIDMQ_TOKEN",
+        help="Its bearer token. Others on this machine can see it in the process list: prefer the variable.",
+        rich_help_panel=PANEL,
+    ),
+]
+DataOption = Annotated[
+    Path | None,
+    typer.Option(
+        "-d", "--data", help="Instead of --admin: the folder of `braidmq up --brokers`.", rich_help_panel=PANEL
+    ),
+]
+
+
+class BrokerAdmin:
+    """The admin port of a broker. Its name is that of its site, where that is known, else the address."""
+
+    def __init__(self, url: str, token: str | None, name: str = "") -> None:
+        from braidmq.admin.client import AdminClient
+
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError(f"{url} is no address of an admin port", f"Write --admin {ADMIN_URL}")
+        if token is not None and (not token.isascii() or not token.isprintable()):
+            raise UsageError("the token has characters that no token has")
+        self.url = f"{parts.scheme}://{parts.netloc}"
+        self.name = name or self.url
+        self._client = AdminClient(self.url, token)
+
+    def ask(self, question: Callable[[AdminClient], T]) -> T:
+        """An answer; a CliError says why there is none."""
+        from braidmq.admin.errors import AdminError
+
+        try:
+            return question(self._client)
+        except AdminError as error:
+            raise _cli_error(error) from None
+
+
+def _cli_error(error: AdminError) -> CliError:
+    from braidmq.admin.errors import TooSlow, Unanswered, Unreachable, WrongToken
+
+    match error:
+        case WrongToken():
+            return CliError(
+                str(error), hint="Give the token of [admin] in its configuration with --token or BRAIDMQ_TOKEN."
+            )
+        case TooSlow():
+            return CliError(str(error), ExitCode.TIMEOUT)
+        case Unreachable() | Unanswered():
+            return CliError(
+                str(error),
+                ExitCode.UNAVAILABLE,
+                "A broker has one with `braidmq up --admin-port 9883`; --admin says where, --data finds those of "
+                "`braidmq up --brokers`.",
+            )
+    return CliError(str(error))
+
+
+def brokers_of(admin: str | None, token: str | None, data: Path | None) -> list[BrokerAdmin]:
+    """The brokers to ask: the one that is named, or all that a folder tells of."""
+    if data is None:
+        return [BrokerAdmin(admin or ADMIN_URL, token)]
+    if admin is not None:
+        raise UsageError("--admin together with --data", "Either of them says where to ask.")
+    brokers = []
+    for path in (*sorted(data.glob("admin.json")), *sorted(data.glob("*/admin.json"))):
+        try:
+            told = json.loads(path.read_text())
+            brokers.append(BrokerAdmin(str(told["url"]), token, str(told["name"])))
+        except (OSError, ValueError, KeyError, TypeError):
+            raise CliError(f"{path} cannot be read", ExitCode.UNAVAILABLE) from None
+    if not brokers:
+        raise CliError(
+            f"no broker that runs has its folder in {data}",
+            ExitCode.UNAVAILABLE,
+            f"Start a braid there with `braidmq up --brokers 3 --data {data}`.",
+        )
+    return brokers
+
+
+def broker_of(admin: str | None, token: str | None, data: Path | None) -> BrokerAdmin:
+    """The one broker to ask; any of a folder will do."""
+    return brokers_of(admin, token, data)[0]
+
+
+def duration(seconds: float) -> str:
+    """ "5 s", "3 min", "7 h", "12 d"."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,1 @@
+"""`bench`: load on a broker, and what it makes of it."""

@@ -1,0 +1,1 @@
+"""`ring`, `topics`, `demand` and `trace`: what a broker can say of its braid."""

@@ -1,0 +1,83 @@
+"""`braidmq ring`: the brokers of a braid, in the order in which they stand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from braidmq.cli import output
+from braidmq.cli.admin_port import AdminOption, DataOption, TokenOption, broker_of, duration
+from braidmq.cli.errors import CliError
+
+if TYPE_CHECKING:
+    from braidmq.admin.contract import RingMember
+
+app = typer.Typer(add_completion=False)
+
+HELP: Final = (
+    "Show the brokers of a braid, in the order of their keys.\n\n"
+    "One broker is asked over its admin port; it walks around the ring, from neighbour to neighbour, and tells what "
+    "each of them says. A broker is healthy if it answers and its neighbours agree that they are. The exit code is 1 "
+    "if one is not: after a crash it takes some seconds until the ring is mended."
+)
+EXAMPLES: Final = output.examples(
+    ("Of the braid that `braidmq up --brokers 3` started", "braidmq ring"),
+    ("By a broker elsewhere, which asks for a token", "BRAIDMQ_TOKEN=secret braidmq ring --admin http://10.0.0.7:9883"),
+    ("By the folder of the braid, whatever its ports are", "braidmq ring --data data"),
+    (
+        "For a script: the names of all that are not healthy",
+        "braidmq ring --json | jq -r 'select(.is_healthy|not).name'",
+    ),
+)
+
+
+@app.command("ring", help=HELP, epilog=EXAMPLES)
+def ring(
+    admin: AdminOption = None,
+    token: TokenOption = None,
+    data: DataOption = None,
+    json_lines: output.JsonOption = False,
+    color: output.ColorOption = output.Color.AUTO,
+) -> None:
+    answer = broker_of(admin, token, data).ask(lambda client: client.ring())
+    if json_lines:
+        for broker in answer.brokers:
+            output.print_json(broker)
+    else:
+        _show(answer.brokers)
+    sick = [broker.name for broker in answer.brokers if not broker.is_healthy]
+    if sick:
+        raise CliError(f"{output.counted(len(sick), 'broker')} not healthy: {', '.join(sick)}")
+    if not answer.is_whole:
+        raise CliError("the walk did not come around: the ring is being mended")
+
+
+def _show(brokers: list[RingMember]) -> None:
+    with_names = any(broker.name != broker.address for broker in brokers)
+    with_clusters = any(broker.cluster for broker in brokers)
+    texts = ("broker", *(["cluster"] if with_clusters else []), *(["address"] if with_names else []))
+    figures = ("keys", "table", "links", "age")
+    title = output.counted(len(brokers), "broker")
+    table = output.table(
+        *texts, *figures, "health", title=title, numbers=figures, wrapping=texts if with_clusters else ()
+    )
+    for broker in brokers:
+        counts = (broker.keys, broker.routing_entries, broker.links)
+        table.add_row(
+            f"[bold]{output.plain(broker.name)}[/bold]",
+            *([output.plain(broker.cluster or "")] if with_clusters else []),
+            *([output.plain(broker.address)] if with_names else []),
+            *(f"{count:,}" if isinstance(count, int) else "" for count in counts),
+            duration(broker.age_s) if isinstance(broker.age_s, float) else "",
+            _health(broker),
+        )
+    output.console().print(table)
+
+
+def _health(broker: RingMember) -> str:
+    if broker.is_healthy:
+        return "[green]healthy[/green]"
+    if not broker.answers:
+        return "[red]silent[/red]"
+    return "[yellow]mending[/yellow]" if broker.is_in else "[yellow]not in[/yellow]"

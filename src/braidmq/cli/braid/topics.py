@@ -1,0 +1,112 @@
+"""`braidmq topics`: what is published and wanted at a broker of a braid."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from braidmq.cli import output
+from braidmq.cli.admin_port import AdminOption, DataOption, TokenOption, brokers_of, duration
+
+if TYPE_CHECKING:
+    from braidmq.admin.contract import TopicsAnswer
+
+app = typer.Typer(add_completion=False)
+
+HELP: Final = (
+    "Show the topics that clients of a broker publish, the busiest first, and the filters that they subscribe to.\n\n"
+    "A topic is `open` while somebody in the braid wants it, and `suspended` while nobody does: then nothing of it "
+    "leaves the broker. With --data all brokers of the folder are asked."
+)
+EXAMPLES: Final = output.examples(
+    ("The ten busiest topics", "braidmq topics -n 10"),
+    ("Those below a level", "braidmq topics 'plant1/#'"),
+    ("Of all sites of `braidmq up --brokers`", "braidmq topics --data data"),
+    ("For a script: what nobody wants", "braidmq topics --json | jq -r '.published[] | select(.wanted == []).topic'"),
+)
+
+
+@app.command("topics", help=HELP, epilog=EXAMPLES)
+def topics(
+    topic_filter: Annotated[
+        str, typer.Argument(metavar="[FILTER]", help="Only topics that this filter matches.")
+    ] = "#",
+    count_max: Annotated[int, typer.Option("-n", "--limit", min=1, max=10_000, help="Rows at most.")] = 100,
+    admin: AdminOption = None,
+    token: TokenOption = None,
+    data: DataOption = None,
+    json_lines: output.JsonOption = False,
+    color: output.ColorOption = output.Color.AUTO,
+) -> None:
+    answers = [
+        broker.ask(lambda client: client.topics(topic_filter, count_max)) for broker in brokers_of(admin, token, data)
+    ]
+    if json_lines:
+        for answer in answers:
+            output.print_json(answer)
+    else:
+        _show_published(answers, count_max)
+        _show_interest(answers, count_max)
+
+
+def _show_published(answers: list[TopicsAnswer], count_max: int) -> None:
+    rows = [(answer.broker, topic) for answer in answers for topic in answer.published]
+    rows.sort(key=lambda row: (-row[1].publications, row[1].topic))
+    if not rows:
+        output.say("No such topic is published.")
+        return
+    in_all = sum(answer.published_in_all for answer in answers)
+    shown = rows[:count_max]
+    from braidmq.cli.topic_cell import TopicCell
+
+    several = len(answers) > 1
+    table = output.table(
+        *(["broker"] if several else []),
+        *("topic", "sent", "demand", "wanted by", "idle"),
+        title=f"Published{_at(answers)}: {_shown(len(shown), in_all, 'topic')}",
+        numbers=("sent", "idle"),
+        wrapping=("broker", "topic", "wanted by"),
+    )
+    for broker, topic in shown:
+        wanted = ", ".join(topic.wanted)
+        table.add_row(
+            *([output.plain(broker)] if several else []),
+            TopicCell(topic.topic, "bold"),
+            f"{topic.publications:,}",
+            "[green]open[/green]" if wanted else "[dim]suspended[/dim]" if topic.is_settled else "asking",
+            TopicCell(wanted),
+            duration(topic.idle_s),
+        )
+    output.console().print(table)
+
+
+def _show_interest(answers: list[TopicsAnswer], count_max: int) -> None:
+    rows = [(answer.broker, one) for answer in answers for one in answer.interest]
+    if not rows:
+        output.say("No such filter is subscribed to.")
+        return
+    in_all = sum(answer.interest_in_all for answer in answers)
+    shown = rows[:count_max]
+    from braidmq.cli.topic_cell import TopicCell
+
+    several = len(answers) > 1
+    columns = (*(["broker"] if several else []), "filter", "in the braid")
+    title = f"Subscribed{_at(answers)}: {_shown(len(shown), in_all, 'filter')}"
+    table = output.table(*columns, title=title, wrapping=columns)
+    for broker, one in shown:
+        if not one.is_effective:
+            state = "[yellow]not yet[/yellow]"
+        else:
+            state = "[green]stands[/green]" if one.stands else "[dim]covered by a broader one[/dim]"
+        brokers = [output.plain(broker)] if several else []
+        table.add_row(*brokers, TopicCell(one.filter, "bold"), state)
+    output.console().print(table)
+
+
+def _at(answers: list[TopicsAnswer]) -> str:
+    return f" at {answers[0].broker}" if len(answers) == 1 else ""
+
+
+def _shown(count: int, in_all: int, noun: str) -> str:
+    return output.counted(in_all, noun) if count == in_all else f"{count:,} of {output.counted(in_all, noun)}"

@@ -1,0 +1,1 @@
+"""`doctor`: whether this machine has what the broker and the pipeline need."""

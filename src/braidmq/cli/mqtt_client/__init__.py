@@ -1,0 +1,1 @@
+"""`pub` and `sub`: a client of any MQTT broker."""

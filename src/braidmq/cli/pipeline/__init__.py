@@ -1,0 +1,1 @@
+"""`pipeline`: the ready-made pipelines of Spark."""

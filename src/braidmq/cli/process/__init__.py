@@ -1,0 +1,1 @@
+"""`process`: message processors, shown, moved, and tried out."""

@@ -1,0 +1,1 @@
+"""`sim`: trials in the simulator."""

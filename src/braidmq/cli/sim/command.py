@@ -1,0 +1,146 @@
+"""`braidmq sim`: trials of publish/subscribe methods in virtual time, with the protocols that brokers run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from braidmq.cli import output
+from braidmq.cli.errors import CliError, UsageError
+from braidmq.cli.option_groups import with_option_groups
+from braidmq.cli.progress import Bar
+from braidmq.cli.sim import figures
+from braidmq.cli.sim.options import MethodOptions, ResultOptions, TrialOptions, WorldOptions, trials_of
+from braidmq.cli.sim.table import tabulate
+
+if TYPE_CHECKING:
+    from braidmq.sim.trial import Report, Trial
+
+app = typer.Typer(add_completion=False)
+
+
+HELP: Final = (
+    "Try a publish/subscribe method in the simulator: the protocol code that brokers run, in virtual time.\n\n"
+    "Methods: suzaku, relayfree (SG-TBPS), adaptive (flexible routing tables), locality (PIQT), and the baselines "
+    "scribe, bayeux and canmc. Patterns: alpha, beta, gamma, delta, epsilon, zeta (publishers and subscribers a topic: "
+    "10/990, 500/500, 990/10, 1/9, 5/5, 9/1), subs10 … subs5120 (one topic among others, 5 a node), zipf, lookups, or "
+    "your own as PUBLISHERSxSUBSCRIBERSxTOPICS.\n\n"
+    "With --faults the network has a rough time first: small ones grow by messages, and brokers crash, return, come "
+    "and go. Once it is calm, every subscriber must get every message once, nobody else may be bothered, and "
+    "publishers must know whether they are wanted: if not, the exit code is 1. The same command gives the same figures "
+    "again, but for times and memory.\n\n"
+    "With --out the trials, of all seeds and of several methods, patterns and sizes if you like, become rows of a "
+    "table, one after the other or, with --spark, as tasks of Spark. A run that was stopped goes on where it was."
+)
+EXAMPLES: Final = output.examples(
+    ("Paths from publishers to subscribers, 100 topics of ten", "braidmq sim --method relayfree --pattern delta"),
+    ("The same, as large as in the paper", "braidmq sim --method relayfree --pattern delta --nodes 100000"),
+    ("Nobody listens: nothing is sent", "braidmq sim --method relayfree --pattern 1x0x100"),
+    ("Three seeds: mean and range", "braidmq sim --method adaptive --pattern subs80 --seeds 1-3"),
+    (
+        "Loss, repetition, overtaking, a partition, and somebody who comes or goes each second",
+        "braidmq sim --method relayfree --nodes 60 --faults loss=0.02,dup=0.02,reorder=0.05,partition=30-60,churn=1",
+    ),
+    ("A picture of one publication", "braidmq sim --method scribe --nodes 100 --trace scribe.svg"),
+    ("Lookups of all nodes", "braidmq sim --method suzaku --pattern lookups --nodes 100000"),
+    ("For a script", "braidmq sim --method relayfree --json | jq .hops_mean"),
+    (
+        "A table of 600 trials, on all cores",
+        "braidmq sim -m relayfree,scribe -p delta,zeta -n 256 --seeds 1-150 --spark 'local[*]' --out trials",
+    ),
+)
+
+
+@app.command("sim", help=HELP, epilog=EXAMPLES)
+@with_option_groups
+def sim(
+    *,
+    trial: TrialOptions,
+    method: MethodOptions,
+    world: WorldOptions,
+    result: ResultOptions,
+    json_lines: output.JsonOption = False,
+    color: output.ColorOption = output.Color.AUTO,
+) -> None:
+    trials = trials_of(trial, method, world, result)
+    if result.out is not None:
+        tabulate(trials, result.out, result.spark, json_lines)
+        return
+    with TrialBar(trial.method) as bar:
+        reports = _play(trials, bar)
+    if result.trace is not None:
+        _write(result.trace, reports[0].picture or "")
+    figures.show(reports, json_lines)
+    failed = [report for report in reports if report.complaints_count]
+    if failed:
+        raise CliError(_told(failed), hint=f"It happens again with --seed {failed[0].parameters['seed']}.")
+
+
+def _play(trials: list[Trial], bar: TrialBar) -> list[Report]:
+    import gc
+
+    from braidmq.sim.engine import SimulationError
+    from braidmq.sim.network import FaultsError
+    from braidmq.sim.patterns import PatternError
+    from braidmq.sim.trial import TrialError, play
+
+    reports = []
+    for trial in trials:
+        bar.begin(f"seed {trial.seed}: " if len(trials) > 1 else "")
+        try:
+            reports.append(play(trial, bar.update))
+        except (TrialError, PatternError, FaultsError) as error:
+            raise UsageError(str(error)) from None
+        except SimulationError as error:
+            raise CliError(str(error), hint=f"It happens again with --seed {error.seed}.") from None
+        if trial is not trials[-1]:
+            gc.collect()
+    gc.freeze()  # the last network is not looked through once more: the process is about to end
+    return reports
+
+
+def _write(path: Path, picture: str) -> None:
+    try:
+        path.write_text(picture)
+    except OSError as error:
+        raise CliError(f"cannot write the picture to {path}: {error.strerror}") from None
+    output.note(f"A picture of the first publication is in {path}.")
+
+
+def _told(failed: list[Report]) -> str:
+    """The complaints of all trials, each with its seed."""
+    count = sum(report.complaints_count for report in failed)
+    lines = [f"the checkers have {output.counted(count, 'complaint')}"]
+    for report in failed:
+        seed = report.parameters["seed"]
+        lines += [f"  seed {seed}: {complaint}" for complaint in report.complaints]
+        more = report.complaints_count - len(report.complaints)
+        if more:
+            lines.append(f"  seed {seed}: and {more:,} more")
+    return "\n".join(lines)
+
+
+class TrialBar(Bar):
+    """Which trial it is, and what it is at, beside the bar."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__(method)
+        self._before = 0.0
+        self._shown = ""
+        self._trial = ""
+
+    def begin(self, trial: str) -> None:
+        self._trial = trial
+
+    def update(self, what: str, part: float) -> None:
+        if not self.is_shown:
+            return
+        import time
+
+        now = time.monotonic()
+        if now - self._before < 0.1 and what == self._shown:
+            return
+        self._before, self._shown = now, what
+        self.show(part, self._trial + what)

@@ -1,0 +1,122 @@
+"""The figures of trials: as a table for people, or as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from braidmq.cli import output
+
+if TYPE_CHECKING:
+    from braidmq.sim.trial import Report
+
+DIGITS: Final = 6
+"""Decimals of a figure in JSON."""
+
+
+def show(reports: list[Report], json_lines: bool) -> None:
+    from msgspec.structs import asdict
+
+    figures = [asdict(report.figures) for report in reports]
+    for one in figures:
+        rough = one.pop("rough")
+        one |= {f"rough_{name}": value for name, value in asdict(rough).items()} if rough is not None else {}
+    ranges = {name: (min(one[name] for one in figures), max(one[name] for one in figures)) for name in figures[0]}
+    if len(figures) == 1:
+        means = figures[0]
+    else:
+        means = {name: sum(one[name] for one in figures) / len(figures) for name in figures[0]}
+    if json_lines:
+        _print_json(reports, means, ranges)
+    else:
+        _print_table(reports, means, ranges)
+
+
+def _print_json(reports: list[Report], means: dict[str, Any], ranges: dict[str, tuple[Any, Any]]) -> None:
+    found: dict[str, Any] = dict(reports[0].parameters)
+    if len(reports) > 1:
+        del found["seed"]
+        found["seeds"] = [report.parameters["seed"] for report in reports]
+    found |= {name: _rounded(value) for name, value in means.items()}
+    if len(reports) > 1:
+        found["ranges"] = {name: [_rounded(least), _rounded(most)] for name, (least, most) in ranges.items()}
+    found["notes"] = reports[0].notes
+    found["complaints"] = sum(report.complaints_count for report in reports)
+    output.print_json(found)
+
+
+def _rounded(value: float) -> float:
+    return round(value, DIGITS) if isinstance(value, float) else value
+
+
+ROWS: Final = (
+    ("hops, mean", "hops_mean", "{:,.2f}"),
+    ("hops, p50", "hops_p50", "{:,.0f}"),
+    ("hops, p99", "hops_p99", "{:,.0f}"),
+    ("hops, most", "hops_max", "{:,.0f}"),
+    ("publications", "publications", "{:,.0f}"),
+    ("  not sent, as nobody wants them", "suspended", "{:,.0f}"),
+    ("deliveries", "deliveries", "{:,.0f}"),
+    ("  missed", "missed", "{:,.0f}"),
+    ("  duplicates", "duplicates", "{:,.0f}"),
+    ("brokers bothered that have nothing to do with it", "bothered", "{:,.0f}"),
+    ("messages", "messages", "{:,.0f}"),
+    ("  without subscribers", "messages_without_subscribers", "{:,.0f}"),
+    ("forwards of one publication by one node, most", "forwards_max", "{:,.0f}"),
+    ("children of one node, most", "children_max", "{:,.0f}"),
+    ("messages from one cluster to another", "crossings", "{:,.0f}"),
+    ("bytes", "bytes", "{:,.0f}"),
+    ("delay in virtual time, mean", "delay_mean_s", "{:,.3f} s"),
+    ("delay in virtual time, most", "delay_max_s", "{:,.3f} s"),
+    ("virtual time", "virtual_s", "{:,.1f} s"),
+    ("rough time: deliveries that were due", "rough_expected", "{:,.0f}"),
+    ("rough time: deliveries", "rough_deliveries", "{:,.0f}"),
+    ("rough time: duplicates", "rough_duplicates", "{:,.0f}"),
+    ("messages to build the network", "build_messages", "{:,.0f}"),
+    ("simulated messages", "simulated_messages", "{:,.0f}"),
+    ("  a second of CPU time", "simulated_messages_per_s", "{:,.0f}"),
+    ("CPU time to build", "build_s", "{:,.1f} s"),
+    ("CPU time to run", "run_s", "{:,.1f} s"),
+    ("wall time", "wall_s", "{:,.1f} s"),
+    ("memory", "rss_mib", "{:,.0f} MiB"),
+)
+"""What people see of the figures, in which words."""
+
+PUBLICATIONS_ONLY: Final = (
+    *("publications", "suspended", "deliveries", "duplicates", "bothered", "messages_without_subscribers"),
+    *("crossings", "forwards_max", "children_max", "bytes", "delay_mean_s", "delay_max_s"),
+)
+"""Figures that lookups do not have."""
+
+
+def _print_table(reports: list[Report], means: dict[str, Any], ranges: dict[str, tuple[Any, Any]]) -> None:
+    from rich.table import Table
+
+    parameters = reports[0].parameters
+    words = [f"{parameters['method']}, {parameters['pattern']}, {parameters['nodes']:,} nodes"]
+    seeds = [str(report.parameters["seed"]) for report in reports]
+    words.append(f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds")
+    words += [f"{name.replace('_', ' ')} {parameters[name]}" for name in ("cut", "table_size") if parameters[name]]
+    if parameters["learn_s"] is not None:
+        words.append(f"learnt for {parameters['learn_s']:g} s")
+    if parameters["clusters"] != 1:
+        words.append(f"{parameters['clusters']} clusters")
+    words += [str(parameters[name]) for name in ("network", "faults") if parameters[name]]
+    table = Table(title=", ".join(words), title_justify="left")
+    table.add_column("figure")
+    table.add_column("mean" if len(reports) > 1 else "value", justify="right")
+    if len(reports) > 1:
+        table.add_column("range", justify="right")
+    hidden: tuple[str, ...] = PUBLICATIONS_ONLY if parameters["pattern"] == "lookups" else ()
+    if parameters["clusters"] == 1:
+        hidden += ("crossings",)
+    for label, name, form in ROWS:
+        if name not in means or name in hidden:
+            continue
+        wrong = name in ("missed", "duplicates") and means[name]
+        row = [label, f"[red]{form.format(means[name])}[/red]" if wrong else form.format(means[name])]
+        if len(reports) > 1:
+            row.append(" … ".join(form.format(end) for end in ranges[name]))
+        table.add_row(*row)
+    output.console().print(table)
+    for note in dict.fromkeys(note for report in reports for note in report.notes):
+        output.say(f"Note: {note}.")

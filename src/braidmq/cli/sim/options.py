@@ -1,0 +1,259 @@
+"""What `braidmq sim` is asked for: the options, and the trials that they make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from braidmq.cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from braidmq.sim.trial import Trial
+
+SEEDS_MAX: Final = 1_000
+TRIALS_MAX: Final = 1_000_000
+"""Trials of one table."""
+
+_TRIAL: Final = "Trial"
+_METHOD: Final = "Method"
+_WORLD: Final = "World"
+
+
+@dataclass(frozen=True)
+class TrialOptions:
+    """What is tried."""
+
+    method: Annotated[
+        str,
+        typer.Option(
+            "-m",
+            "--method",
+            metavar="NAME",
+            help="suzaku, relayfree, adaptive, locality, scribe, bayeux or canmc; several with commas for --out.",
+            rich_help_panel=_TRIAL,
+        ),
+    ] = "relayfree"
+    pattern: Annotated[
+        str,
+        typer.Option(
+            "-p", "--pattern", metavar="NAME", help="Who publishes and subscribes what.", rich_help_panel=_TRIAL
+        ),
+    ] = "delta"
+    nodes: Annotated[
+        str | None,
+        typer.Option(
+            "-n",
+            "--nodes",
+            metavar="N",
+            help="Brokers; by default as the pattern has it. Several with commas for --out.",
+            rich_help_panel=_TRIAL,
+        ),
+    ] = None
+    seed: Annotated[
+        int | None,
+        typer.Option("-s", "--seed", min=0, help="All chance comes from it; 1 if not given.", rich_help_panel=_TRIAL),
+    ] = None
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            "--seeds", metavar="A-B", help="Several trials, as 1-3 or 1,5,9: mean and range.", rich_help_panel=_TRIAL
+        ),
+    ] = None
+    publications: Annotated[
+        int | None,
+        typer.Option(
+            "--publications",
+            min=1,
+            help="So many publishers publish, drawn by chance; by default all, or what brings a million deliveries.",
+            rich_help_panel=_TRIAL,
+        ),
+    ] = None
+
+    def check(self) -> None:
+        if self.seed is not None and self.seeds is not None:
+            raise UsageError("both --seed and --seeds", "Give one of them.")
+
+    @property
+    def methods(self) -> list[str]:
+        return _words(self.method)
+
+    @property
+    def patterns(self) -> list[str]:
+        return _words(self.pattern)
+
+    @property
+    def sizes(self) -> list[int | None]:
+        return _read_sizes(self.nodes)
+
+    def numbers(self, seeds_max: int) -> list[int]:
+        """The seeds of all trials that differ in nothing else."""
+        if self.seeds is not None:
+            return _read_seeds(self.seeds, seeds_max)
+        return [1 if self.seed is None else self.seed]
+
+
+@dataclass(frozen=True)
+class MethodOptions:
+    """How the method is set."""
+
+    cut: Annotated[
+        str | None,
+        typer.Option(
+            "--cut",
+            metavar="mrf|sfb",
+            help="How ranges are split: mrf forwards at most twice, sfb takes fewer hops.",
+            rich_help_panel=_METHOD,
+        ),
+    ] = None
+    table_size: Annotated[
+        int | None,
+        typer.Option("--table-size", help="Entries of a table of adaptive; 60 if not given.", rich_help_panel=_METHOD),
+    ] = None
+    learn_s: Annotated[
+        float | None,
+        typer.Option(
+            "--learn",
+            metavar="SECONDS",
+            help="Tables of adaptive are learnt for so long before; 30 if not given, up to 2,000 nodes that learn.",
+            rich_help_panel=_METHOD,
+        ),
+    ] = None
+    ideal: Annotated[
+        bool,
+        typer.Option(
+            "--ideal",
+            help="Tables of adaptive are laid out, the best by their order: much faster, and nobody has learnt them.",
+            rich_help_panel=_METHOD,
+        ),
+    ] = False
+    clusters: Annotated[
+        int | None, typer.Option("--clusters", help="Clusters that the nodes are in.", rich_help_panel=_METHOD)
+    ] = None
+
+
+@dataclass(frozen=True)
+class WorldOptions:
+    """The network that it runs in."""
+
+    network: Annotated[
+        str,
+        typer.Option(
+            "--network",
+            metavar="NAME",
+            help="Delays: constant (10 ms), uniform (5 to 50 ms) or wan (log-normal, median 40 ms).",
+            rich_help_panel=_WORLD,
+        ),
+    ] = "constant"
+    faults: Annotated[
+        str | None,
+        typer.Option(
+            "--faults",
+            metavar="LIST",
+            help="loss=0.02, dup=0.02, reorder=0.05, clog=0.01:2, slow=0.1:10, partition=30-60, oneway=30-60, "
+            "jump=0.1:30, drift=0.1:0.1, churn=1; with commas.",
+            rich_help_panel=_WORLD,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class ResultOptions:
+    """What becomes of the trials, besides figures on the screen."""
+
+    trace: Annotated[
+        Path | None,
+        typer.Option("--trace", metavar="FILE.svg", help="Draw the first publication.", rich_help_panel="Output"),
+    ] = None
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="FOLDER", help="Add the trials to a table of Parquet files.", rich_help_panel="Output"
+        ),
+    ] = None
+    spark: Annotated[
+        str | None,
+        typer.Option(
+            "--spark",
+            metavar="MASTER",
+            help="Play the trials of a table as tasks of Spark: local[*], spark://HOST:7077, …",
+            rich_help_panel="Output",
+        ),
+    ] = None
+
+    def check(self) -> None:
+        if self.trace is not None:
+            if self.trace.suffix.lower() != ".svg":
+                hint = f"Write --trace {self.trace.with_suffix('.svg')}."
+                raise UsageError(f"--trace {self.trace}: pictures are SVG", hint)
+            if not self.trace.resolve().parent.is_dir():
+                raise UsageError(f"there is no directory {self.trace.resolve().parent} for {self.trace.name}")
+            if self.out is not None:
+                raise UsageError("a picture is of one trial, not of a table", "Leave out --trace or --out.")
+        if self.spark is not None and self.out is None:
+            raise UsageError("--spark plays the trials of a table", "Say where it shall be: --out FOLDER.")
+
+
+def trials_of(trial: TrialOptions, method: MethodOptions, world: WorldOptions, result: ResultOptions) -> list[Trial]:
+    """A trial for each method, pattern, size and seed; a UsageError if they are too many for what is wanted."""
+    from braidmq.sim.trial import Trial
+
+    numbers = trial.numbers(SEEDS_MAX if result.out is None else TRIALS_MAX)
+    if result.trace is not None and len(numbers) > 1:
+        raise UsageError("a picture is of one trial, not of several", "Give --seed instead of --seeds.")
+    trials = [
+        Trial(
+            method=one_method,
+            pattern=one_pattern,
+            nodes=one_size,
+            seed=number,
+            faults=world.faults,
+            network=world.network,
+            cut=method.cut,
+            table_size=method.table_size,
+            learn_s=method.learn_s,
+            ideal=method.ideal,
+            clusters=method.clusters,
+            publications=trial.publications,
+            trace=result.trace is not None,
+        )
+        for one_method, one_pattern, one_size, number in product(trial.methods, trial.patterns, trial.sizes, numbers)
+    ]
+    if len(trials) > TRIALS_MAX:
+        raise UsageError(f"these are {len(trials):,} trials: at most {TRIALS_MAX:,}")
+    if result.out is None and len(trials) > len(numbers):
+        raise UsageError("several methods, patterns or sizes make a table", "Say where it shall be: --out FOLDER.")
+    return trials
+
+
+def _words(text: str) -> list[str]:
+    return list(dict.fromkeys(word for part in text.split(",") if (word := part.strip())))
+
+
+def _read_sizes(text: str | None) -> list[int | None]:
+    if text is None:
+        return [None]
+    for word in _words(text):
+        if not word.isdecimal() or not int(word):
+            raise UsageError(f"--nodes {text}: {word!r} is no number of brokers", "Write 1000, or 256,1024 with --out.")
+    return [int(word) for word in _words(text)]
+
+
+def _read_seeds(text: str, seeds_max: int) -> list[int]:
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise UsageError(f"--seeds {text}: {part.strip()!r} is no number and no range", "Write 1-3 or 1,5,9.")
+        end = int(last) if dash else int(first)
+        if end - int(first) >= seeds_max:
+            raise UsageError(f"--seeds {text}: at most {seeds_max:,}")
+        if end < int(first):
+            raise UsageError(f"--seeds {text}: the smaller one comes first, as in 1-3")
+        seeds += range(int(first), end + 1)
+    if len(seeds) > seeds_max:
+        raise UsageError(f"--seeds {text}: at most {seeds_max:,}")
+    return list(dict.fromkeys(seeds))

@@ -1,0 +1,52 @@
+"""Commands of `braidmq`, run as people and scripts do."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from braidmq.cli.main import build
+from tests.patience import PATIENCE_S
+
+Argument = str | Path | int | float
+
+COMMAND = [sys.executable, "-m", "braidmq"]
+TIMEOUT_S = PATIENCE_S
+WAIT_S = 5.0
+"""Long enough for a message that is there to come."""
+
+
+def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("BRAIDMQ_")}
+    return clean | (extra or {})
+
+
+def braidmq(
+    *arguments: Argument, stdin: bytes = b"", env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end."""
+    done = subprocess.run(
+        [*COMMAND, *map(str, arguments)], input=stdin, capture_output=True, env=environment(env), timeout=TIMEOUT_S
+    )
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def in_process(*arguments: Argument, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """The same without a process of its own: as real, but for signals and standard input, and much quicker."""
+    words = [str(argument) for argument in arguments]
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.dict(os.environ, environment(env), clear=True),
+        redirect_stdout(out),
+        redirect_stderr(err),
+        pytest.raises(SystemExit) as end,
+    ):
+        build(completion=True)(words, prog_name="braidmq")
+    return subprocess.CompletedProcess(words, int(end.value.code or 0), out.getvalue(), err.getvalue())
