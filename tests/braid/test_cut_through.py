@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from braidmq.braid.federation import BraidFederation
-from braidmq.braid.transfer.batch import Batch, pack
+from braidmq.braid.transfer.batch import PublicationBatch, pack
 from braidmq.braid.transfer.cut_through import CutThrough, first_bytes, head_of, template_of
 from braidmq.config.settings import BraidConfig, Config, Listener
 from braidmq.host import Message
@@ -264,7 +264,7 @@ def test_a_filled_frame_is_the_one_that_would_have_been_encoded(first: int, vers
     topic = "a/topic"
     begin = b"\x30" + bytes([2 + len(topic) + (version == V5) + 5, 0, len(topic)]) + topic.encode()
     begin += b"\0" if version == V5 else b""
-    batch = Batch("site#1", 77, topic, first, 1, version, begin + b"first", ())
+    batch = PublicationBatch("site#1", 77, topic, first, 1, version, begin + b"first", ())
     message = Deliver("h:1", 5, 0, ((b"low", b"high"),), 1, b"m" + pack(batch), Plan(), (b"key",))
     told: Tell[Message] = Tell(1, message)
     assert head_of(batch.run, topic, version) == begin
@@ -282,7 +282,7 @@ def test_a_filled_frame_is_the_one_that_would_have_been_encoded(first: int, vers
 
 def test_what_is_no_range_delivery_of_the_batch_has_no_mould() -> None:
     codec = Codec((Deliver,), 10)
-    batch = Batch("site#1", 77, "t", 1, 1, V3, b"\x30\x04\0\1tx", ())
+    batch = PublicationBatch("site#1", 77, "t", 1, 1, V3, b"\x30\x04\0\1tx", ())
     message = Deliver("h:1", 5, 0, ((b"low", b"high"),), 1, b"something else", Plan())
     assert template_of(codec.frame, Tell(1, message), batch, b"") is None
     large = msgspec.structs.replace(batch, first=2**32)

@@ -10,7 +10,7 @@ from braidmq.braid.catch_up.cursors import Cursors
 from braidmq.braid.catch_up.history import History
 from braidmq.braid.catch_up.reconcile import Reconciler
 from braidmq.braid.interest.covering import CoveringFilters
-from braidmq.braid.transfer.batch import Batch, BatchItem
+from braidmq.braid.transfer.batch import BatchItem, PublicationBatch
 from braidmq.braid.transfer.outbound import AFTER_START_S, IDLE_S
 from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.broker.store import MemoryStore
@@ -172,7 +172,7 @@ def test_a_filter_that_comes_while_an_answer_is_under_way_misses_nothing() -> No
     cursor = cursors.of("there", 1, 0.0)
     got: list[str] = []
 
-    def take(batch: Batch) -> None:
+    def take(batch: PublicationBatch) -> None:
         if cursors.mark_handled("there", cursor, batch.items[0].offset):
             got.append(batch.topic)
 
@@ -199,7 +199,7 @@ def test_another_history_at_the_same_address_is_not_taken_for_the_old_one() -> N
     Reconciler(there, "there#2", history, Cursors(MemoryStore(), ()), CoveringFilters(), _ignore, _ignore, _never)
     cursors, interest = Cursors(MemoryStore(), ()), CoveringFilters()
     interest.add("ebb", 0.0)
-    got: list[Batch] = []
+    got: list[PublicationBatch] = []
     asking = Reconciler(here, "here", history, cursors, interest, got.append, _ignore, _never)
     history.append("ebb", 1, 1, BatchItem(b"", 1, False, "", b"", None), 0.0)
     history.written()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from braidmq.braid.catch_up.history import GENERATIONS_MAX
-from braidmq.braid.transfer.batch import Batch, BatchItem
+from braidmq.braid.transfer.batch import BatchItem, PublicationBatch
 from braidmq.braid.transfer.inbound import FETCH_S, HELD_MAX, REORDER_S, InboundStreams
 from braidmq.mqtt.packets import V5
 from braidmq.sim.engine import Simulator
@@ -23,7 +23,7 @@ class Bench:
         self.inbound.on_gap = self.asked.append
         self.inbound.is_next = lambda _origin, offset: offset == floor + 1
 
-    def _deliver(self, batch: Batch) -> None:
+    def _deliver(self, batch: PublicationBatch) -> None:
         for number in range(batch.first, batch.first + batch.count):
             name = (batch.incarnation // GENERATIONS_MAX, number)
             if not batch.items or name not in self.got:
@@ -44,9 +44,9 @@ class Bench:
         return [number for _, number in self.got]
 
 
-def _batch(number: int, incarnation: int, qos: int, before: int) -> Batch:
+def _batch(number: int, incarnation: int, qos: int, before: int) -> PublicationBatch:
     item = BatchItem(b"", qos, False, "", b"", None, offset=number + before if qos else 0)
-    return Batch("there", incarnation * GENERATIONS_MAX, "tide", number, 1, V5, b"", (item,))
+    return PublicationBatch("there", incarnation * GENERATIONS_MAX, "tide", number, 1, V5, b"", (item,))
 
 
 def test_a_first_publication_with_nothing_before_it_does_not_wait() -> None:

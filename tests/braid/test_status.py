@@ -12,7 +12,7 @@ from braidmq.braid.inspect.answers import Unanswerable
 from braidmq.braid.inspect.probes import MARK
 from braidmq.braid.inspect.ring import AskStatus
 from braidmq.braid.transfer.accounting import weigh
-from braidmq.braid.transfer.batch import Batch, pack
+from braidmq.braid.transfer.batch import PublicationBatch, pack
 from braidmq.keys import Role, segment
 from braidmq.overlay.ranges import Deliver, Plan
 from braidmq.pubsub.signals import MESSAGE, QUESTION, RESUME
@@ -141,7 +141,7 @@ def test_publications_are_told_from_upkeep() -> None:
     def deliver(topic: str, body: bytes) -> Deliver:
         return Deliver(1, 1, 0, (segment(topic, Role.SUBSCRIBER),), 1, body, Plan())
 
-    body = MESSAGE + pack(Batch("a", 1, "tide", 1, 1, 5, b"x" * 100, ()))
+    body = MESSAGE + pack(PublicationBatch("a", 1, "tide", 1, 1, 5, b"x" * 100, ()))
     assert weigh(deliver("tide", body)) > len(body)
     assert weigh(Missed((b"x" * 100,), 1, 1)) > 100
     for upkeep in (

@@ -10,22 +10,23 @@ Here the parts are made, and joined in one place (`_join`). What the core asks o
 
 from __future__ import annotations
 
-from braidmq.braid.catch_up.catch_up import CatchUp
+from braidmq.braid.catch_up.catch_up import CatchUpParts
 from braidmq.braid.federation import BraidFederation
 from braidmq.braid.identity import BrokerIdentity, identity_of, missed_since
 from braidmq.braid.inspect.probes import Probes
-from braidmq.braid.inspect.status import Status
-from braidmq.braid.interest.demand import Demand
-from braidmq.braid.interest.interest import Interest
+from braidmq.braid.inspect.status import BraidInspector
+from braidmq.braid.interest.demand import DemandTopics
+from braidmq.braid.interest.interest import InterestParts
 from braidmq.braid.membership.home import HOME
 from braidmq.braid.membership.introducers import Introducers
-from braidmq.braid.membership.membership import Membership
+from braidmq.braid.membership.membership import MembershipParts
 from braidmq.braid.membership.presence import Presence
-from braidmq.braid.retained.retained import Retained
-from braidmq.braid.roaming.roaming import Roaming
+from braidmq.braid.retained.retained import RetainedParts
+from braidmq.braid.roaming.roaming import RoamingParts
 from braidmq.braid.task_limiter import TaskLimiter
 from braidmq.braid.transfer.inbound import InboundStreams
-from braidmq.braid.transfer.transfer import Transfer
+from braidmq.braid.transfer.outbound import OutboundTopics
+from braidmq.braid.transfer.transfer import TransferParts
 from braidmq.broker.broker import Broker
 from braidmq.overlay import Overlay
 from braidmq.pubsub.method import Method, ProvenMethod, Publication
@@ -49,72 +50,31 @@ class Braid:
         """`identity` says which broker this is; if it is not given, that is found out here."""
         since = missed_since(broker)
         identity = identity or identity_of(broker, overlay.host.chance, name)
-        self.broker, self.overlay, self.method = broker, overlay, method
-        self.host = host = overlay.host
-        self.name = name
-        self.identity = origin = identity.identity
-        """Which broker this is, whatever its name and address; it is also the name of its history."""
-        self.presence = presence = Presence(host)
-        limiter = TaskLimiter(host)
+        origin = identity.identity
+        host, presence, limiter = overlay.host, Presence(overlay.host), TaskLimiter(overlay.host)
         inbound = InboundStreams(host, cluster)
-        self.interest = Interest(broker, host, overlay, method, presence, limiter, cluster)
-        covering, shapes = self.interest.covering, self.interest.shapes
-        self.catch_up = CatchUp(broker, host, origin, since, introducers, covering, inbound, cluster)
-        self.roaming = Roaming(
-            broker,
-            host,
-            overlay,
-            presence,
-            name,
-            origin,
-            cluster,
-            self.catch_up.heads.followed,
-            self.interest.announcer.until_effective,
+        interest = InterestParts(broker, host, overlay, method, presence, limiter, cluster)
+        catch_up = CatchUpParts(broker, host, origin, since, introducers, interest.covering, inbound, cluster)
+        followed, until_effective = catch_up.heads.followed, interest.announcer.until_effective
+        roaming = RoamingParts(broker, host, overlay, presence, name, origin, cluster, followed, until_effective)
+        retained = RetainedParts(broker, host, method, name)
+        outbound = OutboundTopics(origin, incarnation, interest.shapes, host, catch_up.history, limiter)
+        transfer = TransferParts(
+            broker, host, method, presence, origin, since, inbound, outbound, catch_up, retained, roaming.marks
         )
-        self.retained = Retained(broker, host, method, name)
-        self.transfer = Transfer(
-            broker,
-            host,
-            method,
-            presence,
-            limiter,
-            origin,
-            since,
-            incarnation,
-            shapes,
-            inbound,
-            self.catch_up,
-            self.retained,
-            self.roaming.marks,
+        membership = MembershipParts(
+            broker, host, overlay, method, presence, introducers, name, identity, interest, catch_up, outbound
         )
-        self.demand = Demand(broker, self.transfer.outbound)
-        self.membership = Membership(
-            broker,
-            host,
-            overlay,
-            method,
-            presence,
-            introducers,
-            name,
-            identity,
-            self.interest,
-            self.catch_up,
-            self.transfer.outbound,
-        )
-        self.probes = Probes(host, method, name, cluster, broker.now)
-        self.status = Status(
-            host,
-            overlay,
-            method,
-            method_name,
-            name,
-            origin,
-            presence,
-            self.interest,
-            self.catch_up,
-            self.transfer,
-            self.membership,
-            self.probes,
+        self.broker, self.host, self.overlay, self.method = broker, host, overlay, method
+        self.name = name
+        self.identity = origin
+        """Which broker this is, whatever its name and address; it is also the name of its history."""
+        self.presence, self.membership, self.interest = presence, membership, interest
+        self.demand = DemandTopics(broker, outbound)
+        self.transfer, self.catch_up, self.retained, self.roaming = transfer, catch_up, retained, roaming
+        self.probes = probes = Probes(host, method, name, cluster, broker.now)
+        self.status = BraidInspector(
+            overlay, method, method_name, name, origin, presence, interest, catch_up, transfer, membership, probes
         )
         self._join()
         for topic_filter in broker.router.filters():  # of sessions from before
@@ -138,17 +98,12 @@ class Braid:
         self.method.on_demand = outbound.set_demand
         if isinstance(self.method, ProvenMethod):
             self.method.on_question = self._on_question
-        self.broker.federate(
-            BraidFederation(
-                self.broker,
-                self.presence,
-                self.interest,
-                self.demand,
-                self.catch_up.cursors,
-                self.transfer,
-                self.retained,
-                self.roaming,
-            )
+        self.broker.federate(self._federation())
+
+    def _federation(self) -> BraidFederation:
+        cursors = self.catch_up.cursors
+        return BraidFederation(
+            self.broker, self.presence, self.interest, self.demand, cursors, self.transfer, self.retained, self.roaming
         )
 
     # What the method brings

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from braidmq.braid.catch_up.cursors import Cursors
-from braidmq.braid.interest.demand import Demand, DemandQuery
-from braidmq.braid.interest.interest import Interest
+from braidmq.braid.interest.demand import DemandQuery, DemandTopics
+from braidmq.braid.interest.interest import InterestParts
 from braidmq.braid.interest.scope import PREFIX as SCOPE_PREFIX
 from braidmq.braid.interest.scope import may_see
 from braidmq.braid.membership.presence import Presence
-from braidmq.braid.retained.retained import Retained
-from braidmq.braid.roaming.roaming import Roaming
+from braidmq.braid.retained.retained import RetainedParts
+from braidmq.braid.roaming.roaming import RoamingParts
 from braidmq.braid.transfer.outbound_topic import OutboundTopic
-from braidmq.braid.transfer.transfer import Transfer
+from braidmq.braid.transfer.transfer import TransferParts
 from braidmq.broker.admission import Arrived
 from braidmq.broker.broker import Broker
 from braidmq.broker.federation import ANSWERED, RetainedQuery
@@ -30,12 +30,12 @@ class BraidFederation:
         self,
         broker: Broker,
         presence: Presence,
-        interest: Interest,
-        demand: Demand,
+        interest: InterestParts,
+        demand: DemandTopics,
         cursors: Cursors,
-        transfer: Transfer,
-        retained: Retained,
-        roaming: Roaming,
+        transfer: TransferParts,
+        retained: RetainedParts,
+        roaming: RoamingParts,
     ) -> None:
         self._broker = broker
         self._presence = presence

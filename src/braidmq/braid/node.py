@@ -12,7 +12,7 @@ from types import ModuleType
 
 from braidmq.braid.braid import Braid
 from braidmq.braid.identity import identity_of
-from braidmq.braid.inspect.status import Status
+from braidmq.braid.inspect.status import BraidInspector
 from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.transfer.accounting import weigh
 from braidmq.broker.broker import Broker
@@ -109,7 +109,7 @@ class BraidNode:
         """From the start on."""
 
     @property
-    def status(self) -> Status | None:
+    def status(self) -> BraidInspector | None:
         """What can be told of the braid; from the start on."""
         return None if self.braid is None else self.braid.status
 

@@ -18,7 +18,7 @@ from braidmq.broker.broker import Broker
 from braidmq.host import Host
 
 
-class CatchUp:
+class CatchUpParts:
     def __init__(
         self,
         broker: Broker,

@@ -19,7 +19,7 @@ from braidmq.braid.catch_up.cursors import Cursor, Cursors
 from braidmq.braid.catch_up.history import History, Sent
 from braidmq.braid.interest.covering import CoveringFilters
 from braidmq.braid.interest.scope import may_see
-from braidmq.braid.transfer.batch import Batch
+from braidmq.braid.transfer.batch import PublicationBatch
 from braidmq.host import Address, Host, Message, Reply, Service, ask, handles
 from braidmq.mqtt.packets import V5
 from braidmq.mqtt.trees import FilterTree
@@ -73,7 +73,7 @@ class Reconciler(Service):
         history: History,
         cursors: Cursors,
         covering: CoveringFilters,
-        receive: Callable[[Batch], None],
+        receive: Callable[[PublicationBatch], None],
         on_fetched: Callable[[str, int], None],
         is_holding: Callable[[str], bool],
         cluster: str = "",
@@ -182,7 +182,9 @@ class Reconciler(Service):
             sent = msgspec.msgpack.decode(row, type=Sent)
             if self._covering.wanted(sent.topic, sent.stored_at):
                 self.fetched += 1
-                self._receive(Batch(origin, sent.incarnation, sent.topic, sent.number, 1, V5, b"", (sent.item,)))
+                self._receive(
+                    PublicationBatch(origin, sent.incarnation, sent.topic, sent.number, 1, V5, b"", (sent.item,))
+                )
 
     # Being asked
 

@@ -39,7 +39,7 @@ QUIET_S = 0.5
 TRACE_S_MAX = 10.0
 
 
-class Probe(msgspec.Struct, frozen=True, array_like=True):
+class TraceProbe(msgspec.Struct, frozen=True, array_like=True):
     token: int
     asker: Address
     topic_filter: str
@@ -81,7 +81,7 @@ class _Trace(msgspec.Struct):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Probe).decode
+_decode = msgspec.msgpack.Decoder(TraceProbe).decode
 _decode_carried = msgspec.msgpack.Decoder(Carried).decode
 
 
@@ -111,7 +111,7 @@ class Probes(Service):
         trace = self._open[token] = _Trace(began_at, began_at)
         try:
             for topic_filter in filters:
-                body = MARK + _encode(Probe(token, self._host.address, topic_filter, self._clock()))
+                body = MARK + _encode(TraceProbe(token, self._host.address, topic_filter, self._clock()))
                 if surely and isinstance(self._method, ProvenMethod):
                     self._method.publish_surely(topic_filter, body, timeout_s, ignore)
                 else:
@@ -151,7 +151,7 @@ class Probes(Service):
             if probe is not None:
                 self._report(probe, sender, message.hops, is_taken=False)
 
-    def _report(self, probe: Probe, sender: Address | None, hops: int, is_taken: bool) -> None:
+    def _report(self, probe: TraceProbe, sender: Address | None, hops: int, is_taken: bool) -> None:
         at_s = self._clock() - probe.sent_at
         met = ProbeMet(probe.token, probe.topic_filter, self._name, self._cluster, sender, hops, is_taken, at_s)
         if probe.asker == self._host.address:
@@ -180,7 +180,7 @@ class Probes(Service):
         return None
 
 
-def _read(body: bytes) -> Probe | None:
+def _read(body: bytes) -> TraceProbe | None:
     try:
         return _decode(body[len(MARK) :])
     except msgspec.MsgspecError:

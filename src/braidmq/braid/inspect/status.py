@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from braidmq.braid.catch_up.catch_up import CatchUp
+from braidmq.braid.catch_up.catch_up import CatchUpParts
 from braidmq.braid.inspect.answers import Json, Unanswerable, check_passed_on, describe_peer
 from braidmq.braid.inspect.probes import TRACE_S_MAX, Probes
 from braidmq.braid.inspect.ring import RingWalk
 from braidmq.braid.inspect.subscribers import SubscriberSurvey
-from braidmq.braid.interest.interest import Interest
+from braidmq.braid.interest.interest import InterestParts
 from braidmq.braid.membership.admission import NOT_IN
-from braidmq.braid.membership.membership import Membership
+from braidmq.braid.membership.membership import MembershipParts
 from braidmq.braid.membership.presence import Presence
-from braidmq.braid.transfer.transfer import Transfer
+from braidmq.braid.transfer.transfer import TransferParts
 from braidmq.broker.local_topics import LOCAL_PREFIXES
-from braidmq.host import Address, Host
+from braidmq.host import Address
 from braidmq.keys import SEPARATOR, Role
 from braidmq.mqtt.errors import PacketError
 from braidmq.mqtt.topics import check_filter, matches
@@ -32,25 +32,24 @@ _INTERNAL = tuple(prefix.encode() for prefix in LOCAL_PREFIXES)
 _PUBLISHER = ord(str(int(Role.PUBLISHER)))
 
 
-class Status:
+class BraidInspector:
     """Reads the rooms of a braid, and changes nothing."""
 
     def __init__(
         self,
-        host: Host,
         overlay: Overlay,
         method: Method,
         method_name: str,
         name: str,
         identity: str,
         presence: Presence,
-        interest: Interest,
-        catch_up: CatchUp,
-        transfer: Transfer,
-        membership: Membership,
+        interest: InterestParts,
+        catch_up: CatchUpParts,
+        transfer: TransferParts,
+        membership: MembershipParts,
         probes: Probes,
     ) -> None:
-        self._host = host
+        self._host = host = overlay.host
         self._overlay = overlay
         self._method_name = method_name
         self._name = name

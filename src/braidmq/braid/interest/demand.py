@@ -24,7 +24,7 @@ WATCHES_MAX = 10_000
 """Topics that clients here may ask about by name at a time: each is a key in the overlay."""
 
 
-class Demand:
+class DemandTopics:
     def __init__(self, broker: Broker, outbound: OutboundTopics) -> None:
         self._broker = broker
         self._outbound = outbound
@@ -131,7 +131,7 @@ class DemandQuery:
 
     __slots__ = ("_demand", "_session", "_subscribed", "_topic_filter")
 
-    def __init__(self, demand: Demand, session: Session, topic_filter: str, subscribed: Subscribed) -> None:
+    def __init__(self, demand: DemandTopics, session: Session, topic_filter: str, subscribed: Subscribed) -> None:
         self._demand = demand
         self._session = session
         self._topic_filter = topic_filter

@@ -17,7 +17,7 @@ from braidmq.overlay import Overlay
 from braidmq.pubsub.method import Method, ScopedMethod
 
 
-class Interest:
+class InterestParts:
     def __init__(
         self,
         broker: Broker,

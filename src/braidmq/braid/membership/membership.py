@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from braidmq.braid.catch_up.catch_up import CatchUp
+from braidmq.braid.catch_up.catch_up import CatchUpParts
 from braidmq.braid.identity import BrokerIdentity
-from braidmq.braid.interest.interest import Interest
+from braidmq.braid.interest.interest import InterestParts
 from braidmq.braid.membership.admission import Admission
 from braidmq.braid.membership.entering import Entering
 from braidmq.braid.membership.gossip import Gossip
@@ -18,7 +18,7 @@ from braidmq.overlay import Overlay
 from braidmq.pubsub.method import Method
 
 
-class Membership:
+class MembershipParts:
     def __init__(
         self,
         broker: Broker,
@@ -29,8 +29,8 @@ class Membership:
         introducers: Introducers,
         name: str,
         identity: BrokerIdentity,
-        interest: Interest,
-        catch_up: CatchUp,
+        interest: InterestParts,
+        catch_up: CatchUpParts,
         outbound: OutboundTopics,
     ) -> None:
         """`name` is what this broker is called."""

@@ -9,7 +9,7 @@ from braidmq.host import Host
 from braidmq.pubsub.method import Method
 
 
-class Retained:
+class RetainedParts:
     def __init__(self, broker: Broker, host: Host, method: Method, name: str) -> None:
         """`name` is that of this broker."""
         self.replication = RetainedReplication(broker, host, method, name)

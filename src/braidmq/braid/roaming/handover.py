@@ -1,7 +1,7 @@
 """Giving a session up to another broker (`handover_state` has the states and what leads from one to the next).
 
 A session that is given up has lost its connection and goes on gathering what comes for it. When its state is fetched it
-is frozen: a `Relay` takes its part among the subscriptions, so the state is the same however often it is asked for.
+is frozen: a `SessionRelay` takes its part among the subscriptions, so its state is the same whenever it is asked for.
 `SessionStored` says that the other broker has it in its store; only then it is deleted here. The relay then passes on
 what was still on its way to this broker (`tail`), for as long as a publication may be repeated. If the other broker
 falls silent before `SessionStored`, the session is put back as it was, with what the relay has. Every request names its
@@ -30,7 +30,7 @@ from braidmq.braid.roaming.messages import (
     SessionSubscriptions,
 )
 from braidmq.braid.roaming.moved import MovedDelivery, moved_of, state_of, subscribe_all, unsubscribe_all
-from braidmq.braid.roaming.sessions import Relay, RoamingSession
+from braidmq.braid.roaming.sessions import RoamingSession, SessionRelay
 from braidmq.braid.roaming.tail import TAIL_S, SessionTails, is_wanted, may_move
 from braidmq.broker.broker import Broker
 from braidmq.broker.session import Session
@@ -212,7 +212,7 @@ class Handovers(Service):
         broker.metrics.messages_dropped += len(state) - len(handover.deliveries)
         handover.received = tuple(sorted(session.received))
         handover.horizon = self._horizon(session)
-        relay = Relay(broker, session.client_id, self._marks, lambda: self._tails.pass_on(handover))
+        relay = SessionRelay(broker, session.client_id, self._marks, lambda: self._tails.pass_on(handover))
         handover.relay = relay
         if not self._clients.is_displaced(session.client_id):
             subscribe_all(broker, relay, handover.subscriptions)

@@ -28,7 +28,7 @@ from braidmq.braid.roaming.directory_messages import SessionHolder
 from braidmq.braid.roaming.marks import Row
 from braidmq.braid.roaming.messages import GiveUp
 from braidmq.braid.roaming.moved import MovedDelivery
-from braidmq.braid.roaming.sessions import Relay
+from braidmq.braid.roaming.sessions import SessionRelay
 from braidmq.broker.session import Session
 from braidmq.host import Address
 
@@ -94,7 +94,7 @@ class Handover:
         """Not of this broker any more once it is gone."""
         self.expiry_s = session.expiry_s
         self.subscriptions = dict(session.subscriptions)
-        self.relay: Relay | None = None
+        self.relay: SessionRelay | None = None
         self.deliveries: list[MovedDelivery] = []
         """What it has not brought to its end, once it is frozen; with what else its state is."""
         self.horizon: tuple[Row, ...] = ()

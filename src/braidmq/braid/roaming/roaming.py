@@ -18,7 +18,7 @@ from braidmq.host import Host
 from braidmq.overlay import Overlay
 
 
-class Roaming:
+class RoamingParts:
     def __init__(
         self,
         broker: Broker,
@@ -43,15 +43,7 @@ class Roaming:
         )
         self.incoming = IncomingSessions(broker, host, clients, self.marks, self.handovers, fetcher, until_effective)
         self.takeovers = Takeovers(
-            broker,
-            host,
-            identity,
-            clients,
-            self.directory,
-            self.handovers,
-            self.displaced,
-            fetcher,
-            self.incoming,
+            broker, host, identity, clients, self.directory, self.handovers, self.displaced, fetcher, self.incoming
         )
 
     async def enter(self) -> None:

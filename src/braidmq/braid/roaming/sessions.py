@@ -148,7 +148,7 @@ class RoamingSession(Session):
         self._horizon = Horizon(())
 
 
-class Relay(Session):
+class SessionRelay(Session):
     """Stands for a session that has left, for publications that are still on their way to where it was."""
 
     __slots__ = ("_marks", "_on_waiting", "waiting")

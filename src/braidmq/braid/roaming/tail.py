@@ -9,7 +9,7 @@ from braidmq.braid.roaming.handover_state import Handover, HandoverState
 from braidmq.braid.roaming.marks import Marks
 from braidmq.braid.roaming.messages import SessionTail, TailStored
 from braidmq.braid.roaming.moved import MovedDelivery, delivery_of, moved_of
-from braidmq.braid.roaming.sessions import Relay, RoamingSession
+from braidmq.braid.roaming.sessions import RoamingSession, SessionRelay
 from braidmq.broker.broker import Broker
 from braidmq.broker.session import Session
 from braidmq.host import Address, Host, Reply, Service, ask, handles
@@ -41,7 +41,7 @@ class SessionTails(Service):
             handover.is_relaying = True
             self._host.spawn(self._pass_on(handover, relay))
 
-    async def _pass_on(self, handover: Handover, relay: Relay) -> None:
+    async def _pass_on(self, handover: Handover, relay: SessionRelay) -> None:
         client_id = relay.client_id
         while relay.waiting and self._handovers.get(client_id) is handover:
             some = relay.waiting[:TAIL_MAX]
@@ -74,7 +74,7 @@ class SessionTails(Service):
         """
         if isinstance(session, RoamingSession) and not session.checks_marks:
             return
-        if not isinstance(session, RoamingSession | Relay):
+        if not isinstance(session, RoamingSession | SessionRelay):
             return
         now = self._broker.now()
         for item in items:
@@ -87,7 +87,7 @@ class SessionTails(Service):
 
 def is_wanted(session: Session, topic: str, group: str) -> bool:
     """Whether a session still subscribes to what it is late to get. A relay takes all: its session is asked later."""
-    if isinstance(session, Relay):
+    if isinstance(session, SessionRelay):
         return True
     if group:
         return group in session.subscriptions

@@ -35,7 +35,7 @@ class BatchItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """When it was published (Unix time), if it is retained."""
 
 
-class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class PublicationBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Publications of one topic. `first` is the number of the first one; (origin, incarnation) began to count at 1."""
 
     origin: str
@@ -52,14 +52,14 @@ class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Batch).decode
+_decode = msgspec.msgpack.Decoder(PublicationBatch).decode
 
 
-def pack(batch: Batch) -> bytes:
+def pack(batch: PublicationBatch) -> bytes:
     return _encode(batch)
 
 
-def unpack(body: bytes) -> Batch:
+def unpack(body: bytes) -> PublicationBatch:
     """Raises msgspec.MsgspecError if it is none."""
     return _decode(body)
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 import msgspec
 
 from braidmq.braid.transfer.accounting import HopCounts
-from braidmq.braid.transfer.batch import Batch, pack
+from braidmq.braid.transfer.batch import PublicationBatch, pack
 from braidmq.braid.transfer.delivering import PublicationReceiver
 from braidmq.braid.transfer.inbound import InboundStream, InboundStreams
 from braidmq.braid.transfer.outbound_topic import OutboundTopic
@@ -66,7 +66,7 @@ _WIDTHS = (
 
 
 def template_of(
-    frame_of: Callable[[Envelope], bytes], told: Tell[Message], batch: Batch, head: bytes
+    frame_of: Callable[[Envelope], bytes], told: Tell[Message], batch: PublicationBatch, head: bytes
 ) -> FrameTemplate | None:
     """The template of frames like one that carries this batch.
 
@@ -123,7 +123,7 @@ class CutThroughSender:
         self,
         all_: CutThrough,
         outbound_topic: OutboundTopic,
-        batch: Batch,
+        batch: PublicationBatch,
         frames: list[tuple[Peer, FrameTemplate, int, int]],
     ) -> None:
         """`frames`: to whom, the template, which of the topic's filters it is for, and what it counts for."""
@@ -278,7 +278,7 @@ class CutThrough:
 
     # Out
 
-    def publish(self, outbound_topic: OutboundTopic, batch: Batch) -> None:
+    def publish(self, outbound_topic: OutboundTopic, batch: PublicationBatch) -> None:
         """Sends a batch the long way, and makes a cut-through for those like it, if it comes alone and often enough."""
         if not self._is_lively(outbound_topic, batch):
             self._sender.publish(outbound_topic, batch)
@@ -290,7 +290,7 @@ class CutThrough:
         if list(outbound_topic.wanted) == wanted and (posts or self._receiver.arrivals == arrivals + len(wanted)):
             outbound_topic.cut_through = self._make_sender(outbound_topic, batch, posts)
 
-    def _is_lively(self, outbound_topic: OutboundTopic, batch: Batch) -> bool:
+    def _is_lively(self, outbound_topic: OutboundTopic, batch: PublicationBatch) -> bool:
         if batch.count != 1 or batch.items or batch.skips or len(batch.run) > RUN_BYTES_MAX:
             return False
         now = self.now()
@@ -302,7 +302,7 @@ class CutThrough:
         return version == batch.version and size == len(batch.run) and now - at < LIVELY_S
 
     def _make_sender(
-        self, outbound_topic: OutboundTopic, batch: Batch, posts: list[tuple[Address, Envelope]]
+        self, outbound_topic: OutboundTopic, batch: PublicationBatch, posts: list[tuple[Address, Envelope]]
     ) -> CutThroughSender | None:
         if len(posts) > PEERS_MAX or batch.first > _WIDTHS[-1][0]:
             return None
@@ -359,7 +359,9 @@ class CutThrough:
         if receiver is not None:
             self._receivers[name] = receiver
 
-    def _make_receiver(self, frame: bytes, told: Tell[Message], batch: Batch, hops: int) -> CutThroughReceiver | None:
+    def _make_receiver(
+        self, frame: bytes, told: Tell[Message], batch: PublicationBatch, hops: int
+    ) -> CutThroughReceiver | None:
         stream = self._inbound.at_rest(batch)
         route = self.broker.router.route(batch.topic)
         same, other = (route.plain5, route.plain3) if batch.version == V5 else (route.plain3, route.plain5)

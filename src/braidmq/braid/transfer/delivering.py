@@ -12,7 +12,7 @@ from braidmq.braid.catch_up.reconcile import Reconciler
 from braidmq.braid.retained.queries import RetainedQueries
 from braidmq.braid.retained.replication import RetainedReplication
 from braidmq.braid.roaming.marks import Marks
-from braidmq.braid.transfer.batch import Batch, BatchItem, message_of, unpack
+from braidmq.braid.transfer.batch import BatchItem, PublicationBatch, message_of, unpack
 from braidmq.braid.transfer.inbound import InboundStreams
 from braidmq.broker.broker import Broker
 from braidmq.pubsub.method import Publication
@@ -44,7 +44,7 @@ class PublicationReceiver:
         self._replication = replication
         self._queries = queries
         self.arrivals = 0
-        self.last_batch: Batch | None = None
+        self.last_batch: PublicationBatch | None = None
         """How many batches have arrived, own ones included, and the last of them."""
 
     def receive(self, arrival: Publication) -> None:
@@ -67,7 +67,7 @@ class PublicationReceiver:
         if cursor is not None:
             self._reconciler.ask_soon(origin, cursor)
 
-    def deliver(self, batch: Batch) -> None:
+    def deliver(self, batch: PublicationBatch) -> None:
         """Gives publications of another broker to the clients here."""
         if batch.run:
             self._broker.inject_run(batch.topic, batch.run, batch.version)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from braidmq.bounded import BoundedDict
 from braidmq.braid.catch_up.history import GENERATIONS_MAX
-from braidmq.braid.transfer.batch import Batch
+from braidmq.braid.transfer.batch import PublicationBatch
 from braidmq.host import Host
 from braidmq.keys import is_within
 
@@ -46,7 +46,7 @@ class InboundStream:
         """Whether nothing was passed on yet, and something may be before what has come."""
         self.last = first - 1
         """The last one that was passed on, with everything before it passed on or given up."""
-        self.held: dict[int, Batch] = {}
+        self.held: dict[int, PublicationBatch] = {}
 
     @property
     def kept_at(self) -> int:
@@ -57,7 +57,7 @@ class InboundStream:
 class InboundStreams:
     def __init__(self, host: Host, cluster: str = "") -> None:
         """`cluster` is that of this broker."""
-        self.deliver: Callable[[Batch], None]
+        self.deliver: Callable[[PublicationBatch], None]
         """Called with what has its turn. It may be given a publication of QoS 1 or 2 again, and knows it by its
         offset."""
         self.on_gap: Callable[[str], None]
@@ -74,7 +74,7 @@ class InboundStreams:
         self.duplicates = 0
         self.given_up = 0
 
-    def at_rest(self, batch: Batch) -> InboundStream | None:
+    def at_rest(self, batch: PublicationBatch) -> InboundStream | None:
         """The stream of a batch, if that was the last of it and nothing else is to come before the next."""
         stream = self._streams.get((batch.origin, batch.incarnation, batch.topic))
         if stream is None or stream.is_new or stream.held or stream.last != batch.first + batch.count - 1:
@@ -84,7 +84,7 @@ class InboundStreams:
     def is_holding(self, origin: str) -> bool:
         return origin in self._holding
 
-    def receive(self, batch: Batch) -> None:
+    def receive(self, batch: PublicationBatch) -> None:
         """Passes a batch on, now or in its turn; or not, if it has come before."""
         stream = self._stream(batch)
         follows = batch.first <= stream.last + 1 or self._start(batch) <= stream.last + 1
@@ -95,7 +95,7 @@ class InboundStreams:
             if stream.held:
                 self._pass_on_held(stream)
 
-    def receive_fetched(self, batch: Batch) -> None:
+    def receive_fetched(self, batch: PublicationBatch) -> None:
         """One publication of QoS 1 or 2 that was missed. They come in their order: what is before it, of its origin,
         is here or lost."""
         stream = self._stream(batch)
@@ -122,7 +122,7 @@ class InboundStreams:
     def _meet(self, origin: str, incarnation: int) -> None:
         self._met.renew(origin, max(self._met.get(origin, 0), incarnation // GENERATIONS_MAX))
 
-    def _stream(self, batch: Batch) -> InboundStream:
+    def _stream(self, batch: PublicationBatch) -> InboundStream:
         name = (batch.origin, batch.incarnation, batch.topic)
         stream = self._streams.pop(name, None)
         if stream is None:
@@ -134,14 +134,14 @@ class InboundStreams:
         self._streams[name] = stream
         return stream
 
-    def _is_met(self, batch: Batch) -> bool:
+    def _is_met(self, batch: PublicationBatch) -> bool:
         """Whether nothing of earlier streams can be missing before this batch."""
         offset = _offset(batch)
         if offset and self.is_next(batch.origin, offset):
             self._meet(batch.origin, batch.incarnation)
         return not offset or batch.incarnation // GENERATIONS_MAX <= self._met.get(batch.origin, -1)
 
-    def _start(self, batch: Batch) -> int:
+    def _start(self, batch: PublicationBatch) -> int:
         """Where a batch begins, with what is directly before it and not for this broker."""
         start = batch.first
         for first, count, scope in reversed(batch.skips):
@@ -149,7 +149,7 @@ class InboundStreams:
                 start = first
         return start
 
-    def _pass_on(self, stream: InboundStream, batch: Batch) -> None:
+    def _pass_on(self, stream: InboundStream, batch: PublicationBatch) -> None:
         """A batch that begins directly behind the last one, or before."""
         if batch.first == stream.last + 1 or self._start(batch) <= stream.last + 1 < batch.first:
             stream.last = batch.first + batch.count - 1
@@ -170,7 +170,7 @@ class InboundStreams:
             if not holding:
                 del self._holding[stream.origin]
 
-    def _hold(self, stream: InboundStream, batch: Batch) -> None:
+    def _hold(self, stream: InboundStream, batch: PublicationBatch) -> None:
         if batch.first in stream.held:
             self.duplicates += batch.count
             return
@@ -201,7 +201,7 @@ class InboundStreams:
         stream.last = first - 1
         self._pass_on_held(stream)
 
-    def _receive_late(self, stream: InboundStream, batch: Batch) -> None:
+    def _receive_late(self, stream: InboundStream, batch: PublicationBatch) -> None:
         """What is before the last one: items of QoS 1 and 2 may have been missing, the rest is here already."""
         if not batch.items:
             self.duplicates += batch.count
@@ -214,12 +214,12 @@ class InboundStreams:
                 self.duplicates += 1
 
 
-def _offset(batch: Batch) -> int:
+def _offset(batch: PublicationBatch) -> int:
     """Where a batch is in its origin's history; 0 if it is of QoS 0."""
     return batch.items[0].offset if batch.items else 0
 
 
-def _only(batch: Batch, number: int) -> Batch:
+def _only(batch: PublicationBatch, number: int) -> PublicationBatch:
     """One item of a batch."""
     item = batch.items[number - batch.first]
-    return Batch(batch.origin, batch.incarnation, batch.topic, number, 1, batch.version, b"", (item,))
+    return PublicationBatch(batch.origin, batch.incarnation, batch.topic, number, 1, batch.version, b"", (item,))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from braidmq.braid.catch_up.history import HISTORY_S, History
-from braidmq.braid.transfer.batch import Batch, BatchItem, Skip
+from braidmq.braid.transfer.batch import BatchItem, PublicationBatch, Skip
 from braidmq.host import Host
 from braidmq.keys import is_within
 from braidmq.mqtt.packets import V5
@@ -179,9 +179,9 @@ class OutboundTopic:
         self.number += count
         self._size += len(run) if item is None else len(item.payload)
 
-    def batches(self) -> list[Batch]:
+    def batches(self) -> list[PublicationBatch]:
         """Takes out what waits, in its order: what is alike together."""
-        found: list[Batch] = []
+        found: list[PublicationBatch] = []
         self.used_at = self._queue.now()
         pieces, self._pieces, self._size = self._pieces, [], 0
         while pieces:
@@ -196,7 +196,9 @@ class OutboundTopic:
             count = sum(one[2] for one in some)
             skips = self._skips(first, scope) if self._scoped else ()
             origin = self._queue.origin
-            found.append(Batch(origin, self.incarnation, self.topic, first, count, version, run, items, skips))
+            found.append(
+                PublicationBatch(origin, self.incarnation, self.topic, first, count, version, run, items, skips)
+            )
         return found
 
     def _note_scoped(self, number: int, scope: str) -> None:

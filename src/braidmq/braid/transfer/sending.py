@@ -9,7 +9,7 @@ from braidmq.braid.catch_up.history import History
 from braidmq.braid.interest.scope import scope_of
 from braidmq.braid.membership.presence import Presence
 from braidmq.braid.roaming.marks import Marks
-from braidmq.braid.transfer.batch import Batch, item_of, pack
+from braidmq.braid.transfer.batch import PublicationBatch, item_of, pack
 from braidmq.braid.transfer.outbound import OutboundTopics
 from braidmq.braid.transfer.outbound_topic import OutboundTopic
 from braidmq.broker.broker import Broker
@@ -24,7 +24,7 @@ PROOF_S = 30.0
 
 
 class BatchPublisher(Protocol):
-    def publish(self, outbound_topic: OutboundTopic, batch: Batch) -> None: ...
+    def publish(self, outbound_topic: OutboundTopic, batch: PublicationBatch) -> None: ...
 
 
 class PublicationSender:
@@ -117,7 +117,7 @@ class PublicationSender:
         if is_corked:
             self.uncork()
 
-    def publish(self, outbound_topic: OutboundTopic, batch: Batch) -> None:
+    def publish(self, outbound_topic: OutboundTopic, batch: PublicationBatch) -> None:
         """Gives a batch to the method, for each filter that wants it."""
         body = pack(batch)
         proven = self._proven if any(item.qos for item in batch.items) else None

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from braidmq.braid.catch_up.catch_up import CatchUp
-from braidmq.braid.interest.shapes import Shapes
+from braidmq.braid.catch_up.catch_up import CatchUpParts
 from braidmq.braid.membership.presence import Presence
-from braidmq.braid.retained.retained import Retained
+from braidmq.braid.retained.retained import RetainedParts
 from braidmq.braid.roaming.marks import Marks
-from braidmq.braid.task_limiter import TaskLimiter
 from braidmq.braid.transfer.accounting import HopCounts
 from braidmq.braid.transfer.cut_through import CutThrough
 from braidmq.braid.transfer.delivering import PublicationReceiver
@@ -21,32 +19,29 @@ from braidmq.overlay import Overlay
 from braidmq.pubsub.method import Method
 
 
-class Transfer:
+class TransferParts:
     def __init__(
         self,
         broker: Broker,
         host: Host,
         method: Method,
         presence: Presence,
-        limiter: TaskLimiter,
         origin: str,
         since: float,
-        incarnation: int,
-        shapes: Shapes,
         inbound: InboundStreams,
-        catch_up: CatchUp,
-        retained: Retained,
+        outbound: OutboundTopics,
+        catch_up: CatchUpParts,
+        retained: RetainedParts,
         marks: Marks,
     ) -> None:
-        """`origin` names the history of this broker, of which this is the `incarnation`. What was published before
-        `since` is not missed here."""
+        """`origin` names the history of this broker. What was published before `since` is not missed here."""
         self._broker = broker
         self._method = method
         history, cursors = catch_up.history, catch_up.cursors
         self.hops = HopCounts()
         self.inbound = inbound
-        self.outbound = OutboundTopics(origin, incarnation, shapes, host, history, limiter)
-        self.sender = PublicationSender(broker, host, method, presence, self.outbound, history, origin, marks)
+        self.outbound = outbound
+        self.sender = PublicationSender(broker, host, method, presence, outbound, history, origin, marks)
         self.receiver = PublicationReceiver(
             broker,
             origin,
