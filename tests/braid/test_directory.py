@@ -117,15 +117,15 @@ KINDS = pytest.mark.parametrize("kind", ["skip", "suzaku", "flexible"])
 @KINDS
 def test_a_claim_tells_who_was_there_before(kind: str) -> None:
     town = Town(6, kind=kind)
-    for place, client_id in enumerate(CLIENTS):
-        assert town.claim(place % 6, client_id).before is None
-    for place, client_id in enumerate(CLIENTS):
-        claimed = town.claim((place + 1) % 6, client_id)
+    for index, client_id in enumerate(CLIENTS):
+        assert town.claim(index % 6, client_id).before is None
+    for index, client_id in enumerate(CLIENTS):
+        claimed = town.claim((index + 1) % 6, client_id)
         assert claimed.before is not None
-        assert (claimed.before.address, claimed.before.name) == (place % 6, f"site{place % 6}")
+        assert (claimed.before.address, claimed.before.name) == (index % 6, f"site{index % 6}")
         assert claimed.epoch > claimed.before.epoch
         assert claimed.earlier is None
-        again = town.claim((place + 2) % 6, client_id)
+        again = town.claim((index + 2) % 6, client_id)
         assert again.before is not None
         assert again.earlier == claimed.before
 

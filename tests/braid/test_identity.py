@@ -1,4 +1,4 @@
-"""A broker is who its store says, at another address and under another name; a name that is taken is taken."""
+"""A broker is the one that its store says, at another address and under another name; a name that is taken is taken."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_one_that_has_left_is_asked_for_nothing_until_it_is_heard_of() -> None:
     assert cursor.asked_at == asked_at
     braid.catch_up.heads.learn(0, [(origin, 2, cursor.head + 1)])
     sites.run(2 * REGULARLY_S)
-    assert cursor.asked_at > asked_at, "somebody has heard of it"
+    assert cursor.asked_at > asked_at, "another broker has heard of it"
     braid.membership.admission.on_parted(2)
     asked_at = cursor.asked_at
     sites.run(PARTED_S + 2 * REGULARLY_S)

@@ -95,7 +95,7 @@ def test_no_broker_without_a_matching_subscriber_receives_a_message() -> None:
     publisher.publish("tide/high", b"x")
     sites.sent.clear()
     publisher.publish("tide/high", b"x")
-    assert {place for hop in sites.sent for place in hop} == {0, 2, 3}
+    assert {site for hop in sites.sent for site in hop} == {0, 2, 3}
 
 
 @pytest.mark.parametrize("method", ["adaptive", "suzaku"])  # in a Skip Graph publishers relay what others publish

@@ -154,7 +154,7 @@ def test_more_than_one_answer_holds_is_fetched_page_by_page(topic_filter: str, m
     expected: dict[str, bytes] = {}
     for number, step in ((0, 2), (1, 3), (2, 5), (3, 7)):
         client = sites.client(number, "replica")
-        topics = [f"tide/{place:02}" for place in range(0, 40, step)]
+        topics = [f"tide/{index:02}" for index in range(0, 40, step)]
         expected |= dict.fromkeys(topics, b"%d" % number * 200)
         client.send(*(wire.publish(one, expected[one], retain=True, version=V5) for one in topics))
     sites.run(10)
@@ -170,7 +170,7 @@ def test_pages_are_fetched_no_faster_than_they_are_read(monkeypatch: pytest.Monk
     monkeypatch.setattr(queries, "FEED_MAX", 3)
     sites = Sites(3)
     client = sites.client(0, "replica")
-    topics = [f"tide/{place:02}" for place in range(30)]
+    topics = [f"tide/{index:02}" for index in range(30)]
     for topic in topics:
         client.send(wire.publish(topic, b"x" * 400, version=V5, qos=1, packet_id=1, retain=True))
     subscriber = sites.client(2, properties=wire.props(receive_maximum=2))
@@ -500,7 +500,7 @@ def test_what_is_retained_before_its_broker_can_be_asked_is_not_lost() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("qos", [0, 1])
-def test_a_message_that_is_retained_while_somebody_subscribes_comes_once(qos: int, seed: int) -> None:
+def test_a_message_that_is_retained_while_a_client_subscribes_comes_once(qos: int, seed: int) -> None:
     sites = Sites(3, seed=seed)
     publisher = sites.client(0, "publisher")
     publisher.publish("tide/low", b"x", 1, retain=True)

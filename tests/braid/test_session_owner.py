@@ -1,4 +1,4 @@
-"""A session belongs to the user who made it, at whatever broker somebody else comes with its client identifier."""
+"""A session belongs to the user that made it, at whatever broker another user comes with its client identifier."""
 
 from __future__ import annotations
 

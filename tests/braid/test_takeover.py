@@ -123,8 +123,8 @@ def test_two_brokers_that_get_the_same_client_at_once_agree() -> None:
         first.drop()
         sites.client(0, "pub").publish("tide", b"x", 1)
         peers = [sites[number].peer(V5) for number in (1, 2)]
-        for place, peer in enumerate(peers):
-            later(sites, 0.002 * place, peer, wire.connect("ada", **persistent(V5)))
+        for index, peer in enumerate(peers):
+            later(sites, 0.002 * index, peer, wire.connect("ada", **persistent(V5)))
         sites.run(8)
         open_peers = [peer for peer in peers if not peer.link.closed]
         assert len(open_peers) == 1, f"seed {seed}"

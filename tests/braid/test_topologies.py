@@ -174,7 +174,7 @@ class Town:
     async def settle(self, number: int) -> None:
         """Clients of a broker connect and subscribe."""
         filters = FILTERS if number % 3 else NARROW
-        self.clients[number] = [Client(f"c{number}-{place}", each) for place, each in enumerate(filters)]
+        self.clients[number] = [Client(f"c{number}-{index}", each) for index, each in enumerate(filters)]
         await asyncio.gather(*(client.connect(self.port(number)) for client in self.clients[number]))
 
     def port(self, number: int) -> int:

@@ -42,7 +42,7 @@ from braidmq.pubsub.method import Method, ignore
 from braidmq.pubsub.relay_free import CUTS
 
 PROTOCOL = "1"
-"""What brokers say to each other: another number if a message changes so that others cannot read it any more."""
+"""What brokers say to each other: another number if a message changes so that other brokers cannot read it any more."""
 
 LEAVE_S = 5.0
 """How long a broker that ends has to leave the braid in good order."""

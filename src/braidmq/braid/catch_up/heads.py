@@ -47,7 +47,7 @@ class HistoryHeads:
             cursor = self._cursors.of(origin, address, self._since)
             if head > cursor.head:
                 cursor.head = head
-                self._introducers.recall(address)  # whoever publishes is there
+                self._introducers.recall(address)  # a broker that publishes is there
 
     def followed(self) -> Iterator[Followed]:
         """How far clients here have had what the histories hold."""

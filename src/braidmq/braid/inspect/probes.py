@@ -1,4 +1,4 @@
-"""Probes: publications that no client gets, sent to see which way others take.
+"""Probes: publications that no client gets, sent to see which way publications take.
 
 A probe leaves where the publications of a topic do, by the method of the braid and to the filters that are wanted.
 Every broker that it comes to says so to the one that asked: from where, after how many hops, when, and whether it was

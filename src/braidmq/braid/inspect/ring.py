@@ -40,7 +40,7 @@ class TellStatus(Message, frozen=True, array_like=True, gc=False):
 
 
 class RingWalk(Service):
-    """One broker's side: it walks, and answers others that do."""
+    """One broker's side: it walks, and answers other brokers."""
 
     def __init__(
         self, host: Host, overlay: Overlay, presence: Presence, admission: Admission, name: str, cluster: str

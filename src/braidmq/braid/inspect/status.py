@@ -1,4 +1,4 @@
-"""What a broker can say of its braid to people: itself, the ring, its topics, who wants one, and the way to them."""
+"""What a broker can say of its braid to people: itself, the ring, its topics, which brokers want one, and the way there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOPICS_MAX = 10_000
 CURSORS_SHOWN_MAX = 256
 
 SETTLE_S = 3.0
-"""How long a probe waits until it is known who wants its topic."""
+"""How long a probe waits until it is known which filters of its topic are wanted."""
 
 _INTERNAL = tuple(prefix.encode() for prefix in LOCAL_PREFIXES)
 _PUBLISHER = ord(str(int(Role.PUBLISHER)))

@@ -34,7 +34,7 @@ _decode_answer = msgspec.msgpack.Decoder(_Answer).decode
 
 
 class SubscriberSurvey:
-    """One broker's side: it asks, and answers others that do."""
+    """One broker's side: it asks, and answers other brokers."""
 
     def __init__(self, host: Host, method: Method, method_name: str, shapes: Shapes, covering: CoveringFilters) -> None:
         self._host = host

@@ -18,7 +18,7 @@ CLUSTERS_MAX = 4096
 """Clusters that are remembered; the one that was seen longest ago goes."""
 
 KEPT_S = 7 * 86_400.0
-"""How long one is remembered of which nobody has said anything; after half of it others are asked."""
+"""How long one is remembered of which nobody has said anything; after half of it other brokers are asked."""
 
 DIGEST_BYTES = 8
 
@@ -50,7 +50,7 @@ class Clusters:
 
     @property
     def paths(self) -> dict[str, None]:
-        """Every path that names a cluster, those above others included."""
+        """Every path that names a cluster, those above included."""
         if self._paths is None:
             self._paths = {}
             for cluster in (self.own, *self._seen):

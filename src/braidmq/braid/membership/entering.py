@@ -20,7 +20,7 @@ from braidmq.overlay import Overlay
 from braidmq.pubsub.method import Method
 
 FOUND_AFTER_S = 5.0
-"""How long a broker looks for others before it begins a braid of its own."""
+"""How long a broker looks for other brokers before it begins a braid of its own."""
 
 PAUSE_S, PAUSE_S_MAX = 0.1, 2.0
 """Before all are asked again; it doubles each time, up to a bound."""

@@ -24,7 +24,7 @@ from braidmq.pubsub.method import Publication as Arrival
 CALL_TIMEOUT_S = 2.0
 
 ANNOUNCE_S = 30.0
-"""How long an announcement is repeated to those who have not answered for it."""
+"""How long an announcement is repeated to brokers that have not answered for it."""
 
 _log = logging.getLogger("braidmq.braid")
 

@@ -78,5 +78,5 @@ class Introducers:
         if not self.may_be_used:
             return None
         recently = self._host.now() - MISSED_S
-        others = [one for one in self._met if self._missed.get(one, recently) <= recently] or self.known
-        return self._host.chance.choice(others) if others else None
+        likely = [one for one in self._met if self._missed.get(one, recently) <= recently] or self.known
+        return self._host.chance.choice(likely) if likely else None

@@ -31,7 +31,7 @@ from braidmq.mqtt.topics import matches
 from braidmq.overlay.ranges import Outcome
 
 QUERIES_MAX = 64
-"""Questions of this broker under way at a time; others wait their turn."""
+"""Questions of this broker under way at a time; more of them wait their turn."""
 
 ASK_S = (2.0, 6.0, 6.0, 6.0)
 """How long the answers to a question, put for the first time, the second …, may take; what has come is delivered."""

@@ -46,7 +46,7 @@ LISTS_MAX = 64
 """Questions with more than one page whose topics are remembered, so that the next page need not look for them."""
 
 TELL_S = 0.02
-"""How long a topic that is new here waits for others, so that they are told together."""
+"""How long a topic that is new here waits for more of them, so that they are told together."""
 
 TELL_TIMEOUT_S = 30.0
 

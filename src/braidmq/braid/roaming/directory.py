@@ -10,14 +10,14 @@ whose hashes lie between its own and the next broker's:
 What lies before the first of them is the first one's, too: a lookup that ends before the segment has it on its right.
 
 Entries are soft. A claim (at CONNECT) is answered with the holder before it and gets a higher epoch; holders repeat
-what they have now and then, so that what a crash took away comes back, and learn who has overtaken them. Each registrar
+what they have now and then, so that what a crash took away comes back, and learn which were overtaken. Each registrar
 sends a copy of what it is told to the neighbour that will inherit from it. A registrar that does not answer is passed
 by: its heir is asked instead. Two claims that met different registrars are told apart by their epochs, which follow the
 clock.
 
 An entry says whose the session is. The claim of another user changes nothing: the claimant is told of the holder, asks
 there whether it has the session still, and only then claims it over that holder. Where a partition has let two users
-have the same client id after all, the one who came first keeps it.
+have the same client id after all, the one that came first keeps it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ClientDirectory:
         self._now = now
 
     async def enter(self) -> None:
-        """This broker becomes a registrar, and gets to know others."""
+        """This broker becomes a registrar, and gets to know other registrars."""
         await self.registrar.enter()
         hash_key = LOW
         for _ in range(WARM_MAX):
@@ -79,7 +79,7 @@ class ClientDirectory:
             hash_key = hash_range.high
 
     async def claim(self, client_id: str, owner: str = "", over: int = 0) -> Claimed | None:
-        """Makes this broker the holder of a client id; who was it before. None if no registrar answered."""
+        """Makes this broker the holder of a client id; which broker was it before. None if no registrar answered."""
         hash_key = hash_key_of(client_id)
         epoch = int(self._now() * 1000)
         number = self.host.chance.getrandbits(62)
@@ -102,7 +102,7 @@ class ClientDirectory:
         return None
 
     async def register(self, clients: Iterable[Client]) -> list[SessionHolder] | None:
-        """Repeats what this broker holds; what others know otherwise. None if a registrar did not answer."""
+        """Repeats what this broker holds; what registrars know otherwise. None if a registrar did not answer."""
         left = {client.client_id: client for client in clients}
         others: list[SessionHolder] = []
         for _ in range(REGISTER_ROUNDS):

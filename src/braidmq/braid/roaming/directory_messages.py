@@ -1,4 +1,4 @@
-"""What brokers tell each other about who has which client id (`directory`)."""
+"""What brokers tell each other about which of them has a client id (`directory`)."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Claim(Message, frozen=True, array_like=True, gc=False):
     stands_in: bool
     owner: str = ""
     over: int = 0
-    """The epoch of a holder for another user who has said that it has nothing any more."""
+    """The epoch of a holder for another user that has said that it has nothing any more."""
 
 
 class Claimed(Message, frozen=True, array_like=True, gc=False):
-    """`earlier` had it before `before`, who may have died before it had all."""
+    """`earlier` had it before `before`, which may have died before it had all."""
 
     epoch: int
     before: SessionHolder | None

@@ -61,7 +61,7 @@ class DisplacedSessions(Service):
         self._handovers = handovers
         self._fetcher = fetcher
         self._fetching: dict[str, None] = {}
-        """Clients for whom what was left behind is being fetched."""
+        """Clients for which what was left behind is being fetched."""
         host.serve(self)
 
     # What was left behind
@@ -200,7 +200,7 @@ class DisplacedSessions(Service):
         if session is None and client_id not in self._clients.served:
             return Offered(OfferAnswer.UNKNOWN)
         if session is not None and is_foreign(offer.owner, session.owner or ""):
-            return Offered(OfferAnswer.WANTED)  # not for the user who is here
+            return Offered(OfferAnswer.WANTED)  # not for the user that is here
         served = self._clients.served.get(client_id)
         is_clean = served is not None and served.clean
         if session is None or is_clean or self._clients.came_from.get(client_id) == offer.name:

@@ -23,7 +23,7 @@ class GiveUpAnswer(IntEnum):
     UNKNOWN = 5
     """There is no session, and the client was never here since this broker has started."""
     FOREIGN = 6
-    """It is another user's, who keeps it."""
+    """It is another user's, and is kept for that one."""
 
 
 class GiveUp(Message, frozen=True, array_like=True, gc=False):
@@ -37,7 +37,7 @@ class GiveUp(Message, frozen=True, array_like=True, gc=False):
     cluster: str = ""
     """Where I am: what must stay in a cluster that I am not in does not move to me."""
     user: str = ""
-    """Who the client is."""
+    """The user that the client is."""
 
 
 class GivenUp(Message, frozen=True, array_like=True, gc=False):
@@ -112,7 +112,7 @@ class TailStored(Message, tag="Taken", frozen=True, array_like=True, gc=False):
 
 
 class Offer(Message, frozen=True, array_like=True, gc=False):
-    """I have a session of this client, who is with you."""
+    """I have a session of this client, which is with you."""
 
     client_id: str
     name: str

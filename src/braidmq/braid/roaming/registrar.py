@@ -176,7 +176,7 @@ class Registrar(Service):
                 others.append(old.holder)
             highest = epoch if old is None else max(epoch, old.holder.epoch)
             is_new = old is None or epoch > old.holder.epoch or old.holder.name == told.name
-            if old is not None and old.holder.is_contested(told.name, owner):  # the one who came first has it
+            if old is not None and old.holder.is_contested(told.name, owner):  # the one that came first has it
                 highest, is_new = epoch, epoch < old.holder.epoch
             if is_new:
                 holder = SessionHolder(client_id, origin, told.name, highest, owner)

@@ -126,7 +126,7 @@ class CutThroughSender:
         batch: PublicationBatch,
         frames: list[tuple[Peer, FrameTemplate, int, int]],
     ) -> None:
-        """`frames`: to whom, the template, which of the topic's filters it is for, and what it counts for."""
+        """`frames`: the peer, the template, which of the topic's filters it is for, and what it counts for."""
         self._all = all_
         self._outbound_topic = outbound_topic
         self._ends_at = all_.now() + CUT_THROUGH_S

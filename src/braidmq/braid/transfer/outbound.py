@@ -167,7 +167,7 @@ class OutboundTopics:
                 self.on_demand(outbound_topic.topic)
 
     def is_taking_up(self, shape: Shape) -> bool:
-        """Whether a topic that fits a shape would be published, and not yet be sent to those who use it."""
+        """Whether a topic that fits a shape would be published, and not yet be sent to brokers that use it."""
         return any(shape_of(one) == shape for one in self._taking_up)
 
     def sweep(self) -> None:

@@ -19,7 +19,7 @@ HELD_BYTES_MAX = 1 << 20
 """Bytes that a topic may hold before it is known whether anybody wants it; QoS 0 beyond that is dropped."""
 
 SKIPS_MAX = 64
-"""Stretches of publications for clusters that others are told of; a broker that is not told of one waits in vain."""
+"""Stretches of publications for clusters that other brokers are told of; one that is not told waits in vain."""
 
 WAITING_MAX = 1024
 """Acknowledgements that wait for what is found out about a topic; more of them are told nothing."""

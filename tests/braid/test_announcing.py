@@ -166,7 +166,7 @@ def test_a_broker_that_cannot_be_reached_does_not_keep_the_suback_back() -> None
 
 
 def test_a_shape_is_agreed_on_once() -> None:
-    """By each broker that uses it; then a subscription waits for nothing but its own place."""
+    """By each broker that uses it; then a subscription waits for nothing but its own key."""
     sites = Sites(4, method="adaptive", network=Constant(0.01))
     publisher = sites.client(0, "p")
     publish(publisher, b"early")

@@ -1,4 +1,4 @@
-"""What brokers tell of their braid, in virtual time: the ring, who wants a topic, the way of a probe."""
+"""What brokers tell of their braid, in virtual time: the ring, which brokers want a topic, the way of a probe."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class Watched(Sites):
 
 
 @METHODS
-def test_a_whole_ring_is_healthy_whoever_is_asked(method: str) -> None:
+def test_a_whole_ring_is_healthy_whichever_is_asked(method: str) -> None:
     sites = Watched(6, method)
     for number in (0, 3, 5):
         answer = sites.ask(number, sites.status[number].ring())
         assert answer["is_whole"]
         assert [(one["name"], one["cluster"]) for one in answer["brokers"]] == [
-            (f"site{place}", f"cluster{place}") for place in range(6)
+            (f"site{index}", f"cluster{index}") for index in range(6)
         ]
         assert all(one["is_healthy"] for one in answer["brokers"])
 
@@ -71,7 +71,7 @@ def test_a_crash_shows_until_the_ring_is_mended() -> None:
     mended = sites.ask(0, sites.status[0].ring())
     assert mended["is_whole"]
     assert [(one["name"], one["is_healthy"]) for one in mended["brokers"]] == [
-        (f"site{place}", True) for place in (0, 1, 3, 4)
+        (f"site{index}", True) for index in (0, 1, 3, 4)
     ]
 
 
