@@ -1,4 +1,4 @@
-"""0x10 from the first publication on: an acknowledgement of MQTT 5 waits until it is known whether anybody wants the topic."""
+"""0x10 from the first publication on: an acknowledgement of MQTT 5 waits until it is known if a topic is wanted."""
 
 from __future__ import annotations
 
