@@ -1,4 +1,4 @@
-"""What a broker can say of its braid to people: itself, the ring, its topics, which brokers want one, the way to them."""
+"""What a broker can say of its braid: itself, the ring, its topics, which brokers want one, and the way to them."""
 
 from __future__ import annotations
 
