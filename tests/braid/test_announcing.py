@@ -15,7 +15,7 @@ from braidmq.braid.membership.home import HOME
 from braidmq.host import Address, Message
 from braidmq.keys import Role, segment
 from braidmq.overlay.ranges import Deliver
-from braidmq.pubsub.signals import QUESTION
+from braidmq.pubsub.relay_free.signals import QUESTION
 from braidmq.sim.network import Constant
 from tests.conformance import wire
 from tests.conformance.pair import Peer, Type

@@ -166,7 +166,7 @@ def test_what_is_owed_is_paid_before_a_connection_ends(how: str, qos: int) -> No
     publisher = sites.client(1, "p")
     assert tell(sites, publisher, publication("tide", 1, qos)) == []
     if how == "taken over":
-        sites[1].broker.take_up("p", "", True, 0)
+        sites[1].broker.sessions.open("p", "", True, 0)
     elif how == "shut down":
         sites[1].broker.shut_down()
     else:

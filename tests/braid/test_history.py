@@ -20,7 +20,7 @@ from tests.conformance.pair import persistent
 from tests.conformance.wire import V5
 
 from .sites import Sites, payloads
-from .test_catching_up import publish, start, texts
+from .test_catch_up import publish, start, texts
 
 
 def test_a_topic_that_was_forgotten_comes_through_again() -> None:

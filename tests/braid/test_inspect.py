@@ -15,7 +15,7 @@ from braidmq.braid.transfer.accounting import weigh
 from braidmq.braid.transfer.batch import PublicationBatch, pack
 from braidmq.keys import Role, segment
 from braidmq.overlay.ranges import Deliver, Plan
-from braidmq.pubsub.signals import MESSAGE, QUESTION, RESUME
+from braidmq.pubsub.relay_free.signals import MESSAGE, QUESTION, RESUME
 
 from .sites import Sites, payloads
 

@@ -28,7 +28,7 @@ from tests.conformance.pair import Peer, Rules, persistent
 from tests.conformance.wire import V3, V5, Type, Will, props
 
 from .sites import Sites, payloads
-from .test_catching_up import start
+from .test_catch_up import start
 
 METHODS = pytest.mark.parametrize("method", ["adaptive", "relayfree", "locality"])
 

@@ -8,9 +8,9 @@ import pytest
 
 from braidmq.braid.roaming.registrar import ENTRY_KEPT_S, REGISTER_S
 from braidmq.braid.roaming.tail import TAIL_S
-from braidmq.config.settings import AccessConfig
 from braidmq.security.access import AccessRules
 from braidmq.security.client_ids import ClientIdRules
+from braidmq.security.settings import AccessConfig
 from braidmq.sim.network import Partition, Uniform
 from tests.broker.test_session_owner import OWNERS_WORD, SECRETS, Names
 from tests.conformance import wire

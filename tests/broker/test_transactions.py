@@ -86,7 +86,7 @@ def test_a_broker_that_ends_between_two_slices_goes_on_with_the_next(tmp_path: P
     reader = world.client("reader", clean=False, properties=props(session_expiry=3600))
     reader.subscribe("out", 1)
     reader.disconnect()
-    assert world.broker.ledger.accept(part) is Receipt.KEPT
+    assert world.broker.transactions.accept(part) is Receipt.KEPT
     world.settle()
     for _ in range(slices):
         world.broker.run_timers()
@@ -94,10 +94,9 @@ def test_a_broker_that_ends_between_two_slices_goes_on_with_the_next(tmp_path: P
     store.close()
     world = World(store=SqliteStore(tmp_path))
     world.advance(1)
-    assert world.broker.ledger.accept(part) is Receipt.REPEATED
-    assert (
-        world.broker.ledger.accept(BatchPart("query/0", 1, 0, True, (BatchRow("out", b"last"),))) is Receipt.PUBLISHED
-    )
+    assert world.broker.transactions.accept(part) is Receipt.REPEATED
+    last = BatchPart("query/0", 1, 0, True, (BatchRow("out", b"last"),))
+    assert world.broker.transactions.accept(last) is Receipt.PUBLISHED
     reader = world.client("reader", clean=False, properties=props(session_expiry=3600))
     got: list[bytes] = []
     while not got or got[-1] != b"last":
@@ -200,14 +199,14 @@ def test_old_writers_make_room_and_young_ones_do_not() -> None:
     rows = (BatchRow("out", b"x"),)
 
     def accept(name: str) -> Receipt:
-        return broker.ledger.accept(BatchPart(name, 0, 0, True, rows))
+        return broker.transactions.accept(BatchPart(name, 0, 0, True, rows))
 
     for number in range(WRITERS_MAX):
         assert accept(f"writer {number}") is Receipt.PUBLISHED
     with pytest.raises(RefusedPart, match="use one writer's name again"):
         accept("one more")
     assert accept("writer 0") is Receipt.REPEATED  # it stands last now
-    broker._epoch += WRITER_AGE_S
+    broker.tick._epoch += WRITER_AGE_S
     assert accept("one more") is Receipt.PUBLISHED
     assert accept("writer 0") is Receipt.REPEATED
     assert accept("writer 1") is Receipt.PUBLISHED  # it was forgotten

@@ -163,7 +163,7 @@ class Forgetful(Ordered, frozen=True):
 def test_complaints_are_printed_with_the_seed_and_the_exit_code_is_1() -> None:
     good = KINDS["relayfree"]
     assert isinstance(good, Ordered)
-    bad = Forgetful(good.what, good.cuts, good.lay_out_overlay, good.start_overlay)
+    bad = Forgetful(good.entry, good.lay_out_overlay)
     with mock.patch.dict(KINDS, {"relayfree": bad}):
         done = sim("--nodes", 20, "--seed", 42, "--json")
     assert done.returncode == 1

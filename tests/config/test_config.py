@@ -23,19 +23,15 @@ from braidmq.config.load import load
 from braidmq.config.problems import ConfigError, Problem
 from braidmq.config.reload import reload_plan
 from braidmq.config.settings import (
-    AccessConfig,
     AdminConfig,
-    Authentication,
     Config,
-    Jwt,
     Listener,
     LogConfig,
-    Plugin,
-    Rule,
     StoreConfig,
     is_loopback,
 )
 from braidmq.security.passwords import set_password
+from braidmq.security.settings import AccessConfig, Authentication, Jwt, Plugin, Rule
 
 CHEAP = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 SECRET = "a secret of thirty-two bytes or more"

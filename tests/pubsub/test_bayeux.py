@@ -9,7 +9,7 @@ import pytest
 from braidmq.host import Address
 from braidmq.overlay.skip_graph import Walk, id_of
 from braidmq.pubsub.baselines.bayeux import Bayeux, BayeuxTree
-from braidmq.pubsub.baselines.rendezvous_tree import LEASE_REFRESHES, REFRESH_S, Down
+from braidmq.pubsub.baselines.rendezvous_tree import LEASE_REFRESHES, REFRESH_S, TreeDelivery
 from braidmq.sim.network import Constant, Duplication
 from tests.overlay.test_ring import Rough
 from tests.pubsub.village import Village
@@ -46,7 +46,7 @@ def test_each_relay_notes_the_member_and_the_next_hop() -> None:
     at: Address = root
     way = [at]
     while at != 50:
-        at = village.methods[at].topics["t"].notes[50].to
+        at = village.methods[at].topics["t"].routes[50].to
         way.append(at)
     noted = [address for address, method in village.methods.items() if "t" in method.topics]
     assert sorted(map(int, noted)) == sorted(map(int, way))
@@ -58,7 +58,7 @@ def test_one_message_a_next_hop_however_many_members() -> None:
     village.advertise("t", 150)
     village.run(5)
     sent: list[tuple[Address, Address]] = []
-    village.sim.on_message = lambda by, to, message, _: sent.append((by, to)) if type(message) is Down else None
+    village.sim.on_message = lambda by, to, message, _: sent.append((by, to)) if type(message) is TreeDelivery else None
     village.publish("t", 150)
     assert len(sent) == len(set(sent)) < 400
     assert village.receivers() == dict.fromkeys(range(100), 1)
@@ -85,7 +85,7 @@ def test_who_unsubscribes_is_struck_out_everywhere() -> None:
     village.run(5)
     village.do(20, village.methods[20].unsubscribe("t"))
     village.run(5)
-    assert not any(20 in method.topics["t"].notes for method in village.methods.values() if "t" in method.topics)
+    assert not any(20 in method.topics["t"].routes for method in village.methods.values() if "t" in method.topics)
     village.publish("t", 1)
     assert village.receivers() == {10: 1, 30: 1}
     for address in (10, 30):
@@ -99,10 +99,10 @@ def test_a_late_tree_does_not_undo_a_later_wish() -> None:
     village.subscribe("t", [9])
     village.run(5)
     root = village.methods[village.root_of("t")]
-    note = root.topics["t"].notes[9]
+    note = root.topics["t"].routes[9]
     late = BayeuxTree("t", 9, note.number - 1, False, Walk(note.vector))
-    assert root._note(late, note.to)
-    assert root.topics["t"].notes[9] == note
+    assert root._update_route(late, note.to)
+    assert root.topics["t"].routes[9] == note
 
 
 def test_repeated_messages_are_delivered_once() -> None:
@@ -148,7 +148,7 @@ def test_a_root_that_resigns_hands_its_members_over() -> None:
     village.run(20)
     village.do(old, village.methods[old]._check_root("t", village.methods[old].topics["t"]))
     village.run(5)
-    assert sorted(village.methods[24].topics["t"].notes) == [2, 3, 5, 7]
+    assert sorted(village.methods[24].topics["t"].routes) == [2, 3, 5, 7]
     village.publish("t", 1)
     assert village.receivers() == {2: 1, 3: 1, 5: 1, 7: 1}
 

@@ -10,7 +10,7 @@ import pytest
 from braidmq.host import Address
 from braidmq.overlay.skip_graph import id_of
 from braidmq.pubsub.baselines.can.messages import CanFlood
-from braidmq.pubsub.baselines.can.multicast import KEEPS_A_REFRESH, SILENT_KEEPS_MAX, CanMulticast
+from braidmq.pubsub.baselines.can.multicast import SILENT_UPDATES_MAX, UPDATES_A_REFRESH, CanMulticast
 from braidmq.pubsub.baselines.can.network import SIDE, Can, Space, overlap, sibling, volume
 from braidmq.pubsub.baselines.rendezvous_tree import REFRESH_S
 from braidmq.sim.network import Constant, Duplication
@@ -18,8 +18,8 @@ from tests.overlay.test_ring import Rough
 from tests.pubsub.village import Village
 
 STILL = partial(CanMulticast, refresh_s=None)
-KEEP_S = REFRESH_S / KEEPS_A_REFRESH
-NOTICED_S = (SILENT_KEEPS_MAX + 4) * KEEP_S
+KEEP_S = REFRESH_S / UPDATES_A_REFRESH
+NOTICED_S = (SILENT_UPDATES_MAX + 4) * KEEP_S
 """After this a crash is noticed and its zone taken over."""
 
 
@@ -90,7 +90,7 @@ def test_the_later_claim_holds_and_the_rest_is_kept() -> None:
 
 def test_a_hole_is_what_nobody_is_known_to_hold() -> None:
     can = Can(Space(2), 1, 0)
-    can.take(("00", 1))
+    can.accept(("00", 1))
     can.hear(2, (("01", 1),), 0.0)
     assert can.holes() == ["10"]
     can.hear(3, (("1", 1),), 0.0)

@@ -25,13 +25,13 @@ from braidmq.pubsub.locality.delegates import (
     DIRECTORIES_MAX,
     EXPIRY_S,
     WAITING_MAX,
-    Area,
-    Directories,
+    ClusterArea,
+    ClusterDirectories,
     area_of,
 )
 from braidmq.pubsub.locality.locality import HandOver, Locality
+from braidmq.pubsub.locality.proofs import RoutedPublication
 from braidmq.pubsub.method import Publication
-from braidmq.pubsub.proofs import Carried
 from braidmq.sim.engine import Simulator
 from braidmq.sim.layouts.skip_graph import lay_out
 from braidmq.sim.layouts.suzaku import lay_out_suzaku
@@ -196,21 +196,21 @@ async def join(overlay: Overlay, key: Key) -> None:
 @pytest.mark.parametrize(
     ("cluster", "own", "scope", "area"),
     [
-        ("x", "x", None, Area("x", True)),
-        ("x", "x/1/a", None, Area("x", True)),
-        ("x/1", "x", None, Area("x/1", False)),
-        ("x/2/b", "x/1/a", None, Area("x/2", False)),
-        ("y/1/b", "x/1/a", None, Area("y", False)),
-        ("xx", "x", None, Area("xx", False)),
-        ("", "x", None, Area("", False)),
-        ("x", "", None, Area("x", False)),
-        ("", "", None, Area("", True)),
-        ("y/1/b", "x", "y/1", Area("y/1", False)),
-        ("y/1/b", "y/2", "y", Area("y/1", False)),
-        ("x/1/a", "x", "x/1/a", Area("x/1/a", False)),
+        ("x", "x", None, ClusterArea("x", True)),
+        ("x", "x/1/a", None, ClusterArea("x", True)),
+        ("x/1", "x", None, ClusterArea("x/1", False)),
+        ("x/2/b", "x/1/a", None, ClusterArea("x/2", False)),
+        ("y/1/b", "x/1/a", None, ClusterArea("y", False)),
+        ("xx", "x", None, ClusterArea("xx", False)),
+        ("", "x", None, ClusterArea("", False)),
+        ("x", "", None, ClusterArea("x", False)),
+        ("", "", None, ClusterArea("", True)),
+        ("y/1/b", "x", "y/1", ClusterArea("y/1", False)),
+        ("y/1/b", "y/2", "y", ClusterArea("y/1", False)),
+        ("x/1/a", "x", "x/1/a", ClusterArea("x/1/a", False)),
     ],
 )
-def test_clusters_are_seen_from_the_own_one(cluster: str, own: str, scope: str | None, area: Area) -> None:
+def test_clusters_are_seen_from_the_own_one(cluster: str, own: str, scope: str | None, area: ClusterArea) -> None:
     assert area_of(cluster, own, scope) == area
 
 
@@ -295,7 +295,7 @@ def test_the_check_costs_one_question_a_cluster_and_no_lookup() -> None:
     country.advertise(0)
     country.kinds.clear()
     country.run(CHECK_S)
-    assert country.kinds["Beside"] <= 13
+    assert country.kinds["AskOwner"] <= 13
     assert country.kinds[FindAlongFingers.__name__] == 0
 
 
@@ -469,9 +469,9 @@ def test_a_delegate_that_subscribes_no_longer_is_replaced() -> None:
     stale = country.delegate_of(0, "c02")
     country.unsubscribe(stale)
     assert country.publish(0) == [a for a in range(16) if a != stale]
-    assert country.kinds["NotHere"] == 1
+    assert country.kinds["HandOverDeclined"] == 1
     assert country.publish(0) == [a for a in range(16) if a != stale]
-    assert country.kinds["NotHere"] == 0
+    assert country.kinds["HandOverDeclined"] == 0
     assert country.brokers[0].given_up == 0
 
 
@@ -612,7 +612,7 @@ def test_who_stands_where_no_subscriber_can_stand_gets_nothing_and_hinders_nobod
 
 
 def test_of_directories_those_used_longest_ago_go_first() -> None:
-    directories = Directories(Suzaku(Simulator(1).host(0), lambda: None), "x")
+    directories = ClusterDirectories(Suzaku(Simulator(1).host(0), lambda: None), "x")
     kept, used, unused = directories.keep("kept"), directories.of("used", None), directories.of("unused", None)
     for number in range(DIRECTORIES_MAX):
         directories.of(f"topic {number}", None)
@@ -664,7 +664,7 @@ def test_the_way_is_short_and_crosses_between_clusters_once() -> None:
     by_delegates = country.figures()
     country.forget()
     country.brokers[0].ranges.send(
-        *segment(TOPIC, Role.SUBSCRIBER), msgspec.msgpack.encode(Carried(0, 1, 0, None, b"hot")), Cut.SFB
+        *segment(TOPIC, Role.SUBSCRIBER), msgspec.msgpack.encode(RoutedPublication(0, 1, 0, None, b"hot")), Cut.SFB
     )
     country.run(5)
     assert country.receivers() == list(range(200))

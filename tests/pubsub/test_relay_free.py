@@ -15,8 +15,9 @@ from braidmq.overlay.skip_graph import SkipGraph
 from braidmq.overlay.suzaku import Suzaku
 from braidmq.overlay.vectors import DIGITS_MAX
 from braidmq.pubsub.method import Publication
-from braidmq.pubsub.relay_free import COMPARE_S, SIGNAL_S, RelayFree
-from braidmq.pubsub.signals import RESUME, SUSPEND, Suspend
+from braidmq.pubsub.relay_free.demand import SIGNAL_S
+from braidmq.pubsub.relay_free.relay_free import COMPARE_S, RelayFree
+from braidmq.pubsub.relay_free.signals import RESUME, SUSPEND, Suspend
 from braidmq.sim.engine import Simulator
 from braidmq.sim.network import Faults, Network, Uniform
 
@@ -211,7 +212,7 @@ def test_who_goes_on_publishing_is_told_to_stop() -> None:
     harbour = Harbour(12)
     harbour.advertise("tide", 0, 1, 2)
     harbour.settle()
-    harbour.brokers[0]._set_wanted("tide", True)
+    harbour.brokers[0]._demand.set_wanted("tide", True)
     assert harbour.publish(0, "tide") == []
     assert 1 <= len(harbour.sent) <= 2
     assert harbour.wanted("tide") == {0: False, 1: False, 2: False}
@@ -225,7 +226,7 @@ def test_who_is_silent_though_somebody_listens_finds_out() -> None:
     harbour.settle()
     for lost in ((0,), (0, 1), (1, 2)):
         for address in lost:
-            harbour.brokers[address]._set_wanted("tide", False)
+            harbour.brokers[address]._demand.set_wanted("tide", False)
         harbour.settle(2 * COMPARE_S)
         assert harbour.wanted("tide") == {0: True, 1: True, 2: True, 3: True}
 
@@ -347,7 +348,7 @@ def test_a_suspension_that_was_said_before_is_not_believed() -> None:
     harbour.subscribe("tide", 5)
     harbour.settle(1)
     for publisher in (0, 1, 2):
-        harbour.brokers[publisher].on_suspend(7, Suspend("tide"))
+        harbour.brokers[publisher]._demand.on_suspend(7, Suspend("tide"))
     assert all(harbour.wanted("tide").values())
     harbour.settle(SIGNAL_S - 2)
     assert all(harbour.wanted("tide").values())

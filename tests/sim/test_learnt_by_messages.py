@@ -17,9 +17,9 @@ from braidmq.pubsub.baselines.bayeux import Bayeux, BayeuxTree
 from braidmq.pubsub.baselines.can.multicast import CanMulticast
 from braidmq.pubsub.baselines.scribe import Scribe
 from braidmq.pubsub.effect import Effect
-from braidmq.pubsub.locality.delegates import Directories
-from braidmq.pubsub.locality.locality import Locality, Undertaken
-from braidmq.pubsub.relay_free import RelayFree
+from braidmq.pubsub.locality.delegates import ClusterDirectories
+from braidmq.pubsub.locality.locality import HandOverAccepted, Locality
+from braidmq.pubsub.relay_free.demand import DemandTracker
 from braidmq.sim.engine import Simulator
 from braidmq.sim.methods import KINDS, Learning, Options
 from braidmq.sim.patterns import RoleAssignment, Topic
@@ -28,7 +28,7 @@ from braidmq.sim.trial import Report, Trial, play
 
 DESERTED = "10x0x3"
 SUSPENDED, PUBLISHING, MISSED = "has subscribers, but suspended", "has no subscribers, but publishing", "did not reach"
-sees_subscriber = RelayFree._sees_subscriber
+sees_subscriber = DemandTracker.sees_subscriber
 
 
 def trial(method: str, pattern: str, **more: object) -> Report:
@@ -48,11 +48,11 @@ async def says_so_to_nobody(*_: object) -> bool:
     return True
 
 
-def sees_nobody_go(self: RelayFree, topic: str, key: bytes) -> bool | None:
+def sees_nobody_go(self: DemandTracker, topic: str, key: bytes) -> bool | None:
     return sees_subscriber(self, topic, key) or None
 
 
-def sees_everybody(self: RelayFree, topic: str, key: bytes) -> bool | None:
+def sees_everybody(self: DemandTracker, topic: str, key: bytes) -> bool | None:
     return None if sees_subscriber(self, topic, key) is None else True
 
 
@@ -61,7 +61,7 @@ def nowhere(*_: object) -> dict[object, object]:
 
 
 def takes_and_keeps(*_: object) -> Reply:
-    return Undertaken()
+    return HandOverAccepted()
 
 
 def notes_nothing(_self: Bayeux, _tree: BayeuxTree, _to: object) -> bool:
@@ -75,16 +75,16 @@ def no_children(*_: object) -> Iterable[object]:
 ORDERED = ["suzaku", "relayfree", "adaptive"]
 MUTATIONS: list[tuple[str, str, type, str, Callable[..., Any], str]] = [
     *(
-        (one, DESERTED, RelayFree, "_sees_subscriber", nothing, SUSPENDED) for one in ORDERED
+        (one, DESERTED, DemandTracker, "sees_subscriber", nothing, SUSPENDED) for one in ORDERED
     ),  # a blind rendezvous point
-    *((one, DESERTED, RelayFree, "_sees_subscriber", sees_nobody_go, PUBLISHING) for one in ORDERED),
-    *((one, DESERTED, RelayFree, "_sees_subscriber", sees_everybody, PUBLISHING) for one in ORDERED),
-    *((one, DESERTED, RelayFree, "_signal", nothing, SUSPENDED) for one in ORDERED),  # a silent one
-    *((one, "zeta", RelayFree, "_sees_subscriber", nothing, SUSPENDED) for one in ORDERED),
-    *((one, "zeta", RelayFree, "_signal", nothing, SUSPENDED) for one in ORDERED),
-    ("locality", DESERTED, Directories, "learn", nothing_at_all, SUSPENDED),  # a publisher that never asks
+    *((one, DESERTED, DemandTracker, "sees_subscriber", sees_nobody_go, PUBLISHING) for one in ORDERED),
+    *((one, DESERTED, DemandTracker, "sees_subscriber", sees_everybody, PUBLISHING) for one in ORDERED),
+    *((one, DESERTED, DemandTracker, "signal", nothing, SUSPENDED) for one in ORDERED),  # a silent one
+    *((one, "zeta", DemandTracker, "sees_subscriber", nothing, SUSPENDED) for one in ORDERED),
+    *((one, "zeta", DemandTracker, "signal", nothing, SUSPENDED) for one in ORDERED),
+    ("locality", DESERTED, ClusterDirectories, "learn", nothing_at_all, SUSPENDED),  # a publisher that never asks
     ("locality", DESERTED, Locality, "_check_regularly", nothing_at_all, SUSPENDED),  # one that asks once
-    ("locality", "zeta", Directories, "learn", nothing_at_all, SUSPENDED),
+    ("locality", "zeta", ClusterDirectories, "learn", nothing_at_all, SUSPENDED),
     ("locality", "3x12x2", Locality, "on_hand_over", takes_and_keeps, MISSED),  # a delegate that does not forward
     ("scribe", "zeta", Scribe, "_next_hops", no_children, MISSED),
     ("bayeux", "zeta", Bayeux, "_note", notes_nothing, MISSED),
@@ -124,7 +124,7 @@ def _handled_as(sound: Callable[..., Any], broken: Callable[..., Any]) -> Callab
     return instead
 
 
-@pytest.mark.parametrize("method", [name for name, kind in KINDS.items() if kind.knows_demand])
+@pytest.mark.parametrize("method", [name for name, kind in KINDS.items() if kind.entry.knows_demand])
 def test_publishers_that_nobody_wants_were_told_so(method: str) -> None:
     report = trial(method, DESERTED)
     assert report.complaints == []
@@ -139,7 +139,7 @@ def test_fingers_that_led_to_visitors_are_learnt_again() -> None:
     assert report.figures.suspended == 150
 
 
-@pytest.mark.parametrize("method", [name for name, kind in KINDS.items() if kind.knows_demand])
+@pytest.mark.parametrize("method", [name for name, kind in KINDS.items() if kind.entry.knows_demand])
 def test_so_were_those_of_a_network_that_grew(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told: dict[tuple[int, str], list[bool]] = {}
     listen = Stage._listen

@@ -26,7 +26,7 @@ from braidmq.sim.patterns import parse
 from braidmq.sim.stage import Stage
 from braidmq.sim.trial import Report, Trial, TrialError, play
 
-KNOWING = [name for name, kind in KINDS.items() if kind.knows_demand]
+KNOWING = [name for name, kind in KINDS.items() if kind.entry.knows_demand]
 ROUGH = "loss=0.02,dup=0.02,reorder=0.05,partition=20-40,churn=1"
 
 
@@ -51,7 +51,7 @@ def test_every_subscriber_gets_everything_once(method: str) -> None:
     assert figures.bytes > figures.messages * BODY_BYTES
     assert 1 <= figures.children_max <= figures.forwards_max
     assert figures.delay_mean_s == pytest.approx(figures.hops_mean * 0.01, rel=0.2)
-    if KINDS[method].is_relay_free or method == "suzaku":
+    if KINDS[method].entry.is_relay_free or method == "suzaku":
         assert figures.bothered == 0
     else:
         assert figures.bothered > 0

@@ -87,7 +87,7 @@ class Braid:
         self.interest.agreement.is_taking_up = outbound.is_taking_up
         outbound.advertise = self.membership.entering.advertise
         outbound.withdraw = self.method.withdraw
-        outbound.queue.on_touched = self.broker.ring
+        outbound.queue.on_touched = self.broker.request_flush
         outbound.on_open = self.broker.router.forget
         outbound.on_demand = self.demand.on_change
         inbound.is_next = self.catch_up.cursors.is_next

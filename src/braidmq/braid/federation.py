@@ -20,7 +20,7 @@ from braidmq.broker.federation import ANSWERED, RetainedQuery
 from braidmq.broker.local_topics import DEMAND_PREFIX, LOCAL_PREFIXES, is_local
 from braidmq.broker.message import Message, Reached
 from braidmq.broker.session import Session
-from braidmq.broker.shares import Subscribed
+from braidmq.broker.subscription import Subscribed
 from braidmq.mqtt.packets import Publish, Will
 from braidmq.mqtt.reasons import Reason
 

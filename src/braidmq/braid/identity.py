@@ -68,7 +68,7 @@ def identity_of(
         made = msgspec.structs.replace(was, identity=f"{given}#{was.history:x}", name=given)
     if made != was or not row:
         broker.store.save_cursor(IDENTITY_ROW, msgspec.msgpack.encode(made))
-        broker.ring()
+        broker.request_flush()
     return made
 
 
@@ -76,7 +76,7 @@ def save_alive(broker: Broker, identity: BrokerIdentity) -> BrokerIdentity:
     """Notes that the broker is alive now; that is written with the next commit."""
     alive = msgspec.structs.replace(identity, alive_at=broker.now())
     broker.store.save_cursor(IDENTITY_ROW, msgspec.msgpack.encode(alive))
-    broker.ring()
+    broker.request_flush()
     return alive
 
 

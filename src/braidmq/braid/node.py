@@ -6,9 +6,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Iterator
 from hashlib import sha256
-from types import ModuleType
 
 from braidmq.braid.braid import Braid
 from braidmq.braid.identity import identity_of
@@ -21,25 +19,10 @@ from braidmq.config.naming import lasting_address
 from braidmq.config.settings import BraidConfig
 from braidmq.host import Host, Message
 from braidmq.net.host import NetHost
-from braidmq.overlay import Overlay, lookup, overlay, peers
-from braidmq.overlay.flexible import FlexibleGraph
-from braidmq.overlay.flexible import messages as flexible_messages
-from braidmq.overlay.ranges import messages as range_messages
-from braidmq.overlay.ring import messages as ring_messages
-from braidmq.overlay.skip_graph import IdRouter, SkipGraph
-from braidmq.overlay.skip_graph import dht as skip_dht
-from braidmq.overlay.skip_graph import messages as skip_messages
-from braidmq.overlay.suzaku import Suzaku
-from braidmq.overlay.suzaku import messages as suzaku_messages
+from braidmq.overlay import Overlay
 from braidmq.overlay.vectors import DIGITS_MAX, Vector
-from braidmq.pubsub import effect, proofs, relay_free, signals
-from braidmq.pubsub.baselines import bayeux, introducer, rendezvous_tree, scribe
-from braidmq.pubsub.baselines.can import messages as can_messages
-from braidmq.pubsub.baselines.can import multicast as can_multicast
-from braidmq.pubsub.baselines.can import network as can
-from braidmq.pubsub.locality import delegates, locality
-from braidmq.pubsub.method import Method, ignore
-from braidmq.pubsub.relay_free import CUTS
+from braidmq.pubsub.method import Method
+from braidmq.pubsub.registry import METHODS, MethodName, MethodSettings, OverlaySettings, message_kinds
 
 PROTOCOL = "1"
 """What brokers say to each other: another number if a message changes so that other brokers cannot read it any more."""
@@ -53,33 +36,11 @@ INCARNATIONS_A_SECOND = 10
 
 _log = logging.getLogger("braidmq.braid")
 
-_ALWAYS = (peers, ring_messages, overlay, range_messages)
-_SKIP = (lookup, skip_messages)
-_DHT = (*_SKIP, skip_dht, introducer)
-_TREES = (*_DHT, rendezvous_tree)
-MODULES: dict[str, tuple[ModuleType, ...]] = {
-    "adaptive": (lookup, flexible_messages, signals, effect),
-    "relayfree": (*_SKIP, signals, effect),
-    "suzaku": (suzaku_messages, signals, effect),
-    "locality": (suzaku_messages, locality, delegates, proofs, effect),
-    "scribe": (*_TREES, scribe),
-    "bayeux": (*_TREES, bayeux),
-    "canmc": (*_DHT, can, can_messages, can_multicast),
-}
-"""By method: where the messages are that its brokers send each other."""
 
-
-def messages_of(method: str) -> list[type[Message]]:
-    """All messages that brokers with this method send each other: those of its modules, and of the whole braid."""
-    modules = {module.__name__ for module in (*_ALWAYS, *MODULES[method])}
-    kinds = dict.fromkeys(_kinds(Message))
-    return [one for one in kinds if one.__module__ in modules or one.__module__.startswith(f"{__package__}.")]
-
-
-def _kinds(base: type[Message]) -> Iterator[type[Message]]:
-    for kind in base.__subclasses__():
-        yield kind
-        yield from _kinds(kind)
+def messages_of(method: MethodName) -> list[type[Message]]:
+    """All messages that brokers with this method send each other: those of the method, and those of every braid."""
+    braid_wide = [kind for kind in message_kinds() if kind.__module__.startswith(f"{__package__}.")]
+    return [*METHODS[method].messages(), *braid_wide]
 
 
 def vector_of(name: str) -> Vector:
@@ -175,20 +136,14 @@ def build(
     config: BraidConfig, host: Host, name: str, incarnation: int, introducers: Introducers
 ) -> tuple[Overlay, Method]:
     """The overlay and the method that a configuration names."""
-    vector = vector_of(name)
-    if config.method == "adaptive":
-        flexible = FlexibleGraph(host, vector, introducers, incarnation, config.table_size)
-        return flexible, relay_free.RelayFree(flexible, name, config.cluster, CUTS[config.method][0])
-    if config.method in ("suzaku", "locality"):
-        ring_ = Suzaku(host, introducers, incarnation)
-        if config.method == "suzaku":
-            return ring_, relay_free.RelayFree(ring_, name, config.cluster, CUTS[config.method][0])
-        return ring_, locality.Locality(ring_, name, config.cluster)
-    graph = SkipGraph(host, vector, introducers, incarnation)
-    if config.method == "relayfree":
-        return graph, relay_free.RelayFree(graph, name, config.cluster, CUTS[config.method][0])
-    router = IdRouter(graph)
-    if config.method == "canmc":
-        return graph, can_multicast.CanMulticast(router, ignore, ignore)
-    tree = scribe.Scribe if config.method == "scribe" else bayeux.Bayeux
-    return graph, tree(router, ignore, ignore)
+    entry = METHODS[config.method]
+    overlay = entry.build_overlay(
+        OverlaySettings(
+            host=host,
+            introduce=introducers,
+            vector=lambda: vector_of(name),
+            incarnation=incarnation,
+            table_size=config.table_size,
+        )
+    )
+    return overlay, entry.build_method(overlay, MethodSettings(name=name, cluster=config.cluster))

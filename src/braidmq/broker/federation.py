@@ -13,7 +13,8 @@ from typing import Final, Protocol
 from braidmq.broker.admission import Arrived
 from braidmq.broker.message import Message, Reached
 from braidmq.broker.session import Session
-from braidmq.broker.shares import Subscribed
+from braidmq.broker.subscription import Subscribed
+from braidmq.broker.tick import Outgoing
 from braidmq.mqtt.errors import PacketError
 from braidmq.mqtt.packets import Publish, Will
 from braidmq.mqtt.reasons import Reason
@@ -65,7 +66,7 @@ ANSWERED: Final[RetainedQuery] = _Answered()
 """The question is under way already: its answer serves for this one, too."""
 
 
-class Federation(Protocol):
+class Federation(Outgoing, Protocol):
     @property
     def is_in(self) -> bool:
         """Whether this broker has been joined to the others."""
@@ -146,21 +147,6 @@ class Federation(Protocol):
 
     def when_effective(self, filters: list[str], done: Callable[[], None]) -> None:
         """Calls when subscriptions have taken effect at the other brokers, or that takes too long; at once if so."""
-        ...
-
-    # The tick
-
-    @property
-    def has_output(self) -> bool:
-        """Whether something waits for `flush`."""
-        ...
-
-    def before_commit(self) -> None:
-        """The end of a tick, before the store commits."""
-        ...
-
-    def flush(self) -> None:
-        """The end of a tick, after the commit: what was collected leaves."""
         ...
 
     def begin_leaving(self) -> None:

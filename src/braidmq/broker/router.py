@@ -7,21 +7,18 @@ the tree of filters is walked once. A change of one plain filter drops one route
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from braidmq.broker.client import Client
 from braidmq.broker.federation import Alone, Federation, Outbound
+from braidmq.broker.feed import TopicFeed
 from braidmq.broker.local_topics import is_local
-from braidmq.broker.shares import ShareGroup, Subscribed
+from braidmq.broker.session import Session
+from braidmq.broker.shares import ShareGroup
+from braidmq.broker.subscription import Subscribed
 from braidmq.mqtt.packets import V3, V5
 from braidmq.mqtt.topics import has_wildcard, split_share
 from braidmq.mqtt.trees import FilterTree
 from braidmq.mqtt.wire import string
-
-if TYPE_CHECKING:
-    from braidmq.broker.connection import Connection
-    from braidmq.broker.session import Session
-    from braidmq.processing.feed import ProcessorFeed
-
 
 LEVEL_BYTES = 200
 """What a level of a filter costs in the tree, if nobody else has it."""
@@ -72,6 +69,7 @@ class Route:
     """
 
     __slots__ = (
+        "feed",
         "groups",
         "logged",
         "mixed",
@@ -82,7 +80,6 @@ class Route:
         "plain3",
         "plain5",
         "special",
-        "tap",
         "targets",
         "topic",
     )
@@ -95,14 +92,14 @@ class Route:
         """Whether a session is reached both by itself and in a group: then its copies must keep step."""
         self.outbound: Outbound | None = None
         """Where publications of clients here leave for other brokers, if anybody there may want them."""
-        self.tap: ProcessorFeed | None = None
-        """What message processors take of it, if it is the topic of any."""
+        self.feed: TopicFeed | None = None
+        """What message processors get of it, if it is the topic of any."""
         self.offered = True
         """False while other brokers have not been asked about this topic: then the fast path does not know it."""
         self.logged = False
         """Whether publications of clients here are kept for those who read them later."""
-        self.plain3: list[Connection] = []
-        self.plain5: list[Connection] = []
+        self.plain3: list[Client] = []
+        self.plain5: list[Client] = []
         self.special: list[Target] = []
         self.plain1: list[Session] | None = None
         self.plain1_version = 0
@@ -134,8 +131,8 @@ class Router:
         self.routes_max = routes_max
         self.federation: Federation = Alone()
         """The way to other brokers."""
-        self.tap_for: Callable[[str], ProcessorFeed | None] = _nobody
-        """What message processors take of a topic."""
+        self.feed_for: Callable[[str], TopicFeed | None] = _nobody
+        """What message processors get of a topic."""
         self.is_logged: Callable[[str], bool] = _never
         """Whether what is published to a topic here is kept for those who read it later."""
         self._tree: FilterTree[Audience] = FilterTree()
@@ -161,7 +158,7 @@ class Router:
 
     def _build(self, topic: str) -> Route:
         route = Route(topic)
-        route.tap = self.tap_for(topic)
+        route.feed = self.feed_for(topic)
         route.logged = self.is_logged(topic)
         route.outbound = self.federation.outbound_for(topic)
         route.offered = self.federation.is_offered(topic)
@@ -242,7 +239,7 @@ class Router:
 
     def has_receivers(self, topic: str) -> bool:
         """Whether anybody here subscribes to a topic, connected or not, or processes it."""
-        return bool(self._tree.match(topic)) or self.tap_for(topic) is not None
+        return bool(self._tree.match(topic)) or self.feed_for(topic) is not None
 
     def group(self, full_filter: str) -> ShareGroup | None:
         share, topic_filter = split_share(full_filter)

@@ -17,8 +17,8 @@ from typing import Any, Final, Literal
 import msgspec
 
 from braidmq.broker.message import Delivery, Message
-from braidmq.broker.shares import Subscribed
 from braidmq.broker.store import SavedDelivery, SavedSession, SavedWill, Snapshot, StoreError
+from braidmq.broker.subscription import Subscribed
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.wire import string
 

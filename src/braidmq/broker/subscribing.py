@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from braidmq.broker.connection import Connection
 from braidmq.broker.federation import ANSWERED, RetainedQuery
 from braidmq.broker.message import Message
 from braidmq.broker.notices import quoted
 from braidmq.broker.reading import may_read
 from braidmq.broker.router import filter_cost
-from braidmq.broker.shares import Subscribed
+from braidmq.broker.session import Session
+from braidmq.broker.subscription import Subscribed
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.errors import PacketError, violation
 from braidmq.mqtt.properties import Properties
 from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.topics import check_filter, has_wildcard, split_share
-
-if TYPE_CHECKING:
-    from braidmq.broker.connection import Connection
-    from braidmq.broker.session import Session
 
 
 def on_subscribe(connection: Connection, packet: p.Subscribe) -> None:
@@ -45,7 +43,7 @@ def on_subscribe(connection: Connection, packet: p.Subscribe) -> None:
             if session.feed_count + new.kept_count + len(messages) <= feed_max:
                 if wanted:
                     _note(connection, session, one.topic_filter, subscribed, messages, new)
-                broker.subscribe(session, one.topic_filter, subscribed)
+                broker.sessions.subscribe(session, one.topic_filter, subscribed)
                 reason = Reason(subscribed.qos)
             else:  # it asks again and again for what it does not read
                 reason = Reason.QUOTA_EXCEEDED
@@ -148,7 +146,9 @@ def on_unsubscribe(connection: Connection, packet: p.Unsubscribe) -> None:
     for topic_filter in packet.topic_filters:
         check_filter(split_share(topic_filter)[1], connection.broker.limits.topic_levels_max)
     reasons = [
-        Reason.SUCCESS if connection.broker.unsubscribe(session, topic_filter) else Reason.NO_SUBSCRIPTION_EXISTED
+        Reason.SUCCESS
+        if connection.broker.sessions.unsubscribe(session, topic_filter)
+        else Reason.NO_SUBSCRIPTION_EXISTED
         for topic_filter in packet.topic_filters
     ]
     connection.awaits_commit = connection.awaits_commit or session.durable

@@ -21,8 +21,9 @@ import msgspec
 
 from braidmq.config.check import check
 from braidmq.config.problems import NOTHING, ConfigError, Findings
-from braidmq.config.settings import Config, Plugin
+from braidmq.config.settings import Config
 from braidmq.config.words import item_of, struct_of, words
+from braidmq.security.settings import Plugin
 
 ENVIRONMENT_PREFIX: Final = "BRAIDMQ_"
 CONFIG_VARIABLE: Final = "BRAIDMQ_CONFIG"

@@ -66,4 +66,4 @@ class Reports:
         _log.warning("processor %s: %s%s: %s", self._name, what, where, text)
         name = f"{PROCESSOR_PREFIX}{self._name}/errors"
         self._broker.publish(Message(name, string(name), msgspec.json.encode(report), 1))
-        self._broker.ring()
+        self._broker.request_flush()

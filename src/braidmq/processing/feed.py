@@ -23,23 +23,23 @@ class ProcessorFeed:
         self._topic = topic
         self._stations = stations
 
-    def take(self, message: Message, is_logged: bool) -> None:
+    def on_publication(self, message: Message, is_logged: bool) -> None:
         """A publication of a client here, which the log has just been given or not."""
         self._processing.take(self._stations, message, self._processing.offset_of(is_logged), is_here=True)
 
-    def take_run(self, payloads: Sequence[bytes], sender: str, is_logged: bool) -> None:
+    def on_run(self, payloads: Sequence[bytes], sender: str, is_logged: bool) -> None:
         """Plain QoS 0 publications of a client here."""
         offset = self._processing.offset_of(is_logged)
         for number, payload in enumerate(payloads):
             message = Message(self._topic, b"", payload, 0, False, sender)
             self._processing.take(self._stations, message, offset if offset < 0 else offset + number, is_here=True)
 
-    def take_foreign(self, message: Message) -> None:
+    def on_foreign(self, message: Message) -> None:
         """A publication of another broker's client."""
         wide = [station for station in self._stations if station.config.where == "here"]
         if wide:
             self._processing.take(wide, message, NOT_LOGGED, is_here=False)
 
-    def take_foreign_run(self, payloads: Sequence[bytes]) -> None:
+    def on_foreign_run(self, payloads: Sequence[bytes]) -> None:
         for payload in payloads:
-            self.take_foreign(Message(self._topic, b"", payload, 0))
+            self.on_foreign(Message(self._topic, b"", payload, 0))

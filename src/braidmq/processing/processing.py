@@ -86,7 +86,7 @@ class Processing:
         """The filter of each processor that gets messages, and whether the broker subscribes to it."""
         self._sweeper: asyncio.Task[None] | None = None
         self._stopping: set[asyncio.Task[None]] = set()
-        broker.router.tap_for = self._tap_for
+        broker.router.feed_for = self._feed_for
 
     # From start to stop
 
@@ -211,7 +211,7 @@ class Processing:
 
     # Routes
 
-    def _tap_for(self, topic: str) -> ProcessorFeed | None:
+    def _feed_for(self, topic: str) -> ProcessorFeed | None:
         if not len(self._tree):
             return None
         stations = [station for found in self._tree.match(topic) for station in found]
@@ -410,7 +410,7 @@ class Processing:
             message.retain = False  # it is told, if it cannot be kept
         station.counts.notified += 1
         broker.publish(message)
-        broker.ring()
+        broker.request_flush()
 
     def on_done(self, station: ProcessorRunner, items: list[Item]) -> None:
         for topic in dict.fromkeys([item.topic for item in items]):
@@ -445,7 +445,7 @@ class Processing:
         reports.tell_of(what, text, topic, offset)
 
     def begin_read(self) -> Callable[[], None]:
-        return self.broker.begin_read()
+        return self.broker.tick.begin_read()
 
 
 def _capacity(settings: ProcessingConfig) -> Capacity:

@@ -1,39 +1,41 @@
 """When a subscription has taken effect: whatever is published anywhere from then on comes to the new subscriber.
 
-It stands in the overlay when its left neighbour has linked it. Two more things must be known to others by then. A
+Its key is in the overlay when its left neighbour has linked it. Two more things must be known elsewhere by then. A
 publication may come from the right, by left links, and a left link is told after the right one was made: so the right
-neighbour, if it subscribes to the same topic, must know who is on its left now. And the publishers must know that there
-is demand, each of them: they are told by a range delivery that is proven.
+neighbour, if it subscribes to the same topic, must have the new one as its left link. And each publisher must know that
+there is demand: they are told by a range delivery that is proven.
 """
 
 from __future__ import annotations
 
-from braidmq.host import Address, CallError, Host, Message, Reply, Service, handles
+from braidmq.host import Address, Host, Message, Reply, Service, ask, handles
 from braidmq.keys import Key, in_arc
 from braidmq.overlay import Overlay
 from braidmq.overlay.key_ranges import KeyRange
 from braidmq.overlay.ranges import Outcome, RangeDelivery
 
 EFFECT_S = 5.0
-"""How long a new subscriber makes sure of either; what is not known to others by then, they find out by themselves."""
+"""How long a new subscriber makes sure of either; brokers that do not know by then find out by themselves."""
 
-POLL_S = 0.002
+ASK_AGAIN_S = 0.002
+"""The pause before the right neighbour is asked again: its left link is on its way."""
+
 CALL_TIMEOUT_S = 1.0
 
 
-class AskBehind(Message, frozen=True, array_like=True, gc=False):
+class AskLeftLink(Message, tag="AskBehind", frozen=True, array_like=True, gc=False):
     """Does your node `to` know that this one is on its left, or one between?"""
 
     to: Key
     key: Key
 
 
-class TellBehind(Message, frozen=True, array_like=True, gc=False):
+class LeftLinkKnown(Message, tag="TellBehind", frozen=True, array_like=True, gc=False):
     is_known: bool
 
 
 class Effect(Service):
-    """One broker's part: of its own subscriptions, and as the neighbour of others."""
+    """One broker's part: for its own subscriptions, and as the neighbour of other subscribers."""
 
     def __init__(self, overlay: Overlay, ranges: RangeDelivery) -> None:
         self._overlay = overlay
@@ -48,28 +50,32 @@ class Effect(Service):
             own = self._overlay.view.own.get(key)
             if own is None or not key < own.right.key < keys[1]:
                 return
-            asked = AskBehind(own.right.key, key)
-            try:
-                told = await self._host.call(own.right.address, asked, CALL_TIMEOUT_S)
-            except CallError:
-                told = None
-            if isinstance(told, TellBehind) and told.is_known:
+            asked = AskLeftLink(own.right.key, key)
+            told = await ask(self._host, own.right.address, asked, LeftLinkKnown, timeout_s=CALL_TIMEOUT_S)
+            if told is not None and told.is_known:
                 return
-            await self._host.sleep(POLL_S)
+            await self._host.sleep(ASK_AGAIN_S)
 
-    @handles(AskBehind)
-    def on_ask_behind(self, _origin: Address, asked: AskBehind) -> Reply:
+    @handles(AskLeftLink)
+    def on_ask_behind(self, _origin: Address, asked: AskLeftLink) -> Reply:
         node = self._overlay.view.own.get(asked.to)
-        return TellBehind(node is not None and in_arc(asked.key, node.left.key, asked.to))
+        return LeftLinkKnown(node is not None and in_arc(asked.key, node.left.key, asked.to))
 
     async def tell(self, body: bytes, *ranges: KeyRange) -> bool:
         """Delivers to all nodes in some ranges; returns when that is proven, or whether it is when time is over."""
         outcomes: list[Outcome] = []
+        all_known = self._host.event()
+
+        def on_outcome(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            if len(outcomes) == len(ranges):
+                all_known.set()
+
         try:
             for keys in ranges:
-                self._ranges.deliver(*keys, body, EFFECT_S, outcomes.append)
+                self._ranges.deliver(*keys, body, EFFECT_S, on_outcome)
         except RuntimeError:  # too many are under way
             return False
-        while len(outcomes) < len(ranges):
-            await self._host.sleep(POLL_S)
+        if ranges:
+            await all_known.wait()
         return all(outcome.complete for outcome in outcomes)

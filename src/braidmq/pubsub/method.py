@@ -27,14 +27,14 @@ OnMessage = Callable[[Publication], None]
 """Called once for each publication on a topic that this broker subscribes to, its own included."""
 
 OnDemand = Callable[[str, bool], None]
-"""Called with a topic that this broker advertises, when somebody begins to want it, or nobody does any more.
+"""Called with a topic that this broker advertises, when it begins to be wanted, or nobody wants it any more.
 
 A topic that has just been advertised counts as unwanted until this is called.
 """
 
 
 OnQuestion = Callable[[str, bytes], bytes | None]
-"""Called with a topic that this broker subscribes to and a question; the answer goes to who asked."""
+"""Called with a topic that this broker subscribes to and a question; the answer goes back."""
 
 
 class Method(Protocol):
@@ -61,7 +61,7 @@ class Method(Protocol):
 
 @runtime_checkable
 class ProvenMethod(Method, Protocol):
-    """A method that can prove who has a publication."""
+    """A method that can prove that every subscriber has a publication."""
 
     on_question: OnQuestion
 
@@ -79,7 +79,7 @@ class ScopedMethod(ProvenMethod, Protocol):
     """A method that can keep a publication inside a cluster: no broker outside it gets to see it."""
 
     def publish_within(self, topic: str, body: bytes, cluster: str) -> bool:
-        """As `publish`, to the subscribers in a cluster and below it, the own one or another (DESIGN decision 9)."""
+        """As `publish`, to the subscribers in a cluster and below it: this broker's or another."""
         ...
 
     def publish_surely(
@@ -89,7 +89,7 @@ class ScopedMethod(ProvenMethod, Protocol):
         ...
 
     def may_be_wanted(self, topic: str, cluster: str) -> bool:
-        """False if it is known that nobody in a cluster subscribes to an advertised topic, or was a moment ago."""
+        """False if nobody in a cluster subscribes to an advertised topic, as was known a moment ago."""
         ...
 
 

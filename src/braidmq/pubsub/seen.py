@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from braidmq.bounded import BoundedDict
 from braidmq.host import Address
 
 SEEN_MAX = 1024
@@ -14,14 +15,10 @@ class Seen:
     __slots__ = ("_seen",)
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[Address, int], None] | None = None
+        self._seen: BoundedDict[tuple[Address, int], None] | None = None
 
     def is_new(self, origin: Address, number: int) -> bool:
         """True the first time."""
-        seen = self._seen = self._seen or {}
-        if (origin, number) in seen:
-            return False
-        seen[origin, number] = None
-        if len(seen) > SEEN_MAX:
-            del seen[next(iter(seen))]
-        return True
+        if self._seen is None:
+            self._seen = BoundedDict(SEEN_MAX)
+        return self._seen.add((origin, number))

@@ -1,4 +1,4 @@
-"""The publish/subscribe methods by name: how a network of each is laid out, and how one broker of it starts.
+"""How a network of each publish/subscribe method is laid out, and how one broker of it starts.
 
 A laid-out network has the links that the protocol reaches by messages, made at once: for networks too large to grow.
 Links are all that is laid out, and that each broker knows what its own clients publish and want. What the checkers ask
@@ -18,9 +18,8 @@ import msgspec
 from braidmq.host import Address
 from braidmq.keys import Key, Role, key_of, parts_of
 from braidmq.overlay import Introduce, Overlay
-from braidmq.overlay.flexible import SIZE, FlexibleGraph
+from braidmq.overlay.flexible import FlexibleGraph
 from braidmq.overlay.ranges import Cut
-from braidmq.overlay.skip_graph import IdRouter, SkipGraph
 from braidmq.overlay.suzaku import PERIOD_S, Suzaku
 from braidmq.overlay.vectors import DIGITS_MAX
 from braidmq.pubsub.baselines.bayeux import Bayeux
@@ -28,8 +27,9 @@ from braidmq.pubsub.baselines.can.multicast import CanMulticast
 from braidmq.pubsub.baselines.scribe import Scribe
 from braidmq.pubsub.locality.delegates import CHECK_S
 from braidmq.pubsub.locality.locality import Locality
-from braidmq.pubsub.method import Method, ignore
-from braidmq.pubsub.relay_free import CUTS, RelayFree
+from braidmq.pubsub.method import Method
+from braidmq.pubsub.registry import METHODS, TABLE_SIZE_DEFAULT, MethodEntry, MethodSettings, OverlaySettings
+from braidmq.pubsub.relay_free import RelayFree
 from braidmq.sim.engine import SimHost, Simulator
 from braidmq.sim.layouts import flexible as layout_flexible
 from braidmq.sim.layouts import skip_graph as layout_skip
@@ -54,7 +54,7 @@ class Options(msgspec.Struct, frozen=True):
     """What can be set about a method."""
 
     cut: Cut = Cut.MRF
-    table_size: int = SIZE
+    table_size: int = TABLE_SIZE_DEFAULT
     clusters: int = 1
     learn_s: float | None = None
     """How long tables are learnt before the trial; without it they are laid out, the best by their order."""
@@ -72,23 +72,8 @@ class Kind(Protocol):
     """A method that can be tried."""
 
     @property
-    def what(self) -> str:
-        """In a few words."""
-        ...
-
-    @property
-    def cuts(self) -> tuple[Cut, ...]:
-        """How it can split ranges, the usual way first; none if it delivers otherwise."""
-        ...
-
-    @property
-    def is_relay_free(self) -> bool:
-        """Nobody is bothered with a publication who neither publishes nor subscribes to its topic."""
-        ...
-
-    @property
-    def knows_demand(self) -> bool:
-        """It says when a topic is wanted, and sends nothing when it is not."""
+    def entry(self) -> MethodEntry:
+        """What the method is."""
         ...
 
     @property
@@ -131,23 +116,35 @@ def learn_fingers(methods: Iterable[Method]) -> None:
                 overlay.host.spawn(node.learn_all(overlay.both_ways))
 
 
+def _start_overlay(entry: MethodEntry, host: SimHost, introduce: Introduce, options: Options) -> Overlay:
+    """The overlay of a broker of a growing network; its vector is drawn if it has one."""
+    return entry.build_overlay(
+        OverlaySettings(
+            host=host,
+            introduce=introduce,
+            vector=partial(host.chance.getrandbits, DIGITS_MAX),
+            incarnation=host.incarnation,
+            table_size=options.table_size,
+        )
+    )
+
+
+def _settings(broker: int, options: Options, *, is_lossless: bool = False) -> MethodSettings:
+    cluster = options.cluster_of(broker)
+    return MethodSettings(name=name_of(broker), cluster=cluster, cut=options.cut, is_lossless=is_lossless)
+
+
 LayOutOverlay = Callable[
     [Simulator, Mapping[Address, Sequence[Key]], Options, Callable[[Key], bool]], Mapping[Address, Overlay]
 ]
 """Lays out an overlay; of what is costly to lay out well, the keys for which the last argument holds come first."""
 
-StartOverlay = Callable[[SimHost, Introduce, Options], Overlay]
-
 
 class Ordered(msgspec.Struct, frozen=True):
     """Relay-free delivery over an overlay in the order of keys."""
 
-    what: str
-    cuts: tuple[Cut, ...]
+    entry: MethodEntry
     lay_out_overlay: LayOutOverlay
-    start_overlay: StartOverlay
-    is_relay_free: bool = True
-    knows_demand: bool = True
     calm_s: float = CALM_S
     demand_s: float = SIGNALLED_S
     laid_out: tuple[Role, ...] = (Role.PUBLISHER, Role.SUBSCRIBER)
@@ -166,8 +163,8 @@ class Ordered(msgspec.Struct, frozen=True):
         methods: dict[int, Method] = {}
         everything = zip(cast.subscriptions(), cast.adverts(), strict=True)
         for broker, (subscribed, adverts) in enumerate(everything):
-            cluster = options.cluster_of(broker)
-            method = RelayFree(overlays[broker], name_of(broker), cluster, options.cut, compare_s=None)
+            method = self.entry.build_method(overlays[broker], _settings(broker, options, is_lossless=True))
+            assert isinstance(method, RelayFree)
             method.adopt(subscribed, adverts)
             methods[broker] = method
             if adverts:  # as if its links had just come about: a rendezvous point looks to its right, and signals
@@ -175,8 +172,8 @@ class Ordered(msgspec.Struct, frozen=True):
         return methods
 
     def start(self, host: SimHost, broker: int, introduce: Introduce, options: Options) -> Method:
-        overlay = self.start_overlay(host, introduce, options)
-        return RelayFree(overlay, name_of(broker), options.cluster_of(broker), options.cut)
+        overlay = _start_overlay(self.entry, host, introduce, options)
+        return self.entry.build_method(overlay, _settings(broker, options))
 
     def is_in(self, method: Method) -> bool:
         assert isinstance(method, RelayFree)
@@ -215,10 +212,7 @@ def _other(chance: Random, inside: Sequence[int], mine: int) -> Address | None:
 class ByCluster(msgspec.Struct, frozen=True):
     """Delivery by a delegate in each cluster, over Suzaku. Publishers find the delegates by messages."""
 
-    what: str
-    cuts: tuple[Cut, ...] = ()
-    is_relay_free: bool = True
-    knows_demand: bool = True
+    entry: MethodEntry
     calm_s: float = SUZAKU_CALM_S
     demand_s: float = CHECK_S + SIGNALLED_S
     laid_out: tuple[Role, ...] = (Role.SUBSCRIBER,)
@@ -232,13 +226,15 @@ class ByCluster(msgspec.Struct, frozen=True):
         overlays = lay_out_suzaku(sim, keys)
         methods: dict[int, Method] = {}
         for broker, subscribed in enumerate(cast.subscriptions()):
-            method = Locality(overlays[broker], name_of(broker), options.cluster_of(broker))
+            method = self.entry.build_method(overlays[broker], _settings(broker, options, is_lossless=True))
+            assert isinstance(method, Locality)
             method.adopt(subscribed)
             methods[broker] = method
         return methods
 
     def start(self, host: SimHost, broker: int, introduce: Introduce, options: Options) -> Method:
-        return Locality(Suzaku(host, introduce, host.incarnation), name_of(broker), options.cluster_of(broker))
+        overlay = _start_overlay(self.entry, host, introduce, options)
+        return self.entry.build_method(overlay, _settings(broker, options))
 
     def is_in(self, method: Method) -> bool:
         assert isinstance(method, Locality)
@@ -251,11 +247,7 @@ class ByHash(msgspec.Struct, frozen=True):
     Their trees and spaces are laid out by messages: every broker subscribes and advertises.
     """
 
-    what: str
-    make: type[Scribe] | type[Bayeux] | type[CanMulticast]
-    is_relay_free: bool
-    cuts: tuple[Cut, ...] = ()
-    knows_demand: bool = False
+    entry: MethodEntry
     calm_s: float = CALM_S
     demand_s: float = 0.0
     laid_out: tuple[Role, ...] = ()
@@ -264,18 +256,18 @@ class ByHash(msgspec.Struct, frozen=True):
         names: dict[Address, tuple[Key, ...]] = {broker: (name_of(broker).encode(),) for broker in range(cast.brokers)}
         graphs = layout_skip.lay_out(sim, names, sim.seed)
         return {
-            broker: self.make(IdRouter(graphs[broker]), ignore, ignore, refresh_s=None)
+            broker: self.entry.build_method(graphs[broker], _settings(broker, options, is_lossless=True))
             for broker in range(cast.brokers)
         }
 
     def start(self, host: SimHost, broker: int, introduce: Introduce, options: Options) -> Method:
-        graph = SkipGraph(host, host.chance.getrandbits(DIGITS_MAX), introduce, host.incarnation)
+        graph = _start_overlay(self.entry, host, introduce, options)
         name = name_of(broker).encode()
         if introduce() is None:
             graph.found(name)
         else:
             host.spawn(graph.join(name))
-        return self.make(IdRouter(graph), ignore, ignore)
+        return self.entry.build_method(graph, _settings(broker, options))
 
     def is_in(self, method: Method) -> bool:
         assert isinstance(method, Scribe | Bayeux | CanMulticast)
@@ -301,34 +293,13 @@ def _lay_out_flexible_graph(
     return layout_flexible.lay_out(sim, keys, sim.seed, options.table_size, is_ideal)
 
 
-def _start_suzaku(host: SimHost, introduce: Introduce, options: Options) -> Overlay:
-    return Suzaku(host, introduce, host.incarnation)
-
-
-def _start_skip_graph(host: SimHost, introduce: Introduce, options: Options) -> Overlay:
-    return SkipGraph(host, host.chance.getrandbits(DIGITS_MAX), introduce, host.incarnation)
-
-
-def _start_flexible_graph(host: SimHost, introduce: Introduce, options: Options) -> Overlay:
-    return FlexibleGraph(host, host.chance.getrandbits(DIGITS_MAX), introduce, host.incarnation, options.table_size)
-
-
 KINDS: Final[Mapping[str, Kind]] = {
-    "suzaku": Ordered(
-        "range delivery over Suzaku",
-        CUTS["suzaku"],
-        _lay_out_suzaku,
-        _start_suzaku,
-        is_relay_free=False,  # what lies before a topic's first subscriber is for whoever stands there
-        calm_s=SUZAKU_CALM_S,
-    ),
-    "relayfree": Ordered("SG-TBPS: over a Skip Graph", CUTS["relayfree"], _lay_out_skip_graph, _start_skip_graph),
-    "adaptive": Learning(
-        "over flexible routing tables", CUTS["adaptive"], _lay_out_flexible_graph, _start_flexible_graph
-    ),
-    "locality": ByCluster("PIQT: by delegates in each cluster, over Suzaku"),
-    "scribe": ByHash("Scribe: trees of the ways to a root", Scribe, is_relay_free=False),
-    "bayeux": ByHash("Bayeux: trees of the ways from a root", Bayeux, is_relay_free=False),
-    "canmc": ByHash("CAN-MC: a small space a topic, flooded", CanMulticast, is_relay_free=True),
+    "suzaku": Ordered(METHODS["suzaku"], _lay_out_suzaku, calm_s=SUZAKU_CALM_S),
+    "relayfree": Ordered(METHODS["relayfree"], _lay_out_skip_graph),
+    "adaptive": Learning(METHODS["adaptive"], _lay_out_flexible_graph),
+    "locality": ByCluster(METHODS["locality"]),
+    "scribe": ByHash(METHODS["scribe"]),
+    "bayeux": ByHash(METHODS["bayeux"]),
+    "canmc": ByHash(METHODS["canmc"]),
 }
-"""By the name on the command line."""
+"""By the names in the registry."""

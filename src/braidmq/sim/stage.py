@@ -86,7 +86,7 @@ class Stage:
         under_way = self.meter.under_way
         rules = [joined_keys_are_unique(self.sim), left_links_never_go_back(self.sim)]
         rules.append(each_gets_it_at_most_once(under_way))
-        if self.kind.is_relay_free:
+        if self.kind.entry.is_relay_free:
             rules.append(only_members_receive_it(lambda: under_way() if self.is_calm else ()))
         return Watch(self.sim, rules, complaints, every_s)
 
@@ -143,7 +143,7 @@ class Stage:
         deserted = [
             topic for topic, (publishers, subscribers) in self.members.items() if publishers and not subscribers
         ]
-        if not deserted or not self.kind.knows_demand:
+        if not deserted or not self.kind.entry.knows_demand:
             return 0, len(deserted), []
         visited = self.sim.chance.sample(deserted, VISITED_MAX) if len(deserted) > VISITED_MAX else deserted
         first = max(self.roles) + 1
@@ -295,7 +295,7 @@ class Stage:
             self.sim.run(self.sim.now + len(batch) * PUBLISH_EVERY_S + OVER_S)
             while self.sim.now < self.meter.heard_at + OVER_S:
                 self.sim.run(self.meter.heard_at + OVER_S)
-            self.meter.close(tally, complaints, self.kind.is_relay_free)
+            self.meter.close(tally, complaints, self.kind.entry.is_relay_free)
 
     def _batches(self, publications: Sequence[tuple[str, int]]) -> Iterator[Sequence[tuple[str, int]]]:
         start = deliveries = 0
@@ -309,7 +309,7 @@ class Stage:
 
     def wrong_demand(self) -> list[str]:
         """Where a method says that a topic is wanted and it is not, or the other way round."""
-        if not self.kind.knows_demand:
+        if not self.kind.entry.knows_demand:
             return []
         wrong = []
         for topic, (publishers, subscribers) in self.members.items():

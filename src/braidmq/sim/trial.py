@@ -18,9 +18,10 @@ import msgspec
 
 from braidmq.host import Address
 from braidmq.keys import Key
-from braidmq.overlay.flexible import SIZE, SIZE_MAX
+from braidmq.overlay.flexible import SIZE_MAX
 from braidmq.overlay.ranges import Cut
 from braidmq.overlay.suzaku import Suzaku
+from braidmq.pubsub.registry import METHODS, TABLE_SIZE_DEFAULT, described
 from braidmq.sim import fault_schedule as rough
 from braidmq.sim import lookups
 from braidmq.sim.checkers.complaints import Complaints
@@ -54,6 +55,9 @@ LEARN_STEPS: Final = 10
 """Signs of progress while tables are learnt."""
 
 CLUSTERS_MAX: Final = 10_000
+
+_TABLED: Final = " or ".join(name for name, entry in METHODS.items() if entry.has_tables)
+"""Whose overlay has tables."""
 
 NETWORKS: Final[dict[str, Callable[[], Network]]] = {
     "constant": lambda: Constant(0.01),
@@ -169,8 +173,8 @@ def play(
         "seed": trial.seed,
         "faults": trial.faults,
         "network": trial.network,
-        "cut": options.cut.name.lower() if kind.cuts else None,
-        "table_size": options.table_size if trial.method == "adaptive" else None,
+        "cut": options.cut.name.lower() if kind.entry.cuts else None,
+        "table_size": options.table_size if kind.entry.has_tables else None,
         "learn_s": options.learn_s,
         "clusters": options.clusters,
     }
@@ -191,36 +195,35 @@ def _hardly_any_garbage() -> Iterator[None]:
 
 def _kind(method: str) -> Kind:
     if method not in KINDS:
-        known = ", ".join(f"{name} ({kind.what})" for name, kind in KINDS.items())
-        raise TrialError(f"there is no method {method!r}; there are {known}")
+        raise TrialError(f"there is no method {method!r}; there are {described()}")
     return KINDS[method]
 
 
 def _options(trial: Trial, kind: Kind) -> Options:
     """What is set about the method; what it does not have cannot be set."""
-    cuts = {cut.name.lower(): cut for cut in kind.cuts}
+    cuts = {cut.name.lower(): cut for cut in kind.entry.cuts}
     if trial.cut is not None and trial.cut not in cuts:
         can = f"{trial.method} splits by {' or '.join(cuts)}" if cuts else f"{trial.method} does not split ranges"
         raise TrialError(f"no cut {trial.cut!r}: {can}")
-    if trial.table_size is not None and trial.method != "adaptive":
-        raise TrialError(f"only the method adaptive has a table size, not {trial.method}")
-    if trial.learn_s is not None and trial.method != "adaptive":
-        raise TrialError(f"only the tables of the method adaptive are learnt, not those of {trial.method}")
-    if trial.ideal and trial.method != "adaptive":
-        raise TrialError(f"only the tables of the method adaptive can be ideal, not those of {trial.method}")
+    if trial.table_size is not None and not kind.entry.has_tables:
+        raise TrialError(f"only the method {_TABLED} has a table size, not {trial.method}")
+    if trial.learn_s is not None and not kind.entry.has_tables:
+        raise TrialError(f"only the tables of the method {_TABLED} are learnt, not those of {trial.method}")
+    if trial.ideal and not kind.entry.has_tables:
+        raise TrialError(f"only the tables of the method {_TABLED} can be ideal, not those of {trial.method}")
     if trial.learn_s is not None and trial.ideal:
         raise TrialError("tables are either ideal or learnt: leave one of them out")
     if trial.learn_s is not None and trial.pattern == "lookups":
         raise TrialError("lookups are measured in tables that are laid out: nobody learns for them")
     if trial.learn_s is not None and not 0 <= trial.learn_s <= LEARN_MAX_S:
         raise TrialError(f"learning for {trial.learn_s:g} s: from 0 to {LEARN_MAX_S:,.0f}")
-    size = SIZE if trial.table_size is None else trial.table_size
+    size = TABLE_SIZE_DEFAULT if trial.table_size is None else trial.table_size
     if not TABLE_SIZE_MIN <= size <= SIZE_MAX:
         raise TrialError(f"a table of {size} entries: from {TABLE_SIZE_MIN} to {SIZE_MAX}")
     clusters = 1 if trial.clusters is None else trial.clusters
     if not 1 <= clusters <= CLUSTERS_MAX:
         raise TrialError(f"{clusters} clusters: from 1 to {CLUSTERS_MAX:,}")
-    cut = cuts[trial.cut] if trial.cut is not None else next(iter(kind.cuts), Cut.MRF)
+    cut = cuts[trial.cut] if trial.cut is not None else next(iter(kind.entry.cuts), Cut.MRF)
     return Options(cut, size, clusters, trial.learn_s)
 
 

@@ -15,10 +15,10 @@ from braidmq.host import Address, Host, Message, Reply, Service, handles
 from braidmq.net.host import NetHost
 from braidmq.overlay.ranges import Deliver, RangeDelivery
 from braidmq.pubsub.baselines.can.messages import CanFlood
-from braidmq.pubsub.baselines.rendezvous_tree import Down, Submit
+from braidmq.pubsub.baselines.rendezvous_tree import Submit, TreeDelivery
 from braidmq.pubsub.locality.locality import HandOver
+from braidmq.pubsub.locality.proofs import RoutedPublication
 from braidmq.pubsub.method import Method, ProvenMethod, Publication, ignore
-from braidmq.pubsub.proofs import Carried
 from braidmq.pubsub.relay_free import RelayFree
 
 MARK = b"\xc1probe"
@@ -82,7 +82,7 @@ class _Trace(msgspec.Struct):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(TraceProbe).decode
-_decode_carried = msgspec.msgpack.Decoder(Carried).decode
+_decode_carried = msgspec.msgpack.Decoder(RoutedPublication).decode
 
 
 class Probes(Service):
@@ -144,7 +144,7 @@ class Probes(Service):
         """Something has come in a way that other methods have."""
         if isinstance(message, HandOver):
             message = message.carried
-        elif not isinstance(message, Submit | Down | CanFlood):
+        elif not isinstance(message, Submit | TreeDelivery | CanFlood):
             return
         if message.body.startswith(MARK):
             probe = _read(message.body)

@@ -15,7 +15,7 @@ from braidmq.broker.broker import Broker
 from braidmq.broker.local_topics import DEMAND_PREFIX
 from braidmq.broker.message import Message
 from braidmq.broker.session import Session
-from braidmq.broker.shares import Subscribed
+from braidmq.broker.subscription import Subscribed
 from braidmq.mqtt.topics import has_wildcard, matches
 from braidmq.mqtt.trees import FilterTree
 from braidmq.mqtt.wire import string
@@ -121,9 +121,8 @@ class DemandTopics:
             if session.connection is not None and message.topic in session.subscriptions:
                 session.deliver_retained([(message, subscribed)])
         route = self._broker.router.route(message.topic)
-        self._broker.publisher = None
         self._broker.deliver(message, [one for one in route.targets if one.session not in owed], route.groups)
-        self._broker.ring()
+        self._broker.request_flush()
 
 
 class DemandQuery:

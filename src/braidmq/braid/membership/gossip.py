@@ -120,7 +120,7 @@ class Gossip(Service):
     def _learn_clusters(self, told: tuple[Seen, ...]) -> None:
         self._clusters.learn(told, self._broker.now())
         if self._broker.store.dirty:
-            self._broker.ring()
+            self._broker.request_flush()
 
     # Announcing
 

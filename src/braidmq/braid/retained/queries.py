@@ -25,7 +25,7 @@ from braidmq.broker.broker import Broker
 from braidmq.broker.message import Message
 from braidmq.broker.router import Target
 from braidmq.broker.session import Session
-from braidmq.broker.shares import Subscribed
+from braidmq.broker.subscription import Subscribed
 from braidmq.host import Address, Host, ask
 from braidmq.mqtt.topics import matches
 from braidmq.overlay.ranges import Outcome
@@ -182,8 +182,8 @@ class RetainedQueries:
         del self._by_session[query.session]
         connection = query.session.connection
         if connection is not None:
-            connection.takes_plain = not connection.aliases_out_max and not connection.packet_max_out
-            self._broker.forget_routes(query.session)
+            connection.reset_plain()
+            self._broker.sessions.forget_routes(query.session)
         if not self._by_session:
             self._broker.on_delivery = None
 
@@ -313,7 +313,7 @@ class RetainedQueries:
             ids = (subscribed.identifier,) if subscribed.identifier else ()
             for message in given:
                 session.deliver(message, min(message.qos, subscribed.qos), True, ids)
-        self._broker.ring()
+        self._broker.request_flush()
 
     def _remember(self, client_id: str, message: Message, qos: int, now: float) -> None:
         self._given[client_id, message.topic] = (message.at, min(qos, message.qos))

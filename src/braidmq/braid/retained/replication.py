@@ -230,7 +230,7 @@ class RetainedReplication(Service):
 
     def _drop(self, topic: str) -> None:
         self._broker.drop_retained(topic)
-        self._broker.ring()
+        self._broker.request_flush()
 
     def _catch_up(self) -> None:
         """This broker can be asked now.

@@ -85,7 +85,7 @@ class DisplacedSessions(Service):
         self._clients.displaced.pop(client_id, None)
         session = self._broker.sessions.get(client_id)
         if session is not None and session.connection is None:
-            self._broker.end_session(session, moved=True)
+            self._broker.sessions.end(session, moved=True)
 
     def take_back(self, client_id: str) -> None:
         """The session here is the client's last one."""
@@ -158,7 +158,7 @@ class DisplacedSessions(Service):
         if session.connection is not None:
             text = "this client identifier has a session of another user"
             session.connection.disconnect(Reason.NOT_AUTHORIZED, text)
-        self._broker.end_session(session)
+        self._broker.sessions.end(session)
 
     # Offering
 
@@ -172,7 +172,7 @@ class DisplacedSessions(Service):
             session = self._broker.sessions.get(client_id)
         if session is None or self._clients.is_displaced(client_id):
             return
-        self._broker.wills.renew(session, None)
+        self._broker.sessions.wills.renew(session, None)
         self._clients.displaced[client_id] = session
         unsubscribe_all(self._broker, session, session.subscriptions)
         self._host.spawn(self._keep_offering(client_id, session, holder.address))

@@ -23,7 +23,7 @@ from braidmq.braid.roaming.messages import (
 )
 from braidmq.braid.roaming.moved import MovedDelivery
 from braidmq.broker.broker import Broker
-from braidmq.broker.shares import Subscribed
+from braidmq.broker.subscription import Subscribed
 from braidmq.host import Address, Host, Message, ask
 
 MOVE_WAIT_S = 4.0

@@ -34,7 +34,7 @@ from braidmq.braid.roaming.sessions import RoamingSession, SessionRelay
 from braidmq.braid.roaming.tail import TAIL_S, SessionTails, is_wanted, may_move
 from braidmq.broker.broker import Broker
 from braidmq.broker.session import Session
-from braidmq.broker.shares import Subscribed
+from braidmq.broker.subscription import Subscribed
 from braidmq.host import Address, Host, Reply, Service, handles
 from braidmq.mqtt.reasons import Reason
 
@@ -90,7 +90,7 @@ class Handovers(Service):
             return self._clients.is_coming_for_another(client_id, user)
         if self.is_under_way(client_id) or self._broker.is_kept_from(client_id, user):
             return True
-        self._broker.end_session(session)
+        self._broker.sessions.end(session)
         self._broker.flush()
         return False
 
@@ -114,7 +114,7 @@ class Handovers(Service):
             return GivenUp(GiveUpAnswer.NOTHING)
         if session is None:
             return self._answer_without_session(asked, handover)
-        self._broker.wills.renew(session, None)  # its client is back [MQTT-3.1.3-9]
+        self._broker.sessions.wills.renew(session, None)  # its client is back [MQTT-3.1.3-9]
         if session.expiry_timer is not None:
             session.expiry_timer.cancel()
             session.expiry_timer = None
@@ -143,9 +143,9 @@ class Handovers(Service):
             session.connection.disconnect(Reason.SESSION_TAKEN_OVER, text)
             session = broker.sessions.get(client_id)
         if session is not None and clean:
-            broker.end_session(session)
+            broker.sessions.end(session)
             session = None
-        broker.ring()
+        broker.request_flush()
         return session
 
     @handles(FetchSubscriptions)
@@ -188,7 +188,7 @@ class Handovers(Service):
         handover = self._of(told.move, told.client_id)
         if handover is not None and handover.is_here:
             handover.advance(HandoverEvent.STORED)
-            self._broker.end_session(handover.session, moved=True)
+            self._broker.sessions.end(handover.session, moved=True)
             self._broker.flush()
             self.given += 1
             self._host.spawn(self._end_later(told.client_id, handover))
@@ -239,7 +239,7 @@ class Handovers(Service):
                     if is_wanted(session, d.message.topic, d.group):
                         session.deliver(d.message, d.qos, d.retain, d.ids, d.group)
             if session.connection is None:
-                self._broker.expire_detached(session)
+                self._broker.sessions.expire_detached(session)
         if relay is not None:
             unsubscribe_all(self._broker, relay, handover.subscriptions)
 

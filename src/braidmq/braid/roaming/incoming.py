@@ -20,7 +20,7 @@ from braidmq.braid.roaming.moved import state_of, subscribe_all, unsubscribe_all
 from braidmq.braid.roaming.sessions import RoamingSession
 from braidmq.broker.broker import Broker
 from braidmq.broker.router import filter_cost
-from braidmq.broker.shares import Subscribed
+from braidmq.broker.subscription import Subscribed
 from braidmq.host import Address, Host
 from braidmq.mqtt.topics import split_share
 
@@ -76,7 +76,7 @@ class IncomingSessions:
                 self._broker.store.drop_cursor(key)
                 continue
             saved = msgspec.msgpack.decode(row, type=SavedMove)
-            roaming = RoamingSession.instead_of(session, self._marks, Horizon(saved.horizon))
+            roaming = RoamingSession.instead_of(self._broker, session, self._marks, Horizon(saved.horizon))
             self._clients.came_from[client_id] = saved.giver
             self._checking[roaming] = saved.giver
             self._host.spawn(self._stop_checking_later(roaming))
@@ -108,7 +108,7 @@ class IncomingSessions:
         broker.flush()
         if broker.degraded:  # it stays where it was
             if not arrival.is_late:
-                broker.end_session(session, moved=True)
+                broker.sessions.end(session, moved=True)
             return False
         self.taken += 1
         self._clients.came_from[client_id] = giver.name
@@ -124,10 +124,10 @@ class IncomingSessions:
         left_behind = [] if old is None or is_same else state_of(old, broker.now())
         self._clients.displaced.pop(client_id, None)
         if old is not None:
-            broker.end_session(old, moved=True)
+            broker.sessions.end(old, moved=True)
         session.subscriptions = dict(subscriptions)
         session.filter_bytes = sum(filter_cost(one) for one in subscriptions)
-        broker.adopt(session)
+        broker.sessions.adopt(session)
         session.arrive(*fetched)
         self._handovers.end_for(client_id, session)
         deliver_left_behind(broker, client_id, left_behind)
@@ -161,8 +161,8 @@ class IncomingSessions:
         await self._host.sleep(OVERLAP_S)
         self._checking.pop(session, None)
         session.stop_checking()
-        self._broker.forget_routes(session)
+        self._broker.sessions.forget_routes(session)
         current = self._broker.sessions.get(session.client_id)
         if current is session or not isinstance(current, RoamingSession):
             self._broker.store.drop_cursor(MOVED + session.client_id)
-            self._broker.ring()
+            self._broker.request_flush()

@@ -26,4 +26,4 @@ def deliver_left_behind(broker: Broker, client_id: str, items: list[MovedDeliver
             broker.metrics.messages_dropped += 1
             continue
         session.deliver(message, min(message.qos, targets[0].qos), item.retain, targets[0].ids)
-    broker.ring()
+    broker.request_flush()

@@ -7,7 +7,7 @@ from enum import IntEnum
 from braidmq.braid.roaming.directory_messages import SessionHolder
 from braidmq.braid.roaming.marks import Row
 from braidmq.braid.roaming.moved import MovedDelivery
-from braidmq.broker.shares import Subscribed
+from braidmq.broker.subscription import Subscribed
 from braidmq.host import Message
 
 

@@ -12,7 +12,7 @@ from braidmq.broker.backlog import NOTHING
 from braidmq.broker.broker import Broker
 from braidmq.broker.message import Delivery
 from braidmq.broker.session import Session
-from braidmq.broker.shares import Subscribed
+from braidmq.broker.subscription import Subscribed
 
 
 class MovedDelivery(msgspec.Struct, frozen=True, array_like=True, gc=False):

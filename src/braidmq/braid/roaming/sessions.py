@@ -10,6 +10,7 @@ from braidmq.braid.roaming.marks import Horizon, Mark, MarkedDelivery, Marks, Ro
 from braidmq.braid.roaming.moved import MovedDelivery, delivery_of, subscribe_all, unsubscribe_all
 from braidmq.broker.backlog import NOTHING, Backlog
 from braidmq.broker.broker import Broker
+from braidmq.broker.flow import Flow
 from braidmq.broker.message import Delivery, Message
 from braidmq.broker.session import Session
 
@@ -37,9 +38,8 @@ class RoamingSession(Session):
         """Whether it has seen marks that are not written yet."""
 
     @classmethod
-    def instead_of(cls, session: Session, marks: Marks, horizon: Horizon) -> RoamingSession:
+    def instead_of(cls, broker: Broker, session: Session, marks: Marks, horizon: Horizon) -> RoamingSession:
         """A session that had just come when the broker died: it goes on to check marks."""
-        broker = session.broker
         roaming = cls(broker, session.client_id, session.row, session.expiry_s, marks)
         roaming._horizon, roaming._gathered = horizon, None
         for name in (
@@ -56,12 +56,12 @@ class RoamingSession(Session):
             setattr(roaming, name, getattr(session, name))
         expiry, will = session.expiry_timer, session.will_timer
         if expiry is not None:
-            roaming.expiry_timer = broker.timers.at(expiry.when, partial(broker.end_session, roaming))
+            roaming.expiry_timer = broker.timers.at(expiry.when, partial(broker.sessions.end, roaming))
             expiry.cancel()
         if will is not None:
-            roaming.will_timer = broker.timers.at(will.when, partial(broker.wills.due, roaming))
+            roaming.will_timer = broker.timers.at(will.when, partial(broker.sessions.wills.due, roaming))
             will.cancel()
-        broker.sessions[session.client_id] = roaming
+        broker.sessions.replace(roaming)
         subscribe_all(broker, roaming, session.subscriptions)
         unsubscribe_all(broker, session, session.subscriptions)
         return roaming
@@ -75,11 +75,17 @@ class RoamingSession(Session):
         return self._seen is not None
 
     def deliver(
-        self, message: Message, qos: int, retain: bool = False, ids: tuple[int, ...] = (), group: str = ""
+        self,
+        message: Message,
+        qos: int,
+        retain: bool = False,
+        ids: tuple[int, ...] = (),
+        group: str = "",
+        publisher: Flow | None = None,
     ) -> None:
         if self._seen is None or not qos:
             if self._gathered is None:
-                super().deliver(message, qos, retain, ids, group)
+                super().deliver(message, qos, retain, ids, group, publisher)
             return
         mark = self._marks.current
         if mark is not None and (mark in self._seen or self._horizon.covers(mark)):
@@ -91,7 +97,7 @@ class RoamingSession(Session):
             self._marks.when_marked(message, waiting.note)
             self._marks.when_marked(message, self._note)
         if self._gathered is None:
-            super().deliver(message, qos, retain, ids, group)
+            super().deliver(message, qos, retain, ids, group, publisher)
         elif len(self._gathered) < self.broker.limits.queue_messages_max:
             self._gathered.append(waiting)
         else:
@@ -105,7 +111,7 @@ class RoamingSession(Session):
     def arrive(self, state: Iterable[MovedDelivery], received: Iterable[int], horizon: Horizon) -> None:
         """Takes its state up, and behind it what was gathered here meanwhile and is not in it."""
         store = self.broker.store
-        now = self.broker.now()
+        now = self.tick.now()
         for packet_id in received:
             self.received.add(packet_id)
             store.save_received(self.row, packet_id)
@@ -160,7 +166,13 @@ class SessionRelay(Session):
         self.waiting: list[MarkedDelivery] = []
 
     def deliver(
-        self, message: Message, qos: int, retain: bool = False, ids: tuple[int, ...] = (), group: str = ""
+        self,
+        message: Message,
+        qos: int,
+        retain: bool = False,
+        ids: tuple[int, ...] = (),
+        group: str = "",
+        publisher: Flow | None = None,
     ) -> None:
         if not qos:
             return

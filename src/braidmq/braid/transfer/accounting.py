@@ -7,9 +7,9 @@ from braidmq.host import Message
 from braidmq.keys import SEPARATOR
 from braidmq.overlay.ranges import Deliver
 from braidmq.pubsub.baselines.can.messages import CanFlood
-from braidmq.pubsub.baselines.rendezvous_tree import Down, Submit
+from braidmq.pubsub.baselines.rendezvous_tree import Submit, TreeDelivery
 from braidmq.pubsub.locality.locality import SUBSCRIBED, HandOver
-from braidmq.pubsub.signals import QUESTION, RESUME, SUSPEND
+from braidmq.pubsub.relay_free.signals import QUESTION, RESUME, SUSPEND
 
 ENVELOPE_BYTES = 40
 """The least that class name, address and numbers take on the wire beside the keys and the body."""
@@ -31,7 +31,7 @@ def weigh(message: Message) -> int:
         return ENVELOPE_BYTES + len(message.body) + keys + sum(map(len, message.to))
     if isinstance(message, HandOver):
         return ENVELOPE_BYTES + len(message.carried.body) if message.topic else 0
-    if isinstance(message, Down | Submit | CanFlood):
+    if isinstance(message, TreeDelivery | Submit | CanFlood):
         return ENVELOPE_BYTES + len(message.body) if message.topic else 0
     if isinstance(message, Missed) and message.sent:
         return ENVELOPE_BYTES + sum(map(len, message.sent))

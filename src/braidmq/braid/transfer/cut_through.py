@@ -24,7 +24,7 @@ from braidmq.braid.transfer.inbound import InboundStream, InboundStreams
 from braidmq.braid.transfer.outbound_topic import OutboundTopic
 from braidmq.braid.transfer.sending import PublicationSender
 from braidmq.broker.broker import Broker
-from braidmq.broker.connection import Connection
+from braidmq.broker.client import Client
 from braidmq.host import Address, Message
 from braidmq.mqtt.packets import V5
 from braidmq.net.frame_template import FrameTemplate
@@ -190,7 +190,7 @@ class CutThroughReceiver:
         template: FrameTemplate,
         head: bytes,
         stream: InboundStream,
-        connections: list[Connection],
+        connections: list[Client],
         hops: int,
         weight: int,
     ) -> None:
@@ -257,7 +257,7 @@ class CutThrough:
         self.broker = broker
         self.overlay = overlay
         self.hops = hops
-        self.now = broker.clock
+        self.now = broker.tick.clock
         self.number = host.chance.getrandbits(61) | 1 << 61
         """Of the next delivery: far from those that range delivery counts itself, and always eight bytes."""
         self.host = host
@@ -324,7 +324,7 @@ class CutThrough:
     def take(self, sender: Address, frame: bytes) -> int:
         """Handles a frame with one message, if it has a cut-through; its bytes of publications, 0 if it has none."""
         at = self._tell_at.get(sender)
-        if at is not None and not self.broker.flush_wanted and self.host.on_message is None:
+        if at is not None and not self.broker.tick.flush_wanted and self.host.on_message is None:
             receiver = self._receivers.get((sender, frame[at : at + TELL_BYTES]))
             if receiver is not None and (weight := receiver.pass_on(frame)):
                 return weight
@@ -365,7 +365,7 @@ class CutThrough:
         stream = self._inbound.at_rest(batch)
         route = self.broker.router.route(batch.topic)
         same, other = (route.plain5, route.plain3) if batch.version == V5 else (route.plain3, route.plain5)
-        if stream is None or not same or other or route.special or route.groups or route.tap is not None:
+        if stream is None or not same or other or route.special or route.groups or route.feed is not None:
             return None
         head = head_of(batch.run, batch.topic, batch.version)
         template = template_of(self._content_of, told, batch, head)

@@ -59,7 +59,7 @@ class TransferParts:
     def use_links(self, host: NetHost, overlay: Overlay) -> None:
         """Links are real: what leaves at once is written at once, and publications that come alone take a short way."""
         self.sender.cork, self.sender.uncork = host.cork, host.uncork
-        host.on_read = self._broker.begin_read
+        host.on_read = self._broker.tick.begin_read
         if CutThrough.can_serve(self._method):
             self.cut_through = CutThrough(
                 self._broker, host, overlay, self.sender, self.receiver, self.inbound, self.hops

@@ -12,21 +12,24 @@ from braidmq.cli.errors import CliError, UsageError
 from braidmq.cli.option_groups import with_option_groups
 from braidmq.cli.progress import Bar
 from braidmq.cli.sim import figures
-from braidmq.cli.sim.options import MethodOptions, ResultOptions, TrialOptions, WorldOptions, trials_of
+from braidmq.cli.sim.options import MethodOptions, ResultOptions, TrialOptions, WorldOptions, listed, trials_of
 from braidmq.cli.sim.table import tabulate
+from braidmq.pubsub.registry import METHODS
 
 if TYPE_CHECKING:
     from braidmq.sim.trial import Report, Trial
 
 app = typer.Typer(add_completion=False)
 
+_KNOWN: Final = [(name, entry) for name, entry in METHODS.items() if not entry.is_baseline]
+_BASELINES: Final = [name for name, entry in METHODS.items() if entry.is_baseline]
 
 HELP: Final = (
     "Try a publish/subscribe method in the simulator: the protocol code that brokers run, in virtual time.\n\n"
-    "Methods: suzaku, relayfree (SG-TBPS), adaptive (flexible routing tables), locality (PIQT), and the baselines "
-    "scribe, bayeux and canmc. Patterns: alpha, beta, gamma, delta, epsilon, zeta (publishers and subscribers a topic: "
-    "10/990, 500/500, 990/10, 1/9, 5/5, 9/1), subs10 … subs5120 (one topic among others, 5 a node), zipf, lookups, or "
-    "your own as PUBLISHERSxSUBSCRIBERSxTOPICS.\n\n"
+    f"Methods: {', '.join(f'{name} ({one.known_as})' if one.known_as else name for name, one in _KNOWN)}, and the "
+    f"baselines {listed(_BASELINES, 'and')}. Patterns: alpha, beta, gamma, delta, epsilon, zeta "
+    "(publishers and subscribers a topic: 10/990, 500/500, 990/10, 1/9, 5/5, 9/1), subs10 … subs5120 (one "
+    "topic among others, 5 a node), zipf, lookups, or your own as PUBLISHERSxSUBSCRIBERSxTOPICS.\n\n"
     "With --faults the network has a rough time first: small ones grow by messages, and brokers crash, return, come "
     "and go. Once it is calm, every subscriber must get every message once, nobody else may be bothered, and "
     "publishers must know whether they are wanted: if not, the exit code is 1. The same command gives the same figures "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from braidmq.cli.errors import UsageError
+from braidmq.pubsub.registry import METHODS
 
 if TYPE_CHECKING:
     from braidmq.sim.trial import Trial
@@ -23,6 +25,12 @@ _METHOD: Final = "Method"
 _WORLD: Final = "World"
 
 
+def listed(names: Iterable[str], last: str) -> str:
+    """Names in a sentence: `a, b or c`."""
+    *before, end = names
+    return f"{', '.join(before)} {last} {end}"
+
+
 @dataclass(frozen=True)
 class TrialOptions:
     """What is tried."""
@@ -33,7 +41,7 @@ class TrialOptions:
             "-m",
             "--method",
             metavar="NAME",
-            help="suzaku, relayfree, adaptive, locality, scribe, bayeux or canmc; several with commas for --out.",
+            help=f"{listed(METHODS, 'or')}; several with commas for --out.",
             rich_help_panel=_TRIAL,
         ),
     ] = "relayfree"

@@ -1,15 +1,15 @@
 """What Scribe and Bayeux have in common: a topic's root, found by hashing its name, from which a tree leads down.
 
 The owner of the topic's ID in the DHT on the Skip Graph is the root. A publisher finds it once (`Announce` walks to it)
-and sends everything there, which is one hop; from there publications go down the tree (`Down`). How the tree comes
-about is what the two methods differ in.
+and sends everything there, which is one hop; from there publications go down the tree (`TreeDelivery`). How the tree
+comes about is what the two methods differ in.
 
 Publishers cannot know whether anybody listens (Banno et al. 2015, §3.2.1): `publish` always sends, and an advertised
 topic counts as wanted from the beginning, so `on_demand(topic, True)` is called once and never taken back.
 
 All state is soft. Every `refresh_s` a broker makes sure of each of its topics: subscribers join again, publishers ask
 whether the root still is one, and a root looks its own ID up. A root that finds another owner resigns: it hands over
-what it has, passes on what still comes to it, and tells the publishers (`Astray`), who then look again. What is not
+what it has, passes on what still comes to it, and tells the publishers (`NotRoot`), which then look again. What is not
 renewed for `LEASE_REFRESHES` periods is forgotten.
 """
 
@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from math import inf
 from typing import Generic, TypeVar
 
-from braidmq.host import Address, CallError, Forward, Message, Reply, Service, handles
+from braidmq.host import Address, Forward, Message, Reply, Service, ask, handles
 from braidmq.overlay import Peer
 from braidmq.overlay.lookup import FIND_TIMEOUT_S, outcome
 from braidmq.overlay.skip_graph import IdRouter, LostId, Walk, id_of
@@ -37,7 +37,7 @@ RETRY_S = 2.0
 """The longest pause before something that failed is tried again."""
 
 TOPICS_MAX = 100_000
-"""Topics that a broker serves for others; who comes with one more is turned away."""
+"""Topics that a broker serves; a broker that asks for one more is turned away."""
 
 SUBMIT_HOPS_MAX = 4
 """How often a publication is passed on from root to root before it has to be in the tree."""
@@ -57,8 +57,8 @@ class Announced(Message, frozen=True, array_like=True, gc=False):
     root: Address
 
 
-class Astray(Message, frozen=True, array_like=True, gc=False):
-    """The receiver has taken the sender for the root, which it is not."""
+class NotRoot(Message, tag="Astray", frozen=True, array_like=True, gc=False):
+    """The sender is not the root, as the receiver thought."""
 
     topic: str
 
@@ -73,7 +73,7 @@ class Submit(Message, frozen=True, array_like=True, gc=False):
     body: bytes
 
 
-class Down(Message, frozen=True, array_like=True, gc=False):
+class TreeDelivery(Message, tag="Down", frozen=True, array_like=True, gc=False):
     """A publication on its way down the tree."""
 
     topic: str
@@ -84,10 +84,10 @@ class Down(Message, frozen=True, array_like=True, gc=False):
 
 
 class Joined(Message, frozen=True, array_like=True, gc=False):
-    """The way from the root to whoever asked is there."""
+    """The way from the root to the broker that asked is there."""
 
 
-class NoRoom(Message, frozen=True, array_like=True, gc=False):
+class AtCapacity(Message, tag="NoRoom", frozen=True, array_like=True, gc=False):
     """The broker serves as many topics as it can."""
 
 
@@ -102,9 +102,9 @@ class Branch:
         self.is_root = False
         self.is_renewing = False
         self.published_until = 0.0
-        """A root stays, even of an empty tree, while somebody publishes."""
+        """A root stays, even of an empty tree, while anyone publishes."""
         self.root: Address | None = None
-        """Who is the root instead, if this broker was."""
+        """The root now, if this broker was it before."""
 
 
 B = TypeVar("B", bound=Branch)
@@ -152,7 +152,7 @@ class RendezvousTree(Service, Generic[B]):
         raise NotImplementedError
 
     def _is_empty(self, branch: B) -> bool:
-        """Whether nobody is below."""
+        """Whether no broker is below."""
         raise NotImplementedError
 
     def _became_root(self, topic: str, branch: B) -> None:
@@ -185,11 +185,11 @@ class RendezvousTree(Service, Generic[B]):
         while self.topics.get(topic) is branch and self._wants_join(branch):
             answer = await outcome(self.host, self._begin_join(topic, branch))
             if isinstance(answer, Joined):
-                self._settled(branch)
+                self._join_answered(branch)
                 return
             await self._pause()
 
-    def _settled(self, branch: B) -> None:
+    def _join_answered(self, branch: B) -> None:
         """For the methods that note when a JOIN was answered."""
 
     # Publishers
@@ -241,14 +241,10 @@ class RendezvousTree(Service, Generic[B]):
     async def _ask_root(self, root: Address, topic: str) -> Message | None:
         if root == self.host.address:
             return self._confirm_root(topic)
-        try:
-            answer = await self.host.call(root, Announce(topic, None), FIND_TIMEOUT_S)
-        except CallError:
-            return None
-        return answer if isinstance(answer, Message) else None
+        return await ask(self.host, root, Announce(topic, None), Message, timeout_s=FIND_TIMEOUT_S)
 
-    @handles(Astray)
-    def on_astray(self, origin: Address, astray: Astray) -> Reply:
+    @handles(NotRoot)
+    def on_astray(self, origin: Address, astray: NotRoot) -> Reply:
         if astray.topic in self.roots and self.roots[astray.topic] == origin:
             self.host.spawn(self._announce(astray.topic))
         return None
@@ -265,14 +261,14 @@ class RendezvousTree(Service, Generic[B]):
         if step.to is not None:
             return Forward(step.to, Announce(announce.topic, step.walk))
         if not self._has_room(announce.topic):
-            return NoRoom()
+            return AtCapacity()
         self._become_root(announce.topic, self._branch(announce.topic))
         return self._confirm_root(announce.topic)
 
     def _confirm_root(self, topic: str) -> Message:
         branch = self.topics.get(topic)
         if branch is None or not branch.is_root:
-            return Astray(topic)
+            return NotRoot(topic)
         branch.published_until = self.host.now() + self._lease_s
         return Announced(self.host.address)
 
@@ -298,7 +294,7 @@ class RendezvousTree(Service, Generic[B]):
         if branch is not None and branch.is_root:
             self._spread(branch, submit, None)
             return None
-        astray = Astray(submit.topic)
+        astray = NotRoot(submit.topic)
         if submit.origin == self.host.address:
             self.on_astray(submit.origin, astray)
         else:
@@ -308,10 +304,10 @@ class RendezvousTree(Service, Generic[B]):
             self.host.send(branch.root, on)
         return None
 
-    # Down the tree
+    # TreeDelivery the tree
 
-    @handles(Down)
-    def on_down(self, origin: Address, down: Down) -> Reply:
+    @handles(TreeDelivery)
+    def on_down(self, origin: Address, down: TreeDelivery) -> Reply:
         branch = self.topics.get(down.topic)
         if branch is None:
             self._unwanted(origin, down.topic)
@@ -319,12 +315,12 @@ class RendezvousTree(Service, Generic[B]):
             self._spread(branch, down, origin)
         return None
 
-    def _spread(self, branch: B, message: Submit | Down, source: Address | None) -> None:
+    def _spread(self, branch: B, message: Submit | TreeDelivery, source: Address | None) -> None:
         """Delivers a publication here, if wanted, and below; once."""
         topic, origin, number, hops, body = message.topic, message.origin, message.number, message.hops, message.body
         if not self._seen.is_new(origin, number):
             return
-        on = Down(topic, origin, number, hops + 1, body)
+        on = TreeDelivery(topic, origin, number, hops + 1, body)
         for to in self._next_hops(branch):
             if to != source:
                 self.host.send(to, on)
@@ -343,7 +339,7 @@ class RendezvousTree(Service, Generic[B]):
         return topic in self.topics or len(self.topics) < TOPICS_MAX
 
     def _prune(self, topic: str, branch: B) -> None:
-        """Forgets a topic that nobody needs this broker for."""
+        """Forgets a topic that this broker is not needed for."""
         is_published = branch.is_root and branch.published_until > self.host.now()
         if branch.subscribed or is_published or not self._is_empty(branch):
             return

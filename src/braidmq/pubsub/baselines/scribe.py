@@ -2,17 +2,17 @@
 
 A JOIN walks towards the topic's ID. Every broker that it passes takes the one before as a child, and so becomes a
 forwarder, whether it cares for the topic or not. The JOIN ends at the root, or at a forwarder whose own way to the root
-was confirmed already; who ends it answers the subscriber, so an answer proves that the whole way is there.
+was confirmed already; the broker that ends it answers the subscriber, so an answer proves that the whole way is there.
 
     subscriber ──JOIN──▶ forwarder ──JOIN──▶ forwarder ──JOIN──▶ root         child of, child of, child of
-               ◀──Down──           ◀──Down──           ◀──Down──      ◀──Submit── publisher
+               ◀──TreeDelivery──           ◀──TreeDelivery──           ◀──TreeDelivery──      ◀──Submit── publisher
 
 A broker's parent is its right neighbour in the list of most common digits, so the ways of a topic merge and cannot form
 a circle, except in the last list, which has the root in it and no way further up. There a JOIN goes once round before
-it is known who the root is; the broker that learns it is the root then leaves the parent that it took on the way. For
+the root is known; the broker that learns it is the root then leaves the parent that it took on the way. For
 the same reason a JOIN never ends within the list it began in: a circle of forwarders would confirm itself for ever.
 
-Forwarders join again every `refresh_s`, each for itself, which renews their places as children; a broker without
+Forwarders join again every `refresh_s`, each for itself, which renews them as children; a broker without
 children that does not subscribe leaves its parent. A crash is mended by the ring of the list first, then by the next
 JOIN, which takes the new way.
 """
@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from braidmq.host import Address, Forward, Message, Reply, handles
 from braidmq.overlay.skip_graph import LostId, Walk
-from braidmq.pubsub.baselines.rendezvous_tree import Branch, Joined, NoRoom, RendezvousTree
+from braidmq.pubsub.baselines.rendezvous_tree import AtCapacity, Branch, Joined, RendezvousTree
 
 
 class ScribeJoin(Message, frozen=True, array_like=True, gc=False):
@@ -52,15 +52,15 @@ class Lease(NamedTuple):
 
 
 class Forwarder(Branch):
-    """A broker's place in a topic's tree. Children are left neighbours, so they are at most as many as levels."""
+    """A broker in a topic's tree. Children are left neighbours, so they are at most as many as levels."""
 
-    __slots__ = ("children", "parent", "settled_until")
+    __slots__ = ("children", "confirmed_until", "parent")
 
     def __init__(self, topic: str) -> None:
         super().__init__(topic)
         self.children: dict[Address, Lease] = {}
         self.parent: Address | None = None
-        self.settled_until = -inf
+        self.confirmed_until = -inf
         """Until when the way to the root counts as confirmed."""
 
 
@@ -74,7 +74,7 @@ class Scribe(RendezvousTree[Forwarder]):
         if step is None:
             return LostId()
         if not self._has_room(topic):
-            return NoRoom()
+            return AtCapacity()
         branch = self._branch(topic)
         now = self.host.now()
         if join.child != me and not join.walk.final:
@@ -85,7 +85,7 @@ class Scribe(RendezvousTree[Forwarder]):
             self._become_root(topic, branch)
             return Joined()
         has_risen = -1 < join.walk.level < step.walk.level
-        if branch.is_root or (has_risen and branch.settled_until > now):
+        if branch.is_root or (has_risen and branch.confirmed_until > now):
             return Joined()
         if not step.walk.final:
             branch.parent = step.to
@@ -110,8 +110,8 @@ class Scribe(RendezvousTree[Forwarder]):
     def _wants_join(self, branch: Forwarder) -> bool:
         return not branch.is_root
 
-    def _settled(self, branch: Forwarder) -> None:
-        branch.settled_until = self.host.now() + self._lease_s
+    def _join_answered(self, branch: Forwarder) -> None:
+        branch.confirmed_until = self.host.now() + self._lease_s
 
     def _next_hops(self, branch: Forwarder) -> Iterable[Address]:
         now = self.host.now()

@@ -1,16 +1,18 @@
-"""Publish/subscribe that crosses into each cluster once: PIQT's delegates, over any ordered overlay (seed 000 §3.1).
+"""Publish/subscribe that crosses into each cluster once: PIQT's delegates, over any ordered overlay.
 
-A subscriber stands at (topic, role, cluster, broker), so the subscribers of a cluster are neighbours. A publisher knows
+The method is that of PIQT (Ishihara et al. 2021, §3.1).
+
+A subscriber's key is (topic, role, cluster, broker), so the subscribers of a cluster are neighbours. A publisher knows
 which clusters have subscribers (`delegates`), and hands a publication to one broker in each: the delegate, which brings
-it to the others there by range delivery, and to each cluster below its own by another delegate. So of all links between
-two clusters, whichever they are, a publication takes one, and only on the way in.
+it to the other subscribers there by range delivery, and to each cluster below its own by another delegate. So of all
+links between two clusters, whichever they are, a publication takes one, and only on the way in.
 
-A publisher stands for its topic, too, before the subscribers: so who subscribes where nobody of its cluster did can say
-so to all publishers, and to those of its own tree of clusters, who may be delegates. `subscribe` returns when it is
-proven that all know it (`effect`). There is no rendezvous point that could signal: that there is no demand any more, a
-publisher learns by its check of each CHECK_S.
+A publisher has a key for its topic, too, before the subscribers: so the first subscriber of a cluster can make itself
+known to all publishers, and to the subscribers of its own tree of clusters, which may be delegates. `subscribe` returns
+when it is proven that all know it (`effect`). There is no rendezvous point that could signal: that there is no demand
+any more, a publisher learns by its check of each CHECK_S.
 
-Areas do not overlap, so nobody is in two of them. A delegate says whether it has taken a message: one that subscribes
+Areas do not overlap, so no broker is in two of them. A delegate says whether it accepts a message: one that subscribes
 no longer says no, one that has crashed says nothing, and the sender looks again and hands it to another. What so comes
 twice is dropped by (origin, number).
 
@@ -23,16 +25,17 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from braidmq.host import Address, CallError, Host, Message, Reply, Service, Task, handles
+from braidmq.bounded import BoundedDict
+from braidmq.host import Address, Event, Host, Message, Reply, Service, Task, ask, handles
 from braidmq.keys import Key, Role, key_of, segment
 from braidmq.overlay import Acquaintances, Overlay, Peer
 from braidmq.overlay.key_ranges import KeyRange, without
 from braidmq.overlay.ranges import Cut, OnOutcome, Outcome, RangeArrival, RangeDelivery
 from braidmq.overlay.ring import CALL_TIMEOUT_S
 from braidmq.pubsub.effect import Effect
-from braidmq.pubsub.locality.delegates import CHECK_S, Area, Directories, Directory
+from braidmq.pubsub.locality.delegates import CHECK_S, ClusterArea, ClusterDirectories, ClusterDirectory
+from braidmq.pubsub.locality.proofs import Proofs, Proven, RoutedPublication
 from braidmq.pubsub.method import OnDemand, OnMessage, OnQuestion, Publication, ignore, no_answer
-from braidmq.pubsub.proofs import Carried, Proofs, Proven
 from braidmq.pubsub.seen import Seen
 
 HAND_TRIES = 7
@@ -47,21 +50,21 @@ HAND_REPEATS = 2
 HANDING_MAX = 8192
 """Messages that a broker is handing over at a time."""
 
-TAKEN_MAX = 4096
+HANDED_OVER_MAX = 4096
 """Messages that a delegate tells from new ones when they are handed to it again."""
 
 QUESTION, SUBSCRIBED = b"q", b"s"
 """The first byte of a question, and of what a new subscriber says; a publication begins as every packed array does."""
 
 EFFECTIVE, UNSURE = b"e", b"?"
-"""What a node says to a new right neighbour: a subscriber of which all know, with its cluster; or anybody else."""
+"""What a node says to a new right neighbour: a subscriber of which all know, with its cluster; or any other."""
 
-SETTLE_POLL_S = 0.05
-"""How often a change of a key that is under way is looked at."""
+AGAIN_S = 0.05
+"""The pause before a change of a key that did not succeed is tried again."""
 
 
 class HandOver(Message, frozen=True, array_like=True, gc=False):
-    """Bring this to all in [low, high), you who stand there: an area, or if it must be sure what is up to the next one.
+    """Bring this to all in [low, high), where you are: an area, or if it must be sure what is up to the next one.
 
     If `sure_s` is not 0, prove it in that time, and say so (`Proven`).
     """
@@ -71,26 +74,26 @@ class HandOver(Message, frozen=True, array_like=True, gc=False):
     alone: bool
     low: Key
     high: Key
-    carried: Carried
+    carried: RoutedPublication
     sure_s: float
 
 
-class Undertaken(Message, frozen=True, array_like=True, gc=False):
+class HandOverAccepted(Message, tag="Undertaken", frozen=True, array_like=True, gc=False):
     """The delegate sees to it."""
 
 
-class NotHere(Message, frozen=True, array_like=True, gc=False):
+class HandOverDeclined(Message, tag="NotHere", frozen=True, array_like=True, gc=False):
     """The delegate is none: it does not subscribe there."""
 
 
-_Name = tuple[Address, int, Key, Key, bool, bool]
+_HandedOver = tuple[Address, int, Key, Key, bool, bool]
 """What was handed over: (origin, number, low, high, alone, sure)."""
 
 
 class _Advert(msgspec.Struct):
     """A topic that clients here publish."""
 
-    directory: Directory
+    directory: ClusterDirectory
     check: Task | None = None
     wanted: bool = False
 
@@ -110,27 +113,28 @@ class Locality(Service):
         self.on_demand: OnDemand = ignore
         self.on_question: OnQuestion = no_answer
         self.given_up = 0
-        """Publications that some cluster may have missed, as nobody there took them or there was no room to wait."""
+        """Publications that some cluster may have missed, as none there accepted them or there was no room to wait."""
         self.ranges = RangeDelivery(overlay, self._on_delivery, one_each=True)
-        self.directories = Directories(overlay, cluster)
-        self.directories.on_learnt = self._tell_demand
+        self.directories = ClusterDirectories(overlay, cluster)
+        self.directories.on_learnt = self._update_demand
         self._proofs = Proofs(overlay, self.ranges, self.directories, self._hand)
         self._effect = Effect(overlay, self.ranges)
         self._effective: dict[Key, None] = {}
-        """The own subscribers of which all know."""
+        """The keys of own subscriptions that all know."""
         self._number = self.host.chance.getrandbits(40)  # so that a host made anew does not repeat earlier ones
         self._subscribed: dict[Key, str] = {}
-        """The topics that clients here want, by the keys that stand for them or will soon."""
+        """The topics that clients here want, by their keys, which are in the overlay or will soon be."""
         self._adverts: dict[str, _Advert] = {}
         self._published: dict[Key, str] = {}
-        """The topics that are advertised, by the keys that stand for them or will soon."""
-        self._settling: dict[Key, None] = {}
+        """The topics that are advertised, by their keys, which are in the overlay or will soon be."""
+        self._changing: dict[Key, Event] = {}
+        """The keys that are being inserted or removed, and the end of that."""
         self._seen = Seen()
         self._silent = Acquaintances()
         self._handing = 0
-        self._taken: dict[_Name, bool] = {}
+        self._handed_over: BoundedDict[_HandedOver, bool] = BoundedDict(HANDED_OVER_MAX)
         """What was handed to this broker, and whether it is proven."""
-        overlay.ring.note = self._note
+        overlay.ring.note = self._note_for_right
         self.host.serve(self)
 
     # What the broker asks for
@@ -140,17 +144,17 @@ class Locality(Service):
         if topic not in self._adverts:
             self.directories.forget(topic)
         self._subscribed[key] = topic
-        note = await self._settle(key, lambda: key in self._subscribed)
+        note = await self._update_key(key, lambda: key in self._subscribed)
         if key not in self._effective:
             await self._take_effect(topic, key, note)
-        self._look_again(topic)
+        self._learn_again(topic)
 
     async def unsubscribe(self, topic: str) -> None:
         key = self._key(topic)
         self._subscribed.pop(key, None)
         self._effective.pop(key, None)
-        await self._settle(key, lambda: key in self._subscribed)
-        self._look_again(topic)
+        await self._update_key(key, lambda: key in self._subscribed)
+        self._learn_again(topic)
 
     async def advertise(self, topic: str) -> None:
         if topic in self._adverts:
@@ -160,7 +164,7 @@ class Locality(Service):
             self.directories.forget(topic)
         advert = self._adverts[topic] = _Advert(self.directories.keep(topic))
         self._published[key] = topic
-        await self._settle(key, lambda: key in self._published)
+        await self._update_key(key, lambda: key in self._published)
         await self.directories.learn(advert.directory)
         if self._adverts.get(topic) is advert:
             advert.check = self.host.spawn(self._check_regularly(advert))
@@ -173,10 +177,10 @@ class Locality(Service):
                 advert.check.cancel()
         key = key_of(topic, Role.PUBLISHER, self.cluster, self.name)
         self._published.pop(key, None)
-        await self._settle(key, lambda: key in self._published)
+        await self._update_key(key, lambda: key in self._published)
 
     def is_wanted(self, topic: str) -> bool:
-        """Whether somebody subscribes to an advertised topic, as far as is known here."""
+        """Whether anyone subscribes to an advertised topic, as far as is known here."""
         advert = self._adverts.get(topic)
         return advert is not None and advert.wanted
 
@@ -185,7 +189,7 @@ class Locality(Service):
         return self._publish(topic, body, None)
 
     def publish_within(self, topic: str, body: bytes, cluster: str) -> bool:
-        """To the subscribers in a cluster and below it, the own one or another (DESIGN decision 9)."""
+        """To the subscribers in a cluster and below it: this broker's or another."""
         return self._publish(topic, body, cluster)
 
     def publish_surely(
@@ -211,7 +215,7 @@ class Locality(Service):
         self.ranges.deliver(*segment(topic, Role.SUBSCRIBER), QUESTION + body, timeout_s, on_outcome)
 
     def adopt(self, subscribed: Iterable[str]) -> None:
-        """Takes over the topics of a laid-out network, in which the keys of this broker stand already."""
+        """Takes over the topics of a laid-out network, in which the keys of this broker are in the overlay already."""
         self._subscribed.update({self._key(topic): topic for topic in subscribed})
         self._effective.update(dict.fromkeys(self._subscribed))
 
@@ -229,22 +233,22 @@ class Locality(Service):
         known = (self._adverts[topic].directory, self.directories.of(topic, cluster))
         return not any(directory.is_fresh(self.host.now()) and not directory.delegates for directory in known)
 
-    def _new(self, body: bytes, directory: Directory) -> Carried:
+    def _new(self, body: bytes, directory: ClusterDirectory) -> RoutedPublication:
         self._number += 1
         within = None if directory.scope is None else directory.range
-        return Carried(self.host.address, self._number, 0, within, body)
+        return RoutedPublication(self.host.address, self._number, 0, within, body)
 
-    # Standing in the overlay
+    # Keys in the overlay
 
     def _key(self, topic: str) -> Key:
         return key_of(topic, Role.SUBSCRIBER, self.cluster, self.name)
 
-    async def _settle(self, key: Key, is_wanted: Callable[[], bool]) -> bytes:
-        """Makes an own key stand or not, as it should be when this is through; what its left neighbour had to say."""
+    async def _update_key(self, key: Key, is_wanted: Callable[[], bool]) -> bytes:
+        """Inserts or removes an own key, as it should be when this is through; what its left neighbour had to say."""
         note = b""
-        while key in self._settling:
-            await self.host.sleep(SETTLE_POLL_S)
-        self._settling[key] = None
+        while (under_way := self._changing.get(key)) is not None:
+            await under_way.wait()
+        self._changing[key] = self.host.event()
         try:
             while is_wanted() != (key in self.overlay.view.own):
                 if not is_wanted():
@@ -254,15 +258,15 @@ class Locality(Service):
                 else:
                     self.overlay.found(key)
                 if is_wanted() != (key in self.overlay.view.own):
-                    await self.host.sleep(SETTLE_POLL_S)
+                    await self.host.sleep(AGAIN_S)
         finally:
-            del self._settling[key]
+            self._changing.pop(key).set()
         return note
 
     async def _take_effect(self, topic: str, key: Key, note: bytes) -> None:
-        """Returns when all whom it takes know of a subscriber that has just been inserted.
+        """Returns when every broker that must know of a subscriber knows that it has just been inserted.
 
-        If it stands behind one of its own cluster, of which all know, nobody has to: who reaches that one reaches it.
+        Behind a subscriber of its own cluster that all know, nobody has to: what reaches that one reaches it.
         """
         await self._effect.wait_for_right(key, segment(topic, Role.SUBSCRIBER))
         own = self.overlay.view.own.get(key)
@@ -279,14 +283,14 @@ class Locality(Service):
         if key in self._subscribed:
             self._effective[key] = None
 
-    def _note(self, key: Key) -> bytes:
+    def _note_for_right(self, key: Key) -> bytes:
         """Tells a node that is inserted on the right what is known here."""
         return EFFECTIVE + self.cluster.encode() if key in self._effective else UNSURE
 
     # Knowing the clusters
 
-    def _look_again(self, topic: str) -> None:
-        """The own subscription has changed: a publisher need not wait for its next check."""
+    def _learn_again(self, topic: str) -> None:
+        """This broker's subscription has changed: a publisher need not wait for its next check."""
         if topic in self._adverts:
             self.host.spawn(self.directories.learn(self._adverts[topic].directory))
 
@@ -295,7 +299,7 @@ class Locality(Service):
             await self.host.sleep(self.host.chance.uniform(0.8, 1.0) * self.check_s)
             await self.directories.learn(advert.directory)
 
-    def _tell_demand(self, directory: Directory) -> None:
+    def _update_demand(self, directory: ClusterDirectory) -> None:
         advert = self._adverts.get(directory.topic)
         if advert is None or advert.directory is not directory or directory.learnt_at is None:
             return
@@ -306,29 +310,36 @@ class Locality(Service):
 
     # Spreading
 
-    def _spread_when_known(self, directory: Directory, part: KeyRange, carried: Carried) -> None:
+    def _spread_when_known(self, directory: ClusterDirectory, part: KeyRange, carried: RoutedPublication) -> None:
         if not self.directories.when_known(directory, lambda known: self._spread(known, part, carried)):
             self.given_up += 1
 
-    def _spread(self, directory: Directory, whole: KeyRange, carried: Carried) -> None:
-        """To the own cluster by range delivery, if this broker is in it; to each other area by its delegate."""
+    def _spread(self, directory: ClusterDirectory, whole: KeyRange, carried: RoutedPublication) -> None:
+        """To this broker's cluster by range delivery, if it subscribes; to each other area by its delegate."""
         key = self._key(directory.topic)
-        stands = key in self.overlay.view.own and whole[0] <= key < whole[1]
+        subscribes = key in self.overlay.view.own and whole[0] <= key < whole[1]
         parts = directory.split(*whole)
-        if not parts and stands:
+        if not parts and subscribes:
             self._deliver(whole, carried)
         elif not parts and directory.learnt_at is None:
             self.given_up += 1
         for delegate, part in parts:
-            if stands and delegate.area == Area(self.cluster, True):
+            if subscribes and delegate.area == ClusterArea(self.cluster, True):
                 self._deliver(part, carried)
             else:
                 self._hand(directory, delegate.area, part, carried)
 
-    def _deliver(self, part: KeyRange, carried: Carried) -> None:
+    def _deliver(self, part: KeyRange, carried: RoutedPublication) -> None:
         self.ranges.send(*part, msgspec.msgpack.encode(carried), Cut.SFB)
 
-    def _hand(self, directory: Directory, area: Area, part: KeyRange, carried: Carried, sure_s: float = 0.0) -> None:
+    def _hand(
+        self,
+        directory: ClusterDirectory,
+        area: ClusterArea,
+        part: KeyRange,
+        carried: RoutedPublication,
+        sure_s: float = 0.0,
+    ) -> None:
         if self._handing >= HANDING_MAX:
             self.given_up += not sure_s
             return
@@ -337,55 +348,51 @@ class Locality(Service):
         message = HandOver(directory.topic, area.path, area.alone, *part, onward, sure_s)
         self.host.spawn(self._hand_over(directory, area, message))
 
-    async def _hand_over(self, directory: Directory, area: Area, message: HandOver) -> None:
-        """Finds somebody in the area who takes a message; nobody need if nobody is there any more."""
+    async def _hand_over(self, directory: ClusterDirectory, area: ClusterArea, message: HandOver) -> None:
+        """Finds a broker in the area that accepts a message; none need if none is there any more."""
         try:
             for attempt in range(HAND_TRIES):
                 if attempt > 1:
                     await self.host.sleep(HAND_WAIT_S * 2 ** (attempt - 2))
                 if attempt:
-                    await self.directories.look_again(directory, area)
+                    await self.directories.find_again(directory, area)
                 delegate = directory.of(area)
                 if delegate is None:
                     return
                 for peer in delegate.candidates(self._silent, self.host.now()):
-                    is_taken = await self._takes(peer, message)
-                    if is_taken:
+                    is_accepted = await self._offer(peer, message)
+                    if is_accepted:
                         return
-                    if is_taken is not None:
+                    if is_accepted is not None:
                         break
                 if message.sure_s and attempt:
-                    return  # whoever proves it will come back to the gap
+                    return  # the proof will come back to the gap
             self.given_up += 1
         finally:
             self._handing -= 1
 
-    async def _takes(self, peer: Peer, message: HandOver) -> bool | None:
+    async def _offer(self, peer: Peer, message: HandOver) -> bool | None:
         """None if it is silent."""
-        for _ in range(HAND_REPEATS):
-            try:
-                answer = await self.host.call(peer.address, message, CALL_TIMEOUT_S)
-            except CallError:
-                continue
-            self._silent.trust(peer)
-            return isinstance(answer, Undertaken)
-        self._silent.suspect(peer, self.host.now())
-        return None
+        answers = (HandOverAccepted, HandOverDeclined)
+        answer = await ask(self.host, peer.address, message, answers, timeout_s=CALL_TIMEOUT_S, tries=HAND_REPEATS)
+        if answer is None:
+            self._silent.suspect(peer, self.host.now())
+            return None
+        self._silent.trust(peer)
+        return isinstance(answer, HandOverAccepted)
 
     @handles(HandOver)
     def on_hand_over(self, sender: Address, told: HandOver) -> Reply:
         key = self._key(told.topic)
         if key not in self.overlay.view.own or not told.low <= key < told.high:
-            return NotHere()
+            return HandOverDeclined()
         carried = told.carried
         name = (carried.origin, carried.number, told.low, told.high, told.alone, told.sure_s > 0)
-        if name in self._taken:
-            if self._taken[name]:
+        if name in self._handed_over:
+            if self._handed_over[name]:
                 self.host.send(sender, Proven(carried.origin, carried.number, ((told.low, told.high),)))
-            return Undertaken()
-        self._taken[name] = False
-        if len(self._taken) > TAKEN_MAX:
-            self._taken.pop(next(iter(self._taken)))
+            return HandOverAccepted()
+        self._handed_over[name] = False
         part = (told.low, told.high)
         directory = None if told.alone else self.directories.of(told.topic, told.area)
         if told.sure_s > 0:
@@ -394,14 +401,15 @@ class Locality(Service):
             self._deliver(part, carried)
         else:
             self._spread_when_known(directory, part, carried)
-        return Undertaken()
+        return HandOverAccepted()
 
-    def _report(self, to: Address, name: _Name, gaps: tuple[KeyRange, ...]) -> None:
-        """Tells who handed a publication over what is proven; what is not may be handed over again."""
+    def _report(self, to: Address, name: _HandedOver, gaps: tuple[KeyRange, ...]) -> None:
+        """Tells the sender of a publication what is proven; what is not may be handed over again."""
         origin, number, low, high, *_ = name
-        self._taken.pop(name, None)
-        if not gaps:
-            self._taken[name] = True
+        if gaps:
+            self._handed_over.pop(name, None)
+        else:
+            self._handed_over.renew(name, True)
         self.host.send(to, Proven(origin, number, without(((low, high),), gaps)))
 
     # Arriving
@@ -417,7 +425,7 @@ class Locality(Service):
                 if topic is not None:
                     self.directories.hear(topic, subscriber)
             return None
-        carried = msgspec.msgpack.decode(delivery.body, type=Carried)
+        carried = msgspec.msgpack.decode(delivery.body, type=RoutedPublication)
         for key in delivery.keys:
             topic = self._subscribed.get(key)
             if topic is not None and self._seen.is_new(carried.origin, carried.number):

@@ -42,7 +42,7 @@ class PublishRoutes:
         except msgspec.MsgspecError as error:
             return refusal(400, f"this is no part of a batch: {error}")
         try:
-            receipt = self._broker.ledger.accept(part)
+            receipt = self._broker.transactions.accept(part)
         except RefusedPart as error:
             return refusal(422 if error.is_lasting else 503, str(error))
         if receipt is not Receipt.REPEATED:

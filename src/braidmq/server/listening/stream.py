@@ -1,6 +1,6 @@
 """MQTT over a stream: TCP, TLS or a Unix socket.
 
-Nothing stands between the loop and the core: the transport is the core's `Link` as it is, and the protocol's
+Nothing stands between the loop and the core: the transport is the core's `Transport` as it is, and the protocol's
 `data_received` *is* the core connection's `receive`.
 """
 

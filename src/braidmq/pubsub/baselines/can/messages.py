@@ -1,4 +1,4 @@
-"""What the members of a mini CAN say to each other (`can_multicast`)."""
+"""What the members of a mini CAN say to each other (`multicast`)."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class CanGranted(Message, frozen=True, array_like=True, gc=False):
     members: Members
 
 
-class CanNowhere(Message, frozen=True, array_like=True, gc=False):
-    """There was no place; `is_member` is False if the one who says so has no part in the network."""
+class CanNoZone(Message, tag="CanNowhere", frozen=True, array_like=True, gc=False):
+    """There was no zone; `is_member` is False if the sender has no part in the network."""
 
     is_member: bool
 
 
-class CanKeep(Message, frozen=True, array_like=True, gc=False):
-    """What the sender holds, nothing if it is gone, and who its neighbours are."""
+class CanUpdate(Message, tag="CanKeep", frozen=True, array_like=True, gc=False):
+    """What the sender holds, nothing if it is gone, and what its neighbours are."""
 
     topic: str
     can: int
@@ -55,7 +55,7 @@ class CanKeep(Message, frozen=True, array_like=True, gc=False):
 
 
 class CanProbe(Message, frozen=True, array_like=True, gc=False):
-    """Who holds this point? It goes to the one who does, as far as others know, who tells the member."""
+    """A question for the holder of a point, as far as members know it, which answers the member."""
 
     topic: str
     can: int
@@ -64,7 +64,7 @@ class CanProbe(Message, frozen=True, array_like=True, gc=False):
     course: Course
 
 
-class CanTake(Message, frozen=True, array_like=True, gc=False):
+class CanTakeOver(Message, tag="CanTake", frozen=True, array_like=True, gc=False):
     """The sender leaves: the receiver is to hold its zones."""
 
     topic: str
@@ -73,7 +73,7 @@ class CanTake(Message, frozen=True, array_like=True, gc=False):
     members: Members
 
 
-class CanTaken(Message, frozen=True, array_like=True, gc=False):
+class CanTakenOver(Message, tag="CanTaken", frozen=True, array_like=True, gc=False):
     pass
 
 

@@ -1,19 +1,14 @@
 """CAN-MC: a small content-addressable network for each topic, of its subscribers and publishers, that is flooded.
 
 The network of all brokers only names an introducer for each topic (`introducer`): by the DHT on the Skip Graph here,
-where the paper has a CAN of all. A newcomer asks a member for a place: the wish travels to the holder of a random point
-(and on to a larger neighbour, so that zones stay alike), who halves its zone.
+where the paper has a CAN of all. A newcomer asks a member for a zone: the wish travels to the holder of a random point
+(and on to a larger neighbour, so that zones stay alike), which halves its zone. `flooding` has how publications spread.
 
-Flooding (Banno et al. 2015, §3.1). A publisher sends to all neighbours. Who gets a publication along dimension i passes
-it on along dimensions 1 to i - 1 both ways, and along i in the same direction, but not where it has come half way round
-already. Where zones differ in size, copies meet: the first one is delivered, and a later one is passed on only in the
-directions that earlier ones left out, so that all zones are reached whatever their shape.
-
-Members tell their neighbours now and then what they hold and whom they know (`CanKeep`). A member that does not know
-who holds what borders on its zones has the place looked for (`CanProbe`). Who is silent is dropped, and a zone that
-nobody holds is taken over by whoever borders on it and waits least: the wait is as long as the own volume is large. Who
-leaves hands its zones to a neighbour. Now and then a member also has a stranger look for its own place, so that two
-halves of a network that was parted find each other.
+Members tell their neighbours now and then what they hold and whom they know (`CanUpdate`). A member that does not know
+the holder of what borders on its zones has that looked for (`CanProbe`). A silent member is dropped, and a zone that
+nobody holds is taken over by the neighbour that waits least: the wait is as long as its own volume is large. A member
+that leaves hands its zones to a neighbour. Now and then a member also has one elsewhere look for its own zone, so that
+two halves of a network that was parted find each other.
 
 There are no roles in a mini CAN, so a publisher cannot know whether anybody listens (§3.2.1): `publish` always sends,
 and an advertised topic counts as wanted from the beginning.
@@ -24,32 +19,33 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 
-from braidmq.host import Address, CallError, Forward, Reply, Service, handles
+from braidmq.host import Address, Forward, Reply, Service, ask, handles
 from braidmq.overlay.skip_graph import IdRouter
+from braidmq.pubsub.baselines.can.flooding import Flooding
+from braidmq.pubsub.baselines.can.member import CanMember
 from braidmq.pubsub.baselines.can.messages import (
     CanFlood,
     CanGranted,
     CanJoin,
-    CanKeep,
-    CanNowhere,
+    CanNoZone,
     CanProbe,
-    CanTake,
-    CanTaken,
+    CanTakenOver,
+    CanTakeOver,
+    CanUpdate,
     Course,
     Members,
-    Way,
 )
-from braidmq.pubsub.baselines.can.network import Can, Space, Zone, overlap
-from braidmq.pubsub.baselines.introducer import Introduced, Introducer
+from braidmq.pubsub.baselines.can.network import Can, Space, Zone
+from braidmq.pubsub.baselines.introducer import KnownMembers, TopicIntroducer
 from braidmq.pubsub.baselines.rendezvous_tree import LEASE_REFRESHES, NUMBER_BITS, REFRESH_S, RETRY_S
 from braidmq.pubsub.method import OnDemand, OnMessage, Publication
 
 DIMENSIONS = 2
-KEEPS_A_REFRESH = 6
-SILENT_KEEPS_MAX = 3.5
+UPDATES_A_REFRESH = 6
+SILENT_UPDATES_MAX = 3.5
 """Periods of silence after which a member counts as gone."""
 
-TAKE_S = 4.0
+TAKE_OVER_S = 4.0
 """How long a member that holds the whole space would wait before it takes a zone over; others wait their share."""
 
 CALL_TIMEOUT_S = 3.0
@@ -61,52 +57,9 @@ MEND_TRIES_NEAR = 2
 MEND_PAUSE_S = 0.2
 """How often, and after which pause each time, a member looks for neighbours that it should have, at first nearby."""
 
-GRANTS_MAX = 16
-"""Wishes of newcomers that a member remembers, to give the same answer if they are repeated."""
-
-HOLE_S = 0.5
-HOLE_POLL_S = 0.005
-HELD_MAX = 1024
-"""How long a publication waits for neighbours that are not known, or for an own place, and how many do at a time."""
-
-FLOODS_MAX = 256
-"""Publications of a topic whose copies a member recognises."""
-
-
-class Membership:
-    """A broker's part in a topic."""
-
-    __slots__ = (
-        "advertised",
-        "can",
-        "floods",
-        "grants",
-        "is_entering",
-        "is_leaving",
-        "is_mending",
-        "subscribed",
-        "taking",
-    )
-
-    def __init__(self) -> None:
-        self.subscribed = False
-        self.advertised = False
-        self.can: Can | None = None
-        self.is_entering = False
-        self.is_leaving = False
-        self.is_mending = False
-        self.taking: set[Zone] = set()
-        self.grants: dict[tuple[Address, int], CanGranted] = {}
-        self.floods: dict[tuple[Address, int], set[Way]] = {}
-        """The last publications, and from which zones they were sent in which directions."""
-
-    @property
-    def is_wanted(self) -> bool:
-        return self.subscribed or self.advertised
-
 
 class CanMulticast(Service):
-    """A broker's part. `refresh_s` None: nothing is renewed and nobody expires, for networks that are laid out."""
+    """A broker's part. `refresh_s` None: nothing is renewed and no member expires, for networks that are laid out."""
 
     def __init__(
         self,
@@ -121,14 +74,13 @@ class CanMulticast(Service):
         self.on_message: OnMessage = on_message
         self.on_demand: OnDemand = on_demand
         self.space = Space(dimensions)
-        self.topics: dict[str, Membership] = {}
+        self.topics: dict[str, CanMember] = {}
         self._number = self.host.chance.getrandbits(NUMBER_BITS)
-        self._held = 0
-        """Publications that wait until all neighbours are known."""
-        self.introducer = Introducer(router, inf if refresh_s is None else LEASE_REFRESHES * refresh_s)
+        self._flooding = Flooding(self.host, self.space, self._member, self._deliver)
+        self.introducer = TopicIntroducer(router, inf if refresh_s is None else LEASE_REFRESHES * refresh_s)
         self.host.serve(self)
         if refresh_s is not None:
-            self.host.spawn(self._keep_regularly(refresh_s / KEEPS_A_REFRESH))
+            self.host.spawn(self._update_regularly(refresh_s / UPDATES_A_REFRESH))
 
     # What the broker asks for
 
@@ -160,111 +112,32 @@ class CanMulticast(Service):
             await self._leave(topic, part)
 
     def publish(self, topic: str, body: bytes) -> bool:
-        """Floods the topic's network, and is True: nobody knows who of its members subscribes."""
+        """Floods the topic's network, and is True: there is no telling which of its members subscribe."""
         part = self.topics.get(topic)
         if part is None or not part.advertised:
             raise ValueError(f"nothing can be published on {topic!r} before it is advertised")
         if part.can is None or not part.can.zones:
-            return True  # its place was lost, and is entered again: this publication goes nowhere
+            return True  # its zones were lost, and it enters again: this publication goes nowhere
         self._number += 1
         zone = next(iter(part.can.zones))
         everywhere = (zone, self.space.dimensions, 0)  # as if it had come along one dimension more than there are
         start = self.space.centre(zone)
         me = self.host.address
-        self._flood(part, part.can, CanFlood(topic, part.can.name, me, self._number, 0, body, start, (everywhere,)))
+        self._flooding.flood(
+            part, part.can, CanFlood(topic, part.can.name, me, self._number, 0, body, start, (everywhere,))
+        )
         return True
 
-    def _part(self, topic: str) -> Membership:
+    def _deliver(self, publication: Publication) -> None:
+        self.on_message(publication)
+
+    def _part(self, topic: str) -> CanMember:
         part = self.topics.get(topic)
         if part is None:
-            part = self.topics[topic] = Membership()
+            part = self.topics[topic] = CanMember()
         return part
 
-    # Flooding
-
-    @handles(CanFlood)
-    def on_flood(self, origin: Address, flood: CanFlood) -> Reply:
-        part, can = self._member(flood.topic, flood.can)
-        if part is not None and can is not None:
-            self._flood(part, can, flood)
-        elif part is not None and part.is_entering and self._held < HELD_MAX:
-            self.host.spawn(self._flood_when_in(part, flood))
-        return None
-
-    async def _flood_when_in(self, part: Membership, flood: CanFlood) -> None:
-        """Neighbours may know of a place before the one who has it."""
-        ends_at = self.host.now() + HOLE_S
-        self._held += 1
-        while part.is_entering and part.can is None and self.host.now() < ends_at:
-            await self.host.sleep(HOLE_POLL_S)
-        self._held -= 1
-        _, can = self._member(flood.topic, flood.can)
-        if can is not None:
-            self._flood(part, can, flood)
-
-    def _flood(self, part: Membership, can: Can, flood: CanFlood) -> None:
-        sent = part.floods.get((flood.origin, flood.number))
-        is_new = sent is None
-        if sent is None:
-            sent = part.floods[flood.origin, flood.number] = set()
-            if len(part.floods) > FLOODS_MAX:
-                del part.floods[next(iter(part.floods))]
-        if can.holes() and self._held < HELD_MAX:
-            self.host.spawn(self._pass_on_later(can, flood, sent))
-        else:
-            self._pass_on(can, flood, sent)
-        if is_new and part.subscribed:
-            self.on_message(Publication(flood.topic, flood.body, flood.origin, flood.number, flood.hops))
-
-    async def _pass_on_later(self, can: Can, flood: CanFlood, sent: set[Way]) -> None:
-        """A neighbour has given a part of its zone away, and who has it now is not known here yet, but soon."""
-        ends_at = self.host.now() + HOLE_S
-        self._held += 1
-        while can.holes() and self.host.now() < ends_at:
-            await self.host.sleep(HOLE_POLL_S)
-        self._held -= 1
-        self._pass_on(can, flood, sent)
-
-    def _pass_on(self, can: Can, flood: CanFlood, sent: set[Way]) -> None:
-        for to, ways in self._ways_on(can, flood, sent).items():
-            on = CanFlood(
-                *(flood.topic, flood.can, flood.origin, flood.number),
-                *(flood.hops + 1, flood.body, flood.start, tuple(ways)),
-            )
-            self.host.send(to, on)
-
-    def _ways_on(self, can: Can, flood: CanFlood, sent: set[Way]) -> dict[Address, list[Way]]:
-        """Where a publication goes from here: to whom, and by which ways. Own zones pass it to each other at once."""
-        found: dict[Address, list[Way]] = {}
-        ways = [(mine, *way[1:]) for way in flood.ways for mine in can.zones if overlap(mine, way[0])]
-        for way in flood.ways:
-            self._pass_to_heirs(can, way, sent, found)
-        while ways:
-            zone, came, direction = ways.pop()
-            for dimension, sign in self.space.directions():
-                if dimension > came or (dimension == came and sign != direction) or (zone, dimension, sign) in sent:
-                    continue
-                sent.add((zone, dimension, sign))
-                if self.space.has_come_half_way(zone, flood.start[dimension], dimension, sign):
-                    continue
-                for address, other in can.neighbours(zone, dimension, sign):
-                    if address == self.host.address:
-                        ways.append((other, dimension, sign))
-                    else:
-                        found.setdefault(address, []).append((other, dimension, sign))
-        return found
-
-    def _pass_to_heirs(self, can: Can, way: Way, sent: set[Way], found: dict[Address, list[Way]]) -> None:
-        """What comes to a zone of which a part was given away meanwhile comes to whoever holds that part, too."""
-        zone, came, direction = way
-        for address, holder in can.holders.items():
-            for theirs, _ in holder.claims:
-                passed = (theirs, came, direction)
-                if theirs != zone and theirs.startswith(zone) and passed not in sent:
-                    sent.add(passed)
-                    found.setdefault(address, []).append(passed)
-
-    def _member(self, topic: str, name: int) -> tuple[Membership | None, Can | None]:
+    def _member(self, topic: str, name: int) -> tuple[CanMember | None, Can | None]:
         """This broker's part in a topic's network, if it is in that very one."""
         part = self.topics.get(topic)
         if part is None or part.can is None or part.can.name != name or not part.can.zones:
@@ -273,7 +146,7 @@ class CanMulticast(Service):
 
     # Joining
 
-    async def _enter(self, topic: str, part: Membership) -> None:
+    async def _enter(self, topic: str, part: CanMember) -> None:
         """Returns when this broker holds a zone, however long that takes, or when it is not wanted any more."""
         while part.is_wanted and (part.is_entering or part.is_leaving):
             await self._pause()
@@ -289,43 +162,48 @@ class CanMulticast(Service):
                     break
             await self._pause()
         part.is_entering = False
+        part.has_changed()
         if not part.is_wanted:
             await self._leave(topic, part)
         elif part.can is not None:
             await self.introducer.ask(topic, part.can.name)
 
-    async def _try_to_enter(self, topic: str, part: Membership, introduced: Introduced) -> tuple[Address, ...]:
-        """Founds the network or asks a member for a place; returns those who turned out to be gone."""
+    async def _try_to_enter(self, topic: str, part: CanMember, introduced: KnownMembers) -> tuple[Address, ...]:
+        """Founds the network or asks a member for a zone; returns members that turned out to be gone."""
         can = Can(self.space, self.host.address, introduced.can)
         if not introduced.members:
             can.claim([""])
-            part.can = can
+            self._enter_as(part, can)
             return ()
         chance = self.host.chance
         member = chance.choice(introduced.members)
         self._number += 1
         course = Course(self.space.any_point(chance))
         wish = CanJoin(topic, introduced.can, self.host.address, self._number, course)
-        try:
-            answer = await self.host.call(member, wish, CALL_TIMEOUT_S)
-        except CallError:
+        answer = await ask(self.host, member, wish, (CanGranted, CanNoZone), timeout_s=CALL_TIMEOUT_S)
+        if answer is None:
             return (member,)
         if isinstance(answer, CanGranted):
-            can.take(answer.claim)
-            part.can = can
+            can.accept(answer.claim)
+            self._enter_as(part, can)
             now = self.host.now()
             for address, claims in answer.members:
                 if address != self.host.address:
                     can.hear(address, claims, now)
             self._tell(topic, can)
             self._mend(topic, part, can)
-        return (member,) if isinstance(answer, CanNowhere) and not answer.is_member else ()
+        return (member,) if isinstance(answer, CanNoZone) and not answer.is_member else ()
+
+    def _enter_as(self, part: CanMember, can: Can) -> None:
+        part.can = can
+        can.on_change = part.has_changed
+        part.has_changed()
 
     @handles(CanJoin)
     def on_join(self, origin: Address, join: CanJoin) -> Reply:
         part, can = self._member(join.topic, join.can)
         if can is None or part is None:
-            return CanNowhere(part is not None and part.is_entering)
+            return CanNoZone(part is not None and part.is_entering)
         granted = part.grants.get((join.newcomer, join.number))
         if granted is not None:
             return granted
@@ -334,7 +212,7 @@ class CanMulticast(Service):
         if zone is None:
             on = self._step(can, course, newcomer)
             if on is None:
-                return CanNowhere(True)
+                return CanNoZone(True)
             return Forward(on[0], CanJoin(topic, join.can, newcomer, number, on[1], join.is_last))
         larger = None if join.is_last else can.larger(zone)
         if larger is not None and larger[0] != newcomer:
@@ -342,20 +220,18 @@ class CanMulticast(Service):
             return Forward(larger[0], CanJoin(topic, join.can, newcomer, number, there, True))
         return self._grant(part, can, join)
 
-    def _grant(self, part: Membership, can: Can, join: CanJoin) -> Reply:
+    def _grant(self, part: CanMember, can: Can, join: CanJoin) -> Reply:
         """Gives a newcomer half a zone."""
         members = self._members(can)
         given = can.split(join.course.point)
         if given is None:
-            return CanNowhere(True)
+            return CanNoZone(True)
         can.hear(join.newcomer, (given,), self.host.now())
         self._tell(join.topic, can, [address for address, _ in members])
         self._mend(join.topic, part, can)
         granted = part.grants[join.newcomer, join.number] = CanGranted(
             given, ((self.host.address, can.claims), *members)
         )
-        if len(part.grants) > GRANTS_MAX:
-            del part.grants[next(iter(part.grants))]
         return granted
 
     def _step(self, can: Can, course: Course, asker: Address) -> tuple[Address, Course] | None:
@@ -368,7 +244,7 @@ class CanMulticast(Service):
 
     # Leaving
 
-    async def _leave(self, topic: str, part: Membership) -> None:
+    async def _leave(self, topic: str, part: CanMember) -> None:
         """Hands the zones over, and is gone; unless it is wanted again, or still."""
         if part.is_wanted or part.is_entering or part.is_leaving:
             return
@@ -378,7 +254,7 @@ class CanMulticast(Service):
             await self._hand_over(topic, can)
             part.can = None
             for address in can.holders:
-                self.host.send(address, CanKeep(topic, can.name, (), ()))
+                self.host.send(address, CanUpdate(topic, can.name, (), ()))
             await self.introducer.ask(topic, can.name, leaves=True)
         part.is_leaving = False
         if not part.is_wanted and self.topics.get(topic) is part:
@@ -389,19 +265,16 @@ class CanMulticast(Service):
             heir = can.heir(next(iter(can.zones), ""))
             if heir is None or not can.zones:
                 return
-            take = CanTake(topic, can.name, can.claims, self._members(can))
-            try:
-                if isinstance(await self.host.call(heir, take, CALL_TIMEOUT_S), CanTaken):
-                    return
-            except CallError:
-                pass
+            take = CanTakeOver(topic, can.name, can.claims, self._members(can))
+            if await ask(self.host, heir, take, CanTakenOver, timeout_s=CALL_TIMEOUT_S) is not None:
+                return
             can.holders.pop(heir, None)
 
-    @handles(CanTake)
-    def on_take(self, origin: Address, take: CanTake) -> Reply:
+    @handles(CanTakeOver)
+    def on_take_over(self, origin: Address, take: CanTakeOver) -> Reply:
         part, can = self._member(take.topic, take.can)
         if can is None or part is None or part.is_leaving:
-            return CanNowhere(False)
+            return CanNoZone(False)
         now = self.host.now()
         can.hear(origin, (), now)
         can.claim([zone for zone, _ in take.claims])
@@ -410,7 +283,7 @@ class CanMulticast(Service):
                 can.hear(address, claims, now)
         self._tell(take.topic, can)
         self._mend(take.topic, part, can)
-        return CanTaken()
+        return CanTakenOver()
 
     # Neighbours
 
@@ -418,41 +291,41 @@ class CanMulticast(Service):
         return tuple([(address, holder.claims) for address, holder in can.holders.items()])
 
     def _tell(self, topic: str, can: Can, former: Iterable[Address] = ()) -> None:
-        """Tells all neighbours, and those who were, what is held here."""
-        keep = CanKeep(topic, can.name, can.claims, self._members(can))
+        """Tells all neighbours, and former ones, what is held here."""
+        update = CanUpdate(topic, can.name, can.claims, self._members(can))
         for address in {**can.holders, **dict.fromkeys(former)}:
-            self.host.send(address, keep)
+            self.host.send(address, update)
 
-    @handles(CanKeep)
-    def on_keep(self, origin: Address, keep: CanKeep) -> Reply:
-        part, can = self._member(keep.topic, keep.can)
+    @handles(CanUpdate)
+    def on_update(self, origin: Address, update: CanUpdate) -> Reply:
+        part, can = self._member(update.topic, update.can)
         if part is None or can is None:
-            if keep.claims and (part is None or not part.is_entering):
-                self.host.send(origin, CanKeep(keep.topic, keep.can, (), ()))
+            if update.claims and (part is None or not part.is_entering):
+                self.host.send(origin, CanUpdate(update.topic, update.can, (), ()))
             return None
         before, former = can.claims, list(can.holders)
-        can.hear(origin, keep.claims, self.host.now(), tuple([address for address, _ in keep.members]))
+        can.hear(origin, update.claims, self.host.now(), tuple([address for address, _ in update.members]))
         if can.claims != before:
-            self._yielded(keep.topic, part, can, former)
+            self._yielded(update.topic, part, can, former)
             return None
-        mine = CanKeep(keep.topic, can.name, can.claims, self._members(can))
-        named = next((claims for address, claims in keep.members if address == self.host.address), None)
-        if named != can.claims and (named is not None or can.is_near(keep.claims)):
+        mine = CanUpdate(update.topic, can.name, can.claims, self._members(can))
+        named = next((claims for address, claims in update.members if address == self.host.address), None)
+        if named != can.claims and (named is not None or can.is_near(update.claims)):
             self.host.send(origin, mine)
-        for address, claims in keep.members:
+        for address, claims in update.members:
             if address != self.host.address and address not in can.holders and can.is_near(claims):
                 self.host.send(address, mine)
-        self._mend(keep.topic, part, can)
+        self._mend(update.topic, part, can)
         return None
 
-    def _mend(self, topic: str, part: Membership, can: Can) -> None:
-        """Looks for those who hold what borders on own zones, if that is not known."""
+    def _mend(self, topic: str, part: CanMember, can: Can) -> None:
+        """Looks for the holders of what borders on own zones, if they are not known."""
         if can.holes() and not part.is_mending:
             part.is_mending = True
             self.host.spawn(self._look_for_neighbours(topic, part, can))
 
-    async def _look_for_neighbours(self, topic: str, part: Membership, can: Can) -> None:
-        """By way of the neighbours first; then of members elsewhere, who may come to the place from another side."""
+    async def _look_for_neighbours(self, topic: str, part: CanMember, can: Can) -> None:
+        """By way of the neighbours first; then of members elsewhere, which may come there from another side."""
         chance = self.host.chance
         for tries in range(MEND_TRIES):
             await self.host.sleep(chance.uniform(0.5, 1.0) * MEND_PAUSE_S)
@@ -466,8 +339,8 @@ class CanMulticast(Service):
                 self.host.send(chance.choice(via), probe)
         part.is_mending = False
 
-    def _yielded(self, topic: str, part: Membership, can: Can, former: list[Address]) -> None:
-        """Somebody else had a better right to some of what was held here."""
+    def _yielded(self, topic: str, part: CanMember, can: Can, former: list[Address]) -> None:
+        """Another member had a better right to some of what was held here."""
         self._tell(topic, can, former)
         if can.zones:
             self._mend(topic, part, can)
@@ -484,41 +357,41 @@ class CanMulticast(Service):
             on = self._step(can, probe.course, probe.member)
             return Forward(on[0], CanProbe(probe.topic, probe.can, probe.member, probe.claims, on[1])) if on else None
         if not can.is_near(probe.claims):  # it may be near to one of the neighbours
-            self.host.send(probe.member, CanKeep(probe.topic, can.name, can.claims, self._members(can)))
+            self.host.send(probe.member, CanUpdate(probe.topic, can.name, can.claims, self._members(can)))
             return None
-        return self.on_keep(probe.member, CanKeep(probe.topic, probe.can, probe.claims, ()))
+        return self.on_update(probe.member, CanUpdate(probe.topic, probe.can, probe.claims, ()))
 
     # What is done again and again
 
-    async def _keep_regularly(self, keep_s: float) -> None:
+    async def _update_regularly(self, update_s: float) -> None:
         """One task a broker, for all its topics."""
         rounds = 0
         while True:
-            await self.host.sleep(self.host.chance.uniform(0.75, 1.0) * keep_s)
+            await self.host.sleep(self.host.chance.uniform(0.75, 1.0) * update_s)
             rounds += 1
             for topic, part in list(self.topics.items()):
                 can = part.can
                 if can is None or part.is_leaving:
                     continue
                 now = self.host.now()
-                heard_at = can.forget_silent(now - SILENT_KEEPS_MAX * keep_s)
+                heard_at = can.forget_silent(now - SILENT_UPDATES_MAX * update_s)
                 self._tell(topic, can)
-                since = now if heard_at is None else heard_at + SILENT_KEEPS_MAX * keep_s
-                self._look_for_vacancies(topic, part, can, since + keep_s)
-                if rounds % KEEPS_A_REFRESH == 0:
+                since = now if heard_at is None else heard_at + SILENT_UPDATES_MAX * update_s
+                self._look_for_vacancies(topic, part, can, since + update_s)
+                if rounds % UPDATES_A_REFRESH == 0:
                     self.host.spawn(self._register(topic, part, can))
 
-    def _look_for_vacancies(self, topic: str, part: Membership, can: Can, grace_until: float) -> None:
+    def _look_for_vacancies(self, topic: str, part: CanMember, can: Can, grace_until: float) -> None:
         """All neighbours of a zone that is vacant notice it within a period, and then wait for each other."""
         for zone in can.vacancies():
-            if zone not in part.taking:
-                part.taking.add(zone)
+            if zone not in part.taking_over:
+                part.taking_over.add(zone)
                 self.host.spawn(self._take_over(topic, part, can, zone, grace_until))
 
-    async def _take_over(self, topic: str, part: Membership, can: Can, zone: Zone, grace_until: float) -> None:
-        """Takes a zone that nobody holds, unless somebody with less does so before."""
-        await self.host.sleep(grace_until - self.host.now() + TAKE_S * can.volume)
-        part.taking.discard(zone)
+    async def _take_over(self, topic: str, part: CanMember, can: Can, zone: Zone, grace_until: float) -> None:
+        """Takes a zone that nobody holds, unless a member with less does so before."""
+        await self.host.sleep(grace_until - self.host.now() + TAKE_OVER_S * can.volume)
+        part.taking_over.discard(zone)
         vacancies = can.vacancies()
         if part.can is can and not part.is_leaving and zone in vacancies:
             can.claim([zone])
@@ -526,14 +399,14 @@ class CanMulticast(Service):
             self._mend(topic, part, can)
             self._look_for_vacancies(topic, part, can, self.host.now() + MEND_PAUSE_S)
 
-    async def _register(self, topic: str, part: Membership, can: Can) -> None:
-        """Lets the introducer know that this member is there, and has a stranger look for its place."""
+    async def _register(self, topic: str, part: CanMember, can: Can) -> None:
+        """Lets the introducer know that this member is there, and has a member elsewhere look for its zone."""
         introduced = await self.introducer.ask(topic, can.name)
         if introduced is None or part.can is not can or part.is_leaving or not can.zones:
             return
         if introduced.can < can.name:
             for address in can.holders:
-                self.host.send(address, CanKeep(topic, can.name, (), ()))
+                self.host.send(address, CanUpdate(topic, can.name, (), ()))
             part.can = None
             await self._enter(topic, part)
         elif introduced.members:

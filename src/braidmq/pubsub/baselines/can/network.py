@@ -8,15 +8,17 @@ overlap when one begins with the other.
 taken over gets a higher version than any that was seen; where two claims overlap, the higher one holds (of equal ones,
 that of the higher address) and the other member yields. So everything can be told again, late, or by several at once.
 
-A part of the torus next to a member's zones that nobody is known to hold is a hole; who borders on it claims it.
+A part of the torus next to a member's zones that nobody is known to hold is a hole; a member beside it claims it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from braidmq.bounded import BoundedDict
 from braidmq.host import Address, Chance
+from braidmq.pubsub.method import ignore
 
 Zone = str
 Point = tuple[int, ...]
@@ -29,10 +31,10 @@ SIDE = 1 << SIDE_BITS
 
 
 LOST_MAX = 64
-"""Zones of members that fell silent, which are remembered until somebody holds them."""
+"""Zones of members that fell silent, which are remembered until they are held again."""
 
 
-class Holder(NamedTuple):
+class ZoneHolder(NamedTuple):
     """A neighbour: what it claims, when it was heard of last, and which neighbours it has itself."""
 
     claims: tuple[Claim, ...]
@@ -149,7 +151,7 @@ def _beats(claim: Claim, older: Claim) -> bool:
 class Can:
     """One member's part. `name` tells this network from another one for the same purpose."""
 
-    __slots__ = ("_clock", "_holes", "_near", "holders", "lost", "me", "name", "space", "zones")
+    __slots__ = ("_clock", "_holes", "_near", "holders", "lost", "me", "name", "on_change", "space", "zones")
 
     def __init__(self, space: Space, me: Address, name: int) -> None:
         self.space = space
@@ -157,10 +159,12 @@ class Can:
         self.name = name
         self.zones: dict[Zone, int] = {}
         """The own zones, with the versions of their claims."""
-        self.holders: dict[Address, Holder] = {}
+        self.holders: dict[Address, ZoneHolder] = {}
         """The neighbours. Their number depends on the zones' shapes alone: about 2 d of them if those are alike."""
-        self.lost: dict[Zone, tuple[Address, ...]] = {}
-        """Zones of those who fell silent, and the neighbours that they had."""
+        self.lost: BoundedDict[Zone, tuple[Address, ...]] = BoundedDict(LOST_MAX)
+        """Zones of members that fell silent, and the neighbours that they had."""
+        self.on_change: Callable[[], None] = ignore
+        """Called when the own zones or those of neighbours are about to be others."""
         self._clock = 0
         self._near: dict[tuple[Zone, int, int], list[tuple[Address, Zone]]] = {}
         self._holes: list[Zone] | None = None
@@ -202,7 +206,7 @@ class Can:
         self._moved()
         return given, self._clock
 
-    def take(self, claim: Claim) -> None:
+    def accept(self, claim: Claim) -> None:
         """Holds what was given away."""
         self.zones[claim[0]] = claim[1]
         self._clock = max(self._clock, claim[1])
@@ -217,6 +221,7 @@ class Can:
     def _forget_view(self) -> None:
         self._near = {}
         self._holes = None
+        self.on_change()
 
     def _merge(self) -> None:
         """Two halves of a zone are that zone."""
@@ -232,8 +237,8 @@ class Can:
     def _yield(self, mine: Zone, theirs: Zone) -> None:
         """Keeps of an own zone what another claim leaves."""
         version = self.zones.pop(mine)
-        for place in range(len(mine), len(theirs)):
-            self.zones[sibling(theirs[: place + 1])] = version
+        for digits in range(len(mine), len(theirs)):
+            self.zones[sibling(theirs[: digits + 1])] = version
 
     # What others say
 
@@ -253,36 +258,34 @@ class Can:
             self._forget_view()
             self._correct(address, claims)
         if self.is_near(claims):
-            self.holders[address] = Holder(claims, now, neighbours)
+            self.holders[address] = ZoneHolder(claims, now, neighbours)
         else:
             self.holders.pop(address, None)
         if has_yielded:
             self._moved()
 
     def _correct(self, address: Address, claims: tuple[Claim, ...]) -> None:
-        """What a member claims, others who claimed it before do not hold any more."""
+        """What a member claims, those that claimed it before do not hold any more."""
         for other, holder in list(self.holders.items()):
             left = tuple([mine for mine in holder.claims if not any(_beats(claim, mine) for claim in claims)])
             if other != address and left != holder.claims:
-                self.holders[other] = Holder(left, holder.heard_at, holder.neighbours)
+                self.holders[other] = ZoneHolder(left, holder.heard_at, holder.neighbours)
 
     def is_near(self, claims: tuple[Claim, ...]) -> bool:
         return any(self.space.are_near(mine, zone) for zone, _ in claims for mine in self.zones)
 
     def forget_silent(self, since: float) -> float | None:
-        """Those who were not heard since then are gone; when the last of them was heard, if there were any."""
+        """Members not heard since then are gone; when the last of them was heard, if there were any."""
         silent = {address: holder for address, holder in self.holders.items() if holder.heard_at < since}
         for address, holder in silent.items():
             del self.holders[address]
             self._forget_view()
             for zone, _ in holder.claims:
                 self.lost[zone] = holder.neighbours
-                if len(self.lost) > LOST_MAX:
-                    del self.lost[next(iter(self.lost))]
         return max([holder.heard_at for holder in silent.values()], default=None)
 
     def vacancies(self) -> dict[Zone, tuple[Address, ...]]:
-        """What is to be taken over, and who should hear of it: zones that were lost where there are holes, or those."""
+        """What is to be taken over, and which members should hear of it: lost zones in holes, or the holes."""
         holes = self.holes()
         if not holes:
             self.lost.clear()
@@ -292,20 +295,20 @@ class Can:
             found.update({zone: self.lost[zone] for zone in lost} if lost else {hole: ()})
         return found
 
-    # Who is where
+    # Neighbours
 
     def neighbours(self, zone: Zone, dimension: int, sign: int) -> list[tuple[Address, Zone]]:
-        """Who is across a face of an own zone: members, this one included, with their zones."""
+        """The members across a face of an own zone, this one included, with their zones."""
         found = self._near.get((zone, dimension, sign))
         if found is None:
             known = [(self.me, mine) for mine in self.zones]
             known += [(address, theirs) for address, holder in self.holders.items() for theirs, _ in holder.claims]
-            found = [(who, other) for who, other in known if self.space.touches(zone, other, dimension, sign)]
+            found = [(holder, other) for holder, other in known if self.space.touches(zone, other, dimension, sign)]
             self._near[zone, dimension, sign] = found
         return found
 
     def nearest(self, point: Point, aside: Address) -> tuple[int, Address] | None:
-        """The neighbour that is nearest to a point, somebody aside, and how far it is from it."""
+        """The neighbour that is nearest to a point, one aside, and how far it is from it."""
         found: tuple[int, Address] | None = None
         for address, holder in self.holders.items():
             for zone, _ in holder.claims if address != aside else ():
@@ -321,7 +324,7 @@ class Can:
         return (address, at) if digits < len(zone) else None
 
     def heir(self, zone: Zone) -> Address | None:
-        """Who should take an own zone over: who holds its other half, else who holds least."""
+        """The member that should take an own zone over: the holder of its other half, else the one that holds least."""
         held = {address: sum(volume(at) for at, _ in holder.claims) for address, holder in self.holders.items()}
         halves = [
             a for a, holder in self.holders.items() if zone and any(at == sibling(zone) for at, _ in holder.claims)

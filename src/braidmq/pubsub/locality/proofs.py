@@ -6,8 +6,9 @@ and a subscriber that nobody knew of there gets the publication, too. Only what 
 What the delegates report is taken from the gaps; to what remains the publication is sent again, by a directory that is
 learnt anew. A delegate proves its part in the same way, if there are clusters below its own.
 
-What is for one cluster only (`Carried.within`) is never sent to those on the way to it: a subscriber before the first
-that is known there is not delivered to from here, but handed to when the directory has been learnt again.
+What is for one cluster only (`RoutedPublication.within`) is never sent to those on the way to it: a subscriber
+before the first that is known there is not delivered to from here, but handed to when the directory has been learnt
+again.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from braidmq.host import Address, Host, Message, Reply, Service, handles
 from braidmq.overlay import Overlay
 from braidmq.overlay.key_ranges import KeyRange, without
 from braidmq.overlay.ranges import OPEN_MAX, PROVEN, REISSUE_S, SWEEP_S, Outcome, RangeDelivery
-from braidmq.pubsub.locality.delegates import Area, Directories, Directory
+from braidmq.pubsub.locality.delegates import ClusterArea, ClusterDirectories, ClusterDirectory
 
 PART_OF_TIME = 0.8
-"""The share of a proof's time that those get whom it is left to, so that what they could prove comes in time."""
+"""The share of a proof's time that delegates get, so that what they could prove comes in time."""
 
 
-class Carried(Message, frozen=True, array_like=True, gc=False):
+class RoutedPublication(Message, tag="Carried", frozen=True, array_like=True, gc=False):
     """A publication on its way; (origin, number) names it."""
 
     origin: Address
     number: int
     hops: int
     within: KeyRange | None
-    """Nobody outside may see it; None is everybody."""
+    """No broker outside may see it; None is no limit."""
     body: bytes
 
 
@@ -48,16 +49,16 @@ class Proven(Message, frozen=True, array_like=True, gc=False):
 OnEnd = Callable[[tuple[KeyRange, ...]], None]
 """Called with the gaps that are left, none if all is proven."""
 
-Hand = Callable[[Directory, Area, KeyRange, Carried, float], None]
-"""Leaves a part of a directory's range to the delegate of an area, who has so many seconds to prove it."""
+Hand = Callable[[ClusterDirectory, ClusterArea, KeyRange, RoutedPublication, float], None]
+"""Leaves a part of a directory's range to the delegate of an area, which has so many seconds to prove it."""
 
 
 class _Proof(msgspec.Struct):
     """A range in which every subscriber shall have a publication, and the parts of which that is not known yet."""
 
-    directory: Directory | None
+    directory: ClusterDirectory | None
     """None if the range is delivered to from here, without delegates."""
-    carried: Carried
+    carried: RoutedPublication
     gaps: tuple[KeyRange, ...]
     again_at: float
     ends_at: float
@@ -70,7 +71,7 @@ class _Proof(msgspec.Struct):
 class Proofs(Service):
     """The proofs that a broker is after, of its own publications and as a delegate."""
 
-    def __init__(self, overlay: Overlay, ranges: RangeDelivery, directories: Directories, hand: Hand) -> None:
+    def __init__(self, overlay: Overlay, ranges: RangeDelivery, directories: ClusterDirectories, hand: Hand) -> None:
         self._overlay = overlay
         self._host: Host = overlay.host
         self._ranges = ranges
@@ -85,7 +86,12 @@ class Proofs(Service):
         return len(self._proofs) >= OPEN_MAX
 
     def prove(
-        self, directory: Directory | None, part: KeyRange, carried: Carried, timeout_s: float, on_end: OnEnd
+        self,
+        directory: ClusterDirectory | None,
+        part: KeyRange,
+        carried: RoutedPublication,
+        timeout_s: float,
+        on_end: OnEnd,
     ) -> None:
         """Brings a publication to all in a range, and says when that is proven or time is over."""
         now = self._host.now()
@@ -108,7 +114,7 @@ class Proofs(Service):
         proof.is_repeated = True
         self._directories.when_known(directory, lambda known: self._issue_parts(proof, known))
 
-    def _issue_parts(self, proof: _Proof, directory: Directory) -> None:
+    def _issue_parts(self, proof: _Proof, directory: ClusterDirectory) -> None:
         left_s = self._left_s(proof)
         if left_s <= 0 or directory.learnt_at is None:
             return
@@ -122,7 +128,7 @@ class Proofs(Service):
                 else:
                     self._hand(directory, delegate.area, part, proof.carried, left_s)
 
-    async def _prove_head(self, proof: _Proof, directory: Directory, head: KeyRange) -> None:
+    async def _prove_head(self, proof: _Proof, directory: ClusterDirectory, head: KeyRange) -> None:
         """What lies before the first subscriber that is known is empty, or is delivered to from here."""
         if await self._directories.is_empty(directory, *head):
             self._account(proof, (head,))
