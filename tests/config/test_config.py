@@ -559,7 +559,7 @@ def test_anonymous_beside_authentication_is_not_silent(read: Read) -> None:
 
 
 def test_a_mistyped_authentication_is_the_only_problem(read: Read) -> None:
-    """No word about missing authentication to someone who only has the name of the key wrong."""
+    """No word about missing authentication if only the name of the key is wrong."""
     assert problems(read, OPEN + "[authentication]\npasword_file = 'x'").keys() == {"authentication.pasword_file"}
 
 

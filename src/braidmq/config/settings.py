@@ -1,8 +1,8 @@
 """The broker's configuration as data: one struct a table of the TOML file, with every default.
 
-A struct here says what a single value may be. What several values must be together (a TLS listener needs a key, an open
-one needs authentication) is in `check`; where values come from is in `load`. The text under a field is
-its meaning in docs/configuration.md.
+A struct says what a single value may be. What several values must be together (a TLS listener needs a key, an open one
+needs authentication) is in `check`; where values come from is in `load`. The text under a field is its meaning in
+docs/configuration.md.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if not self.path and self.websocket:
             msgspec.structs.force_setattr(self, "path", "/mqtt")
         if not self.name:
-            place = self.path if self.kind == "unix" else self.port
-            msgspec.structs.force_setattr(self, "name", f"{self.kind}:{place}")
+            where = self.path if self.kind == "unix" else self.port
+            msgspec.structs.force_setattr(self, "name", f"{self.kind}:{where}")
 
     @property
     def tls(self) -> bool:

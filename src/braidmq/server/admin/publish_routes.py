@@ -22,7 +22,7 @@ BODY_MAX: Final = 32 * 2**20
 
 
 class PublishRoutes:
-    """`POST /publish` takes a `BatchPart` and answers when what came of it is durable."""
+    """`POST /publish` takes a `BatchPart`, and answers once it is durable."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

@@ -26,7 +26,7 @@ class ClientProtocol(Protocol):
     def abort(self) -> None: ...
 
 
-class Acceptor(Protocol):
+class AcceptingListener(Protocol):
     """The rules of a listener, and the way from it into the broker's core."""
 
     settings: Listener

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from braidmq.broker.connection import Connection
-    from braidmq.server.listening.accepting import Acceptor
+    from braidmq.server.listening.accepting import AcceptingListener
 
 
 class StreamProtocol(asyncio.BaseProtocol):
@@ -22,7 +22,7 @@ class StreamProtocol(asyncio.BaseProtocol):
 
     data_received: Callable[[bytes], None]
 
-    def __init__(self, listener: Acceptor, peer: str) -> None:
+    def __init__(self, listener: AcceptingListener, peer: str) -> None:
         self._listener = listener
         self._peer = peer
         self._transport: asyncio.Transport | None = None

@@ -25,7 +25,7 @@ from websockets.typing import Origin as WebOrigin
 
 if TYPE_CHECKING:
     from braidmq.broker.connection import Connection
-    from braidmq.server.listening.accepting import Acceptor
+    from braidmq.server.listening.accepting import AcceptingListener
 
 SUBPROTOCOL: Final = Subprotocol("mqtt")
 HANDSHAKE_BYTES_MAX: Final = 16 * 1024
@@ -60,7 +60,7 @@ class WebSocketProtocol(asyncio.Protocol):
     _transport: asyncio.Transport
     _frames: ServerProtocol
 
-    def __init__(self, listener: Acceptor, peer: str) -> None:
+    def __init__(self, listener: AcceptingListener, peer: str) -> None:
         self._listener = listener
         self._peer = peer
         self._connection: Connection | None = None
