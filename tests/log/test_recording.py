@@ -480,9 +480,9 @@ def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LogRec
 def test_a_whole_portion_waits_for_no_more(recorder: LogRecorder) -> None:
     buffer = WRITE_BYTES_MAX // len(MEGABYTE)
     for _ in range(buffer + 1):  # the last one finds that a buffer waits
-        recorder.take_plain(b"t", "c", 1.0, MEGABYTE, 0)
+        recorder.record_plain(b"t", "c", 1.0, MEGABYTE, 0)
     wait_until(lambda: recorder.is_written(buffer), "a buffer is written")
-    recorder.take_plain(b"t", "c", 1.0, b"after it", 0)
+    recorder.record_plain(b"t", "c", 1.0, b"after it", 0)
     assert not recorder.is_written(recorder.next_offset)
 
 
@@ -492,13 +492,13 @@ def test_portions_are_smaller_where_writing_takes_long(recorder: LogRecorder) ->
     try:
         buffer = WRITE_BYTES_MAX // len(MEGABYTE)
         for _ in range(buffer + 1):
-            recorder.take_plain(b"t", "c", 1.0, MEGABYTE, 0)
+            recorder.record_plain(b"t", "c", 1.0, MEGABYTE, 0)
         time.sleep(5 * WRITE_S)
     finally:
         os.kill(recorder.log.pid, signal.SIGCONT)
     wait_until(lambda: recorder.is_written(buffer), "a large buffer is written")
     for _ in range(buffer // 4):
-        recorder.take_plain(b"t", "c", 1.0, MEGABYTE, 0)
+        recorder.record_plain(b"t", "c", 1.0, MEGABYTE, 0)
     wait_until(lambda: recorder.is_written(buffer + buffer // 8), "less waits for no more")
 
 
@@ -511,7 +511,7 @@ def test_publishers_are_held_up_and_nothing_is_lost(recorder: LogRecorder) -> No
     def publish() -> None:
         nonlocal taken
         for number in range(4 * buffer):
-            recorder.take_plain(b"t/%d" % (number % 3), "c", 1.0, b"%d " % number + MEGABYTE, 0)
+            recorder.record_plain(b"t/%d" % (number % 3), "c", 1.0, b"%d " % number + MEGABYTE, 0)
             taken += 1
 
     publisher = threading.Thread(target=publish)
@@ -536,15 +536,15 @@ def test_what_waits_for_a_log_that_cannot_be_written_has_a_bound(recorder: LogRe
     blocker.write_text("")
     most = WAITING_BYTES_MAX // len(MEGABYTE)
     for _ in range(most + 5):
-        recorder.take_plain(b"t", "c", 1.0, MEGABYTE, 0)
+        recorder.record_plain(b"t", "c", 1.0, MEGABYTE, 0)
     wait_until(lambda: recorder.failures > 1, "it is tried again")
     for _ in range(2):
-        recorder.take_plain(b"t", "c", 1.0, b"one too many", 0)
+        recorder.record_plain(b"t", "c", 1.0, b"one too many", 0)
     assert recorder.last == LOST
     assert recorder.dropped >= 2
     kept = most + 7 - recorder.dropped
     assert most <= kept <= most + 1
     blocker.unlink()
     wait_until(lambda: recorder.is_written(kept), "it can be written again")
-    recorder.take_plain(b"t", "c", 1.0, b"there is room", 0)
+    recorder.record_plain(b"t", "c", 1.0, b"there is room", 0)
     assert recorder.last == kept
