@@ -19,9 +19,9 @@ from braidmq.overlay.skip_graph import SkipGraph
 from braidmq.overlay.vectors import DIGITS_MAX, is_member, list_of, shared_digits
 from braidmq.sim.engine import Simulator
 from braidmq.sim.layouts.skip_graph import vectors_of
+from tests.simulated import FaultyNetwork
 
 from .test_ranges import Post
-from .test_ring import Rough
 
 WHOLE = (b"", b"\xff")
 KINDS = {"one": (1,), "three": (3,), "six": (6,), "twelve": (12,), "one or six": (1, 6), "few with many": (1, 1, 1, 6)}
@@ -39,7 +39,7 @@ def keys_of(brokers: int, counts: tuple[int, ...], seed: int) -> dict[Address, l
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(15))
 def test_each_broker_receives_once(kind: str, cut: Cut, seed: int) -> None:
-    """The promise of multi-range forwarding (seed 001, §5.2), from any sender and for any range."""
+    """The promise of multi-range forwarding (Banno et al. 2015, §5.2), from any sender and for any range."""
     brokers = 100 if seed < 3 else 10 + 3 * seed
     wanted = keys_of(brokers, KINDS[kind], seed)
     post = Post("skip_graph", wanted, seed)
@@ -56,7 +56,7 @@ def test_each_broker_receives_once(kind: str, cut: Cut, seed: int) -> None:
 
 
 def test_the_papers_example() -> None:
-    """Figure 5 of seed 001: brokers 00, 01 and 10 with the keys 0 to 5, and a message from 00 to 0 ≤ key ≤ 6."""
+    """Banno et al. 2015, Fig. 5: brokers 00, 01 and 10 with the keys 0 to 5, and a message from 00 to 0 ≤ key ≤ 6."""
     prefixes = [0b00, 0b01, 0b10]
     seed = next(
         s for s in range(10**6) if [v >> (DIGITS_MAX - 2) for v in vectors_of(range(3), s).values()] == prefixes
@@ -100,7 +100,7 @@ def test_whoever_owns_a_part_answers_for_it_and_nobody_else_does(kind: str, seed
 
 @pytest.mark.parametrize("seed", range(8))
 def test_losses_do_not_show(seed: int) -> None:
-    post = Post("skip_graph", keys_of(40, (1, 4), seed), seed, Rough(0.05, until=1e9))
+    post = Post("skip_graph", keys_of(40, (1, 4), seed), seed, FaultyNetwork(0.05, until=1e9))
     assert post.deliver(seed, b"2", b"8", 120.0).complete
     assert post.reached() == post.inside(b"2", b"8")
 

@@ -22,7 +22,7 @@ REDUCERS: Final[dict[str, Callable[[Any, Any], Any]]] = {
 
 
 def merged(parts: Iterable[Aggregate]) -> Aggregate:
-    """All of them together, label by label. A label with an unknown reducer is an error of whoever made it."""
+    """All of them together, label by label. A label with an unknown reducer is an error where it was made."""
     whole: Aggregate = {}
     for part in parts:
         for label, value in part.items():

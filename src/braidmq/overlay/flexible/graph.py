@@ -13,7 +13,7 @@ from functools import partial
 
 from braidmq.host import Address, Host
 from braidmq.keys import Key
-from braidmq.overlay.flexible.learning import Learning
+from braidmq.overlay.flexible.learning import TableLearning
 from braidmq.overlay.flexible.node import FlexibleNode
 from braidmq.overlay.flexible.tables import Tables
 from braidmq.overlay.lookup import CarefulLookup
@@ -43,7 +43,7 @@ class FlexibleGraph:
         self.on_change: Callable[[], None] = nothing
         self._tables = Tables(host, vector, size, incarnation)
         self.nodes = self._tables.nodes
-        self.learning = Learning(host, self._tables, self._introduce)
+        self.learning = TableLearning(host, self._tables, self._introduce)
         self._lookup = CarefulLookup(host, self._tables.view, self._introduce, self.learning.on_silent)
         self._on_link = self._changed
         self.ring.on_part = self._tables.part

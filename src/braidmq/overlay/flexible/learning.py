@@ -86,7 +86,7 @@ LATE: Final = object()
 """Stands for an answer that was not waited for in earnest."""
 
 
-class Learning(Service):
+class TableLearning(Service):
     """A broker's part in learning: asks for its own tables, and answers for them."""
 
     def __init__(self, host: Host, tables: Tables, introduce: Introduce) -> None:

@@ -1,4 +1,4 @@
-"""One node of the flexible graph: its position in the ring, its table, what to ask next, and who may know it."""
+"""One node of the flexible graph: its position in the ring, its table, and what to ask next."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from braidmq.overlay.ranges.answering import Answers
 from braidmq.overlay.ranges.arriving import Arrivals, OnDelivery, Values
 from braidmq.overlay.ranges.collecting import Collector, OnOutcome
 from braidmq.overlay.ranges.errands import EVERYBODY
-from braidmq.overlay.ranges.forwarding import Forwarder, OnNobody, onward
+from braidmq.overlay.ranges.forwarding import OnNobody, RangeForwarder, onward
 from braidmq.overlay.ranges.messages import (
     AVOID_MAX,
     PROVEN,
@@ -91,7 +91,7 @@ class RangeDelivery(Service):
         """Messages that wait for a node to be inserted."""
         self._collector = Collector(self.host, self._begin)
         self._answers = Answers(self.host, self._collector.account)
-        self._forwarder = Forwarder(overlay, Arrivals(on_delivery, values), self._answers, on_nobody)
+        self._forwarder = RangeForwarder(overlay, Arrivals(on_delivery, values), self._answers, on_nobody)
         self._prober = Prober(overlay, self._answers)
         self.host.serve(self)
 

@@ -10,19 +10,19 @@ must be divided, not the keys. Membership vectors divide them, as all virtual no
       01|0     to S, a neighbour on level 2 and not on level 3: all that begin with 010
 
 Each gets the whole range, in one message for all its keys, and divides its list as P did: a tree of as many levels as
-the graph has. Who stands beside P on level i and not on level i + 1 is of the sister of P's list on level i + 1.
+the graph has. A broker beside P on level i and not on level i + 1 is of the sister of P's list on level i + 1.
 
-P may have nobody of a sister beside it, though there are some. Who is of P's list in the range is linked to whoever is
-of the sister, in the list of the level below: so if the sister has anybody in the range, some broker of P's list stands
-beside it. These are not sent out, then, but visited one after the other, each with the errands that are left, until one
-of them knows somebody of the sister (`sought`); all errands that are left go out from there. When none is left, there
-is nobody. With k keys in the range a broker knows nobody of a sister about once in 4^k times.
+P may have no broker of a sister beside it, though there are some. The brokers of P's list in the range and those of the
+sister are linked in the list of the level below: so if the sister has a broker in the range, some broker of P's list
+stands beside it. These are not sent out, then, but visited one after the other, each with the errands that are left,
+until one of them knows a broker of the sister (`sought`); all errands that are left go out from there. If the visits
+end without one, the sister has none. With k keys in the range, P knows no broker of a sister about once in 4^k times.
 
-Under MRF a broker sends two messages at most, as the paper has it: the largest list goes to one of its own, and what is
-left, about as many brokers, to somebody who sees to that, too.
+Under MRF a broker sends two messages at most, as the paper has it: the largest list goes to one of its brokers, and
+what is left, about as many brokers, to another that sees to that, too.
 
-All this rests on the lists. A node that has joined level 0, and not yet the lists above, is in nobody's errand: what is
-only told can miss it until it is; what is to be proven finds it as a gap, which is sent to by keys.
+All this rests on the lists. A node that has joined level 0, and not yet the lists above, is in no errand: what is only
+told can miss it until it is; what is to be proven finds it as a gap, which is sent to by keys.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ EVERYBODY = Errand(list_of(0, 0))
 def go_on(
     vector: Vector, beside: Iterable[RoutingEntry], errand: Errand, at_most_two: bool = False
 ) -> list[tuple[Peer, Errand]]:
-    """Whom a broker with this vector sends on which errands, if it knows these nodes of others in the range."""
+    """Which brokers a broker with this vector sends on which errands, if it knows these nodes in the range."""
     contacts = {entry.level: entry.peer for entry in beside}
     sought = list(errand.sought)
     left = [(shared_digits(vector, ring), peer, ring) for peer, ring in errand.others]
@@ -64,7 +64,7 @@ def go_on(
 def _send_out(
     left: list[tuple[int, Peer, int]], missing: list[tuple[int, int]], at_most_two: bool
 ) -> list[tuple[Peer, Errand]]:
-    """Who shares more digits with this broker than a list that is missing can help to find it, and has to wait."""
+    """A broker that shares more digits with this one than a missing list does can help to find it, and has to wait."""
     if not left:
         return []
     nearest, peer, ring = left[-1]
@@ -78,5 +78,5 @@ def _send_out(
 
 
 def _sister(vector: Vector, level: int) -> int:
-    """The list one level above in which those are who share just so many digits with a vector."""
+    """The list one level above with the brokers that share just so many digits with a vector."""
     return list_of(vector ^ 1 << (DIGITS_MAX - 1 - level), level + 1)

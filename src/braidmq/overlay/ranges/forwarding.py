@@ -66,7 +66,7 @@ class _Shares(msgspec.Struct):
     """Parts to be proven without the message."""
 
 
-class Forwarder:
+class RangeForwarder:
     """One host's part in bringing messages to all nodes of a range."""
 
     def __init__(self, overlay: Overlay, arrivals: Arrivals, answers: Answers, on_nobody: OnNobody | None) -> None:

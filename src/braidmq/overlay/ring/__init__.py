@@ -1,7 +1,8 @@
 """DDLL: a ring of nodes in the order of their keys, linked both ways, that joins, leaves and crashes do not break.
 
 `Ring` has all nodes of one host in all its rings; a `RingNode` is one key's position in one of them, and its
-`RingStatus` says how far it has come in joining or leaving. Every overlay stands on it.
+`RingStatus` says how far it has come in joining or leaving. Every overlay stands on it (Abe and
+Yoshida 2015).
 """
 
 from braidmq.overlay.ring.messages import FindGap, Gap

@@ -172,7 +172,7 @@ class RingNode:
         self._watch()
 
     async def _look_at_occupant(self, gap: Gap | None) -> None:
-        """Sees who has this node's key: an earlier incarnation that nobody misses yet, or another that answers."""
+        """Sees what has this node's key: an earlier incarnation that none misses yet, or another node, that answers."""
         found = [] if gap is None else [peer for peer in (gap.left, gap.right) if peer.key == self.me.key]
         others = [peer for peer in found if peer.address != self.host.address]
         told = await self._ask_left(others[0], tries=1) if others else None

@@ -10,7 +10,7 @@ the forward table is asked each `period_s`, round and round. With `both_ways` of
 
 What a finger covers reaches up to the next finger, and carries an aggregate of the values of all nodes in between. The
 aggregate says itself how far it reaches; one that does not meet the next, or has an unknown part, is unknown. Only the
-labels that a node wants of a range are told to it (`labels`): of most ranges none (Teranishi et al. 2017, §4.7 and §6).
+labels that a node wants of a range are told to it (`labels`): of most ranges none (Ishihara et al. 2021, §4.7 and §6).
 Where nodes have no values, nothing is added up, asked or sent.
 """
 
