@@ -117,7 +117,7 @@ class TrialBrokers:
         return self._settle(assignment.brokers * START_EVERY_S, on_progress)
 
     def _settle(self, begin_s: float, on_progress: OnProgress) -> list[str]:
-        """Lets all begin; waits until what they ask for has taken effect, and publishers know whether they are wanted."""
+        """Lets all begin; waits until what they ask for has taken effect, and publishers know if they are wanted."""
         step_s = begin_s / SETTLE_STEPS
         for step in range(SETTLE_STEPS):
             self.sim.run(self.sim.now + step_s)
