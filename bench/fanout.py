@@ -5,7 +5,8 @@ The trials are played twice, at the same time, so that a machine that changes it
 Java, Spark's daemon and its workers. And once by plain Python processes, as many as Spark has cores, over and over
 until Spark is done: their cost is the mean CPU time of a trial, without the start of Python. The start of Java costs
 the same for ten trials and for ten thousand; so the ratio falls with their number. The very first start on a machine
-costs more (`braidmq.pipeline.classes`), and does not count. The round with the median ratio is shown, and all ratios.
+costs more (`braidmq.pipeline.launch.class_archive`), and does not count. The round with the median ratio is shown, and
+all ratios.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import pytest
 from braidmq.admin.contract import PART_ROWS_MAX, BatchPart, BatchRow, Receipt
 from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.broker.transactions import SLICE_ROWS, WRITER_AGE_S, WRITERS_MAX, RefusedPart
-from braidmq.pipeline.batches import PART_ROWS, Batch, BatchError
+from braidmq.pipeline.sink.batches import PART_ROWS, BatchError, PublishBatch
 from tests.conformance.pair import World
 from tests.conformance.wire import props
 from tests.patience import PATIENCE_S
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 ADMIN = "[admin]\nport = 0\n"
 
 
-def batch(broker: Broker, number: int, count: int, writer: str = "query/0", topic: str = "out") -> Batch:
+def batch(broker: Broker, number: int, count: int, writer: str = "query/0", topic: str = "out") -> PublishBatch:
     """A batch with all its rows, not finished."""
-    made = Batch(broker.address("http"), None, writer, number)
+    made = PublishBatch(broker.address("http"), None, writer, number)
     for row in range(count):
         made.add((topic, b"%d.%d" % (number, row), 1, False, []))
     return made
@@ -138,7 +138,7 @@ def test_writers_at_the_same_time_have_batches_of_their_own(start_broker: StartB
 
 def test_properties_and_retained_rows_arrive(start_broker: StartBroker) -> None:
     broker = start_broker(ADMIN)
-    made = Batch(broker.address("http"), None, "query/0", 0)
+    made = PublishBatch(broker.address("http"), None, "query/0", 0)
     made.add(("out", b"kept", 1, True, [("unit", "C"), ("unit", "K")]))
     made.finish()
     (message,) = subscriber(broker, "reader", "out").messages(1)
@@ -169,11 +169,11 @@ def test_a_writer_without_the_token_or_without_a_broker_is_told_so(start_broker:
     broker = start_broker("[admin]\nport = 0\ntoken = 'a-secret-of-some-length'\n")
     with pytest.raises(BatchError, match="token"):
         batch(broker, 0, 1).finish()
-    allowed = Batch(broker.address("http"), "a-secret-of-some-length", "query/0", 0)
+    allowed = PublishBatch(broker.address("http"), "a-secret-of-some-length", "query/0", 0)
     allowed.finish()
     broker.kill9()
     with pytest.raises(BatchError, match="does not answer"):
-        Batch(broker.address("http"), None, "query/0", 0, retry_s=0.0).finish()
+        PublishBatch(broker.address("http"), None, "query/0", 0, retry_s=0.0).finish()
 
 
 def test_a_batch_outlives_a_restart_of_its_broker(start_broker: StartBroker) -> None:
@@ -184,7 +184,7 @@ def test_a_batch_outlives_a_restart_of_its_broker(start_broker: StartBroker) -> 
     port = int(url.rpartition(":")[2])
     data = broker.data
     broker.kill9()
-    made = Batch(url, None, "query/0", 0)
+    made = PublishBatch(url, None, "query/0", 0)
     made.add(("out", b"late", 1, False, []))
     writer = threading.Thread(target=made.finish)
     writer.start()

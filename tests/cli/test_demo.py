@@ -265,7 +265,7 @@ def test_what_makes_no_sense_is_said(tmp_path: Path) -> None:
 
 def test_what_spark_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 'pip install "braidmq[spark]"' in _why_no_spark(False)
-    monkeypatch.setattr("braidmq.pipeline.java._candidates", lambda _environ: iter(()))
+    monkeypatch.setattr("braidmq.pipeline.launch.java._candidates", lambda _environ: iter(()))
     assert "Spark needs Java 17 or later" in _why_no_spark(True)
 
 

@@ -15,7 +15,7 @@ from braidmq.overlay.suzaku import PERIOD_S, Suzaku, SuzakuNode
 from braidmq.overlay.suzaku.messages import AskSum, Leaving, Update, Updated
 from braidmq.overlay.vectors import Vector
 from braidmq.sim.checkers.ring import fingers_are_right, ring_is_closed_and_sorted
-from braidmq.sim.engine import Network, SimHost, Simulator
+from braidmq.sim.engine import Constant, Network, SimHost, Simulator
 from braidmq.sim.layouts.suzaku import lay_out_suzaku
 from tests.simulated import FaultyNetwork, OverlayNetwork, suzaku_of
 

@@ -32,7 +32,7 @@ from braidmq.pubsub.locality.proofs import RoutedPublication
 from braidmq.sim.engine import Simulator
 from braidmq.sim.layouts.skip_graph import lay_out
 from braidmq.sim.layouts.suzaku import lay_out_suzaku
-from braidmq.sim.network import ByCluster, Constant, Faults, Network
+from braidmq.sim.network import ClusterDelays, Constant, Faults, Network
 from tests.simulated import BUILDS, AnyOverlay, MethodNetwork
 
 TOPIC = "plant/heat"
@@ -612,7 +612,7 @@ def test_the_way_is_short_and_crosses_between_clusters_once() -> None:
     """200 subscribers in 20 clusters, one publication, against one plain range delivery to all of them."""
     clusters = grid(20, 10)
     delays = {a: {b: 0.002 if a == b else 0.05 for b in {*clusters}} for a in {*clusters}}
-    far = ByCluster(delays, lambda address: clusters[int(address)])
+    far = ClusterDelays(delays, lambda address: clusters[int(address)])
     network = ClusterNetwork(clusters, 1, far).lay_out(range(200))
     network.begin_publishing(0)
     assert network.reached(0) == list(range(200))

@@ -234,8 +234,8 @@ def _opened(admin: str | None, token: str | None, data: Path | None) -> Iterator
     if admin is not None and data is not None:
         raise UsageError("--admin together with --data", "Either of them says where the log is.")
     try:
-        from braidmq.log.reader import open_log
-        from braidmq.pipeline.logs import folders
+        from braidmq.log.opening import open_log
+        from braidmq.pipeline.source.logs import folders
     except ModuleNotFoundError as error:
         raise CliError(
             f"the log needs {error.name}, which is not installed", ExitCode.UNAVAILABLE, 'pip install "braidmq[log]"'

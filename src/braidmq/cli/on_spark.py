@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from braidmq.cli import output
 from braidmq.cli.ending import Ending, Interrupted
 from braidmq.pipeline.errors import MissingExtra, from_spark
-from braidmq.pipeline.gateway import end_java, silence
+from braidmq.pipeline.launch.gateway import end_java, silence
 
 try:
     from py4j.protocol import Py4JError

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from braidmq.braid.transfer.outbound import OutboundTopic
     from braidmq.broker.client import Client
     from braidmq.net.host import NetHost
-    from braidmq.net.peer import Peer
+    from braidmq.net.peer import PeerState
 
 LANE_S = SPLITS_KEPT_S
 """How long a lane holds at most."""
@@ -121,7 +121,7 @@ class CutThroughSender:
         lanes: CutThrough,
         outlet: OutboundTopic,
         batch: Batch,
-        frames: list[tuple[Peer, FrameTemplate, int, int]],
+        frames: list[tuple[PeerState, FrameTemplate, int, int]],
     ) -> None:
         """`frames`: to whom, the mould, which of the topic's filters it is for, and what it counts for."""
         self._lanes = lanes

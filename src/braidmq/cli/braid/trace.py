@@ -91,8 +91,8 @@ def _line(hop: TraceHop) -> str:
 def _draw(answer: TraceAnswer, path: Path) -> None:
     """A space-time diagram, as the simulator draws them."""
     from braidmq.host import Message
+    from braidmq.sim.journey import Journey
     from braidmq.sim.picture import draw
-    from braidmq.sim.trace import Journey
 
     class Publication(Message, frozen=True, array_like=True):
         topic_filter: str

@@ -138,7 +138,7 @@ def demo(
 def _why_no_spark(has_log: bool) -> str:
     """What is missing, as far as it can be seen without starting it; empty if nothing is."""
     from braidmq.pipeline.errors import INSTALL
-    from braidmq.pipeline.java import JavaMissing, find
+    from braidmq.pipeline.launch.java import JavaMissing, find
 
     if not has_log or not find_spec("pyspark"):
         return f"it is not installed: {INSTALL}"

@@ -29,8 +29,8 @@ from braidmq.cli.demo.summary import Summary, counts_of
 from braidmq.cli.errors import CliError
 from braidmq.cli.up import ENDS
 from braidmq.processors.loading import load_processor
+from braidmq.system.framing import read_frame
 
-PLAN_BYTES_MAX: Final = 1 << 20
 ALERTS_S: Final = 20.0
 """How long an alert may be missing in the end."""
 SHOWN_MAX: Final = 2
@@ -272,13 +272,10 @@ def _hints(plan: DemoPlan) -> None:
 
 
 def _read_plan(channel: socket.socket) -> DemoPlan:
-    text = b""
-    while not text.endswith(b"\n"):
-        piece = channel.recv(65536)
-        if not piece or len(text) > PLAN_BYTES_MAX:
-            raise BrokersEnded
-        text += piece
-    return msgspec.json.decode(text, type=DemoPlan)
+    body = read_frame(channel.fileno())
+    if body is None:
+        raise BrokersEnded
+    return msgspec.msgpack.decode(body, type=DemoPlan)
 
 
 def _watch(channel: socket.socket, ending: threading.Event) -> None:

@@ -16,9 +16,8 @@ import sys
 import time
 from typing import Final
 
-import msgspec
-
 from braidmq.cli.demo.plan import ROOM_WORD, DemoPlan
+from braidmq.system.framing import frame
 
 MODULE: Final = "braidmq.cli.demo.demonstration"
 END_S: Final = 20.0
@@ -46,7 +45,7 @@ class DemoProcess:
                 [sys.executable, "-m", MODULE], stdin=other.fileno(), start_new_session=True
             )
         with contextlib.suppress(BrokenPipeError):  # a Ctrl-C at this moment ends it before it has its own session
-            own.sendall(msgspec.json.encode(plan) + b"\n")
+            own.sendall(frame(plan))
         own.setblocking(False)
         self._socket = own
         asyncio.get_running_loop().add_reader(own, self._on_words, own)

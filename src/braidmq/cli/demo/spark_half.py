@@ -16,7 +16,7 @@ from braidmq.pipeline.errors import PipelineError, from_spark
 from braidmq.processors.processor import ProcessorError
 
 if TYPE_CHECKING:
-    from braidmq.pipeline.progress import Batches
+    from braidmq.pipeline.progress import MicroBatches
 
 START_MAX_S: Final = 180.0
 POLL_S: Final = 0.2
@@ -45,12 +45,12 @@ class SparkHalf:
         self._thread.start()
 
     def _run(self) -> None:
-        from braidmq.pipeline.progress import Batches
+        from braidmq.pipeline.progress import MicroBatches
 
         began = time.monotonic()
         try:
             self._start()
-            batches = Batches(self._query)
+            batches = MicroBatches(self._query)
             while not self._ending.wait(POLL_S):
                 if not self._query.isActive:
                     raise self._query.exception() or PipelineError("the query has ended")
@@ -68,10 +68,10 @@ class SparkHalf:
             found = from_spark(error)
             self._fail(found.text, found.hint)
 
-    def _count(self, batches: Batches) -> None:
-        from braidmq.pipeline.stateful import Done
+    def _count(self, batches: MicroBatches) -> None:
+        from braidmq.pipeline.stateful import BatchCounts
 
-        self.processed += sum(Done.of(each).rows for each in batches.new())
+        self.processed += sum(BatchCounts.of(each).rows for each in batches.new())
 
     def give_up(self) -> None:
         """Counts it as failed, since it takes too long to start."""
@@ -83,8 +83,8 @@ class SparkHalf:
             self.state = "failed"
 
     def _start(self) -> None:
+        from braidmq.pipeline.portable import PortableProcessor
         from braidmq.pipeline.session import session
-        from braidmq.pipeline.shipped import Shipped
         from braidmq.pipeline.stateful import start
 
         plan = self._plan
@@ -92,12 +92,14 @@ class SparkHalf:
         if plan.token is not None:
             options["token"] = plan.token
         self._spark = session("braidmq demo", plan.master or MASTER, quick=True, own_group=False)
-        self._query = start(self._spark, Shipped.of(PROCESSOR), options, self._checkpoint(options), delegated=True)
+        self._query = start(
+            self._spark, PortableProcessor.of(PROCESSOR), options, self._checkpoint(options), delegated=True
+        )
 
     def _checkpoint(self, options: dict[str, str]) -> str:
         """One for each set of logs, as a checkpoint holds for its own logs only."""
-        from braidmq.pipeline.logs import Logs
-        from braidmq.pipeline.options import ReadOptions
+        from braidmq.pipeline.source.logs import Logs
+        from braidmq.pipeline.source.options import ReadOptions
 
         states = Logs(ReadOptions.parse(options)).states()
         names = ",".join(f"{broker}={state.id}" for broker, state in sorted(states.items()))
@@ -110,7 +112,7 @@ class SparkHalf:
         if self._query is None:
             return
         self._thread.join(JOIN_S)
-        from braidmq.pipeline.gateway import end_java, silence
+        from braidmq.pipeline.launch.gateway import end_java, silence
 
         with contextlib.suppress(Exception):  # whatever is left of it
             silence()

@@ -66,7 +66,7 @@ def python() -> CheckResult:
 
 def java(*, needed: bool) -> CheckResult:
     """`needed` is whether Spark is there, or asked for."""
-    from braidmq.pipeline.java import JavaMissing, find
+    from braidmq.pipeline.launch.java import JavaMissing, find
 
     try:
         found = find()

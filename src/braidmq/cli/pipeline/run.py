@@ -11,7 +11,7 @@ from braidmq.cli.ending import Ending
 from braidmq.cli.on_spark import in_our_words, in_thread, own_java, stop
 from braidmq.pipeline.errors import MissingExtra, from_spark
 from braidmq.pipeline.library.job import Job, ToBrokers, ToFolder, ToFunction
-from braidmq.pipeline.progress import Batches
+from braidmq.pipeline.progress import MicroBatches
 from braidmq.pipeline.session import is_connect, session
 
 try:
@@ -75,7 +75,7 @@ def run_stream(
         query = in_thread(begin, ending)
         if not is_once:
             output.note(f"{job.pipeline.name} runs. Ctrl-C ends.", "green")
-        batches = Batches(query)
+        batches = MicroBatches(query)
         while query.isActive and lines.broken is None and not ending.wait(POLL_S):
             _tell(batches)
         failure = query.exception()
@@ -91,7 +91,7 @@ def run_stream(
 
 def _settled(job: Job) -> Job:
     """Fixes where the stream begins: with what is published from now on, although Spark has yet to start."""
-    known = job.settled()
+    known = job.starting_now()
     if known != job:
         output.note(f"{job.pipeline.name} takes what comes from now on; Spark starts, which takes some seconds.", "dim")
     return known
@@ -101,7 +101,7 @@ def _session(job: Job, settings: RunSettings) -> SparkSession:
     return session(f"braidmq pipeline {job.pipeline.name}", settings.master)
 
 
-def _tell(batches: Batches) -> None:
+def _tell(batches: MicroBatches) -> None:
     """Notes each micro-batch that has read something."""
     for progress in batches.new():
         if progress.numInputRows:

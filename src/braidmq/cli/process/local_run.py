@@ -131,7 +131,7 @@ def over_log(trial: ProcessorTrial, where: str, token: str | None) -> None:
 def _logged(where: str, token: str | None, topic_filter: str) -> Iterator[Message]:
     try:
         from braidmq.log.errors import LogError
-        from braidmq.log.reader import open_log
+        from braidmq.log.opening import open_log
     except ModuleNotFoundError as error:
         hint = "Install the extra: pip install 'braidmq[log]'"
         raise CliError(f"{error.name} is not installed, and a log cannot be read without it", hint=hint) from None

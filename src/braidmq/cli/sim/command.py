@@ -17,7 +17,7 @@ from braidmq.cli.sim.table import tabulate
 from braidmq.pubsub.registry import METHODS
 
 if TYPE_CHECKING:
-    from braidmq.sim.trial import Report, Trial
+    from braidmq.sim.trial import Trial, TrialReport
 
 app = typer.Typer(add_completion=False)
 
@@ -81,7 +81,7 @@ def sim(
         raise CliError(_told(failed), hint=f"It happens again with --seed {failed[0].parameters['seed']}.")
 
 
-def _play(trials: list[Trial], bar: TrialBar) -> list[Report]:
+def _play(trials: list[Trial], bar: TrialBar) -> list[TrialReport]:
     import gc
 
     from braidmq.sim.engine import SimulationError
@@ -112,7 +112,7 @@ def _write(path: Path, picture: str) -> None:
     output.note(f"A picture of the first publication is in {path}.")
 
 
-def _told(failed: list[Report]) -> str:
+def _told(failed: list[TrialReport]) -> str:
     """The complaints of all trials, each with its seed."""
     count = sum(report.complaints_count for report in failed)
     lines = [f"the checkers have {output.counted(count, 'complaint')}"]

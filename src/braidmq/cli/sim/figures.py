@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 from braidmq.cli import output
 
 if TYPE_CHECKING:
-    from braidmq.sim.trial import Report
+    from braidmq.sim.trial import TrialReport
 
 DIGITS: Final = 6
 """Decimals of a figure in JSON."""
 
 
-def show(reports: list[Report], json_lines: bool) -> None:
+def show(reports: list[TrialReport], json_lines: bool) -> None:
     from msgspec.structs import asdict
 
     figures = [asdict(report.figures) for report in reports]
@@ -32,7 +32,7 @@ def show(reports: list[Report], json_lines: bool) -> None:
         _print_table(reports, means, ranges)
 
 
-def _print_json(reports: list[Report], means: dict[str, Any], ranges: dict[str, tuple[Any, Any]]) -> None:
+def _print_json(reports: list[TrialReport], means: dict[str, Any], ranges: dict[str, tuple[Any, Any]]) -> None:
     found: dict[str, Any] = dict(reports[0].parameters)
     if len(reports) > 1:
         del found["seed"]
@@ -89,7 +89,7 @@ PUBLICATIONS_ONLY: Final = (
 """Figures that lookups do not have."""
 
 
-def _print_table(reports: list[Report], means: dict[str, Any], ranges: dict[str, tuple[Any, Any]]) -> None:
+def _print_table(reports: list[TrialReport], means: dict[str, Any], ranges: dict[str, tuple[Any, Any]]) -> None:
     from rich.table import Table
 
     parameters = reports[0].parameters
