@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from braidmq.braid.braid import Braid
-from braidmq.braid.introducers import Introducers
+from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.transfer.accounting import weigh
 from braidmq.broker.broker import Broker
 from braidmq.host import Address, Message

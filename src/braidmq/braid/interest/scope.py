@@ -1,11 +1,11 @@
-"""Scopes: publications that stay inside a cluster (DESIGN decision 9).
+"""Scopes: publications that stay inside a cluster.
 
 A client says so by the MQTT 5 user property `scope`, the path of a cluster, or by the topic: `$in/<cluster>/<topic>`.
 There the cluster is as many levels as name one that is known; `$in/<cluster>/-/<topic>` says where it ends. `.` is the
 cluster of the broker that the client is connected to.
 
 From then on the publication has its plain topic, and its scope in that property, wherever it is: on the way, in the
-history, in the queue of a session that moves. So whoever has to know asks `scope_of`, and there is no second place.
+history, in the queue of a session that moves. So `scope_of` is the only way to find it out.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Scopes:
         self._clusters = clusters
         self._can_keep = can_keep
 
-    def settle(self, packet: Publish | Will) -> None:
+    def resolve(self, packet: Publish | Will) -> None:
         """Gives a publication its plain topic, and the property if it had a scope without it; or a ScopeError."""
         pairs = packet.properties.user_properties
         named = [value for name, value in pairs if name == PROPERTY]

@@ -1,4 +1,4 @@
-"""What brokers tell of their braid, in virtual time: the ring, who wants a topic, the way of a probe."""
+"""What brokers tell of their braid, in virtual time: the ring, which brokers want a topic, the way of a probe."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from braidmq.braid.catch_up.reconcile import Missed
+from braidmq.braid.inspect.answers import Unanswerable
 from braidmq.braid.inspect.probes import MARK
-from braidmq.braid.inspect.status import AskStatus, Status, Unanswerable
+from braidmq.braid.inspect.ring import AskStatus
 from braidmq.braid.transfer.accounting import weigh
-from braidmq.braid.transfer.batch import Batch, pack
+from braidmq.braid.transfer.batch import PublicationBatch, pack
 from braidmq.keys import Role, segment
 from braidmq.overlay.ranges import Deliver, Plan
 from braidmq.pubsub.relay_free.signals import MESSAGE, QUESTION, RESUME
@@ -25,8 +26,8 @@ class Watched(Sites):
     """Sites that can be asked."""
 
     def __init__(self, count: int, method: str = "relayfree") -> None:
-        super().__init__(count, method=method)
-        self.status = {number: Status(site.braid, f"cluster{number}", method) for number, site in self.all.items()}
+        super().__init__(count, method=method, clusters=[f"cluster{number}" for number in range(count)])
+        self.status = {number: site.braid.status for number, site in self.all.items()}
 
     def ask(self, number: int, question: Coroutine[Any, Any, dict[str, Any]], seconds: float = 60.0) -> dict[str, Any]:
         answers: list[dict[str, Any] | Exception] = []
@@ -49,13 +50,13 @@ class Watched(Sites):
 
 
 @METHODS
-def test_a_whole_ring_is_healthy_whoever_is_asked(method: str) -> None:
+def test_a_whole_ring_is_healthy_whichever_is_asked(method: str) -> None:
     sites = Watched(6, method)
     for number in (0, 3, 5):
         answer = sites.ask(number, sites.status[number].ring())
         assert answer["is_whole"]
         assert [(one["name"], one["cluster"]) for one in answer["brokers"]] == [
-            (f"site{place}", f"cluster{place}") for place in range(6)
+            (f"site{index}", f"cluster{index}") for index in range(6)
         ]
         assert all(one["is_healthy"] for one in answer["brokers"])
 
@@ -70,7 +71,7 @@ def test_a_crash_shows_until_the_ring_is_mended() -> None:
     mended = sites.ask(0, sites.status[0].ring())
     assert mended["is_whole"]
     assert [(one["name"], one["is_healthy"]) for one in mended["brokers"]] == [
-        (f"site{place}", True) for place in (0, 1, 3, 4)
+        (f"site{index}", True) for index in (0, 1, 3, 4)
     ]
 
 
@@ -140,7 +141,7 @@ def test_publications_are_told_from_upkeep() -> None:
     def deliver(topic: str, body: bytes) -> Deliver:
         return Deliver(1, 1, 0, (segment(topic, Role.SUBSCRIBER),), 1, body, Plan())
 
-    body = MESSAGE + pack(Batch("a", 1, "tide", 1, 1, 5, b"x" * 100, ()))
+    body = MESSAGE + pack(PublicationBatch("a", 1, "tide", 1, 1, 5, b"x" * 100, ()))
     assert weigh(deliver("tide", body)) > len(body)
     assert weigh(Missed((b"x" * 100,), 1, 1)) > 100
     for upkeep in (

@@ -10,8 +10,8 @@ from random import Random
 
 import pytest
 
-from braidmq.braid.gossip import HOME
 from braidmq.braid.interest import agreement
+from braidmq.braid.membership.home import HOME
 from braidmq.host import Address, Message
 from braidmq.keys import Role, segment
 from braidmq.overlay.ranges import Deliver
@@ -117,7 +117,7 @@ def test_brokers_that_have_just_entered_are_part_of_the_promise(method: str, top
         sites, late = scene.sites, scene.count
         sites.clusters[late] = scene.chance.choice(CLUSTERS)
         sites.add(late)
-        while not sites[late].braid.is_in:
+        while not sites[late].braid.presence.is_in:
             sites.run(0.1)
         if seed % 2:
             scene.publishers[late] = sites.client(late, "late")
@@ -166,7 +166,7 @@ def test_a_broker_that_cannot_be_reached_does_not_keep_the_suback_back() -> None
 
 
 def test_a_shape_is_agreed_on_once() -> None:
-    """By each broker that uses it; then a subscription waits for nothing but its own place."""
+    """By each broker that uses it; then a subscription waits for nothing but its own key."""
     sites = Sites(4, method="adaptive", network=Constant(0.01))
     publisher = sites.client(0, "p")
     publish(publisher, b"early")

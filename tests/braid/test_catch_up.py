@@ -169,6 +169,6 @@ def test_the_history_is_bounded_in_time() -> None:
     sites = Sites(2)
     sites.client(1).subscribe("tide", 1)
     publish(sites.client(0), range(5), 1)
-    assert len(sites[0].braid.history) == 5
+    assert len(sites[0].braid.catch_up.history) == 5
     sites.run(HISTORY_S + 60)
-    assert len(sites[0].braid.history) == 1, "the newest one stays, so that no offset is used twice"
+    assert len(sites[0].braid.catch_up.history) == 1, "the newest one stays, so that no offset is used twice"

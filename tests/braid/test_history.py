@@ -10,7 +10,7 @@ from braidmq.braid.catch_up.cursors import Cursors
 from braidmq.braid.catch_up.history import History
 from braidmq.braid.catch_up.reconcile import Reconciler
 from braidmq.braid.interest.covering import CoveringFilters
-from braidmq.braid.transfer.batch import Batch, BatchItem
+from braidmq.braid.transfer.batch import BatchItem, PublicationBatch
 from braidmq.braid.transfer.outbound import AFTER_START_S, IDLE_S
 from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.broker.store import MemoryStore
@@ -20,7 +20,7 @@ from tests.conformance.pair import persistent
 from tests.conformance.wire import V5
 
 from .sites import Sites, payloads
-from .test_catching_up import publish, start, texts
+from .test_catch_up import publish, start, texts
 
 
 def test_a_topic_that_was_forgotten_comes_through_again() -> None:
@@ -31,7 +31,7 @@ def test_a_topic_that_was_forgotten_comes_through_again() -> None:
     publish(publisher, range(5), 1)
     publisher.publish("tide", b"5", 0)
     sites.run(3 * IDLE_S)
-    assert "tide" not in sites[0].braid.outlets
+    assert "tide" not in sites[0].braid.transfer.outbound
     publish(publisher, range(6, 9), 1)
     publisher.publish("tide", b"9", 0)
     assert payloads(subscriber) == texts(range(10))
@@ -66,7 +66,7 @@ def test_a_site_that_was_away_gets_what_came_on_new_topics_of_its_filter(tmp_pat
     store.close()
     sites[7].crash()
     sites.run(300)
-    assert not sites[1].braid.outlets.for_publication("tide/old").is_open, "nobody is there who wants it"
+    assert not sites[1].braid.transfer.outbound.for_publication("tide/old").is_open, "nobody is there who wants it"
     publisher.publish("tide/new", b"1", 1)
     sites.run(10)  # it is known now that nobody can be reached
     publisher.publish("tide/new", b"2", 1)
@@ -82,11 +82,11 @@ def test_a_site_that_crashes_at_once_keeps_its_name(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "site7")
     sites.add(7, store=store)
     sites.run(0.5)
-    name = sites[7].braid.origin
+    name = sites[7].braid.identity
     store.close()
     sites[7].crash()
     store = start(sites, 7, tmp_path)
-    assert sites[7].braid.origin == name
+    assert sites[7].braid.identity == name
     store.close()
 
 
@@ -172,8 +172,8 @@ def test_a_filter_that_comes_while_an_answer_is_under_way_misses_nothing() -> No
     cursor = cursors.of("there", 1, 0.0)
     got: list[str] = []
 
-    def take(batch: Batch) -> None:
-        if cursors.take("there", cursor, batch.letters[0].offset):
+    def take(batch: PublicationBatch) -> None:
+        if cursors.mark_handled("there", cursor, batch.items[0].offset):
             got.append(batch.topic)
 
     asking = Reconciler(here, "here", history, cursors, interest, take, _ignore, _never)
@@ -199,7 +199,7 @@ def test_another_history_at_the_same_address_is_not_taken_for_the_old_one() -> N
     Reconciler(there, "there#2", history, Cursors(MemoryStore(), ()), CoveringFilters(), _ignore, _ignore, _never)
     cursors, interest = Cursors(MemoryStore(), ()), CoveringFilters()
     interest.add("ebb", 0.0)
-    got: list[Batch] = []
+    got: list[PublicationBatch] = []
     asking = Reconciler(here, "here", history, cursors, interest, got.append, _ignore, _never)
     history.append("ebb", 1, 1, BatchItem(b"", 1, False, "", b"", None), 0.0)
     history.written()
@@ -224,9 +224,9 @@ def test_nothing_is_told_before_it_is_written(tmp_path: Path) -> None:
     sites = Sites(2)
     sites.client(1).subscribe("tide", 1)
     publish(sites.client(0), range(3), 1)
-    history: History = sites[0].braid.history
-    letter = history.missed(0, 0.0, (), lambda _: True, 1 << 20)[0][0].letter
-    history.append("tide", 1, 4, letter, 0.0)
+    history: History = sites[0].braid.catch_up.history
+    item = history.missed(0, 0.0, (), lambda _: True, 1 << 20)[0][0].item
+    history.append("tide", 1, 4, item, 0.0)
     assert [one.offset for one in history.missed(0, 0.0, (), lambda _: True, 1 << 20)[0]] == [1, 2, 3]
     history.written()
     assert history.missed(0, 0.0, (), lambda _: True, 1 << 20)[1] == 4
@@ -246,7 +246,7 @@ def test_a_site_that_came_back_alone_becomes_one_with_the_others(tmp_path: Path)
     sites.sim.network = Partition([[7]], now, now + 60, whole)
     store = start(sites, 7, tmp_path)
     sites.run(20)
-    assert sites[7].braid.is_in
+    assert sites[7].braid.presence.is_in
     sites.run(30)
     publish(publisher, range(3, 6), 1)
     sites.run(120)

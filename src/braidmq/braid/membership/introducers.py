@@ -1,9 +1,10 @@
-"""Introducers: whom a broker asks to be let into the braid."""
+"""Introducers: the brokers that a broker asks to be let into the braid."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from braidmq.bounded import BoundedDict
 from braidmq.host import Address, Host
 
 MISSED_S = 20.0
@@ -22,10 +23,10 @@ class Introducers:
     def __init__(self, host: Host, seeds: Iterable[Address]) -> None:
         self._host = host
         self.seeds = list(dict.fromkeys(seeds))
-        self._met: dict[Address, None] = {}
+        self._met: BoundedDict[Address, None] = BoundedDict(INTRODUCERS_MAX)
         self._missed: dict[Address, float] = {}
         """When one of them did not answer."""
-        self._parted: dict[Address, float] = {}
+        self._parted: BoundedDict[Address, float] = BoundedDict(INTRODUCERS_MAX)
         """Those that have said good-bye, and were not heard of since; and when that was."""
         self.has_met = False
         """Whether any other broker was met."""
@@ -43,13 +44,10 @@ class Introducers:
             self.has_met = True
             self.recall(address)
             self._missed.pop(address, None)
-            self._met.pop(address, None)
-            self._met[address] = None
-            if len(self._met) > INTRODUCERS_MAX:
-                self._met.pop(next(iter(self._met)))
+            self._met.renew(address, None)
 
     def miss(self, address: Address) -> None:
-        """One of them did not answer: it is left alone for a while, if there are others."""
+        """One of them did not answer: it is left alone for a while, if there are more."""
         if address in self._met or address in self.seeds:
             self._missed[address] = self._host.now()
 
@@ -57,10 +55,7 @@ class Introducers:
         """One of them has ended, or moved."""
         self._met.pop(address, None)
         self._missed.pop(address, None)
-        self._parted.pop(address, None)
-        self._parted[address] = self._host.now()
-        if len(self._parted) > INTRODUCERS_MAX:
-            self._parted.pop(next(iter(self._parted)))
+        self._parted.renew(address, self._host.now())
 
     def recall(self, address: Address) -> None:
         """One that had ended is heard of again."""
@@ -83,5 +78,5 @@ class Introducers:
         if not self.may_be_used:
             return None
         recently = self._host.now() - MISSED_S
-        others = [one for one in self._met if self._missed.get(one, recently) <= recently] or self.known
-        return self._host.chance.choice(others) if others else None
+        likely = [one for one in self._met if self._missed.get(one, recently) <= recently] or self.known
+        return self._host.chance.choice(likely) if likely else None
