@@ -15,7 +15,7 @@ from tests.overlay.test_ring import Rough
 G = TypeVar("G", bound=Overlay)
 
 INSIDE_MIN = 8
-"""If all were lost who are in, nobody could ever come back in: so few are spared."""
+"""If all that are in were lost, none could ever come back in: so few are spared."""
 
 
 LOOKS, LOOK_EVERY_S = 3, 20.0
@@ -30,7 +30,7 @@ class City(Generic[G]):
         self.graphs: dict[Address, G] = {}
         self.wanted: dict[Address, list[Key]] = {}
         self.lost: dict[int, list[Key]] = {}
-        """The keys of those who crashed, with which they may return."""
+        """The keys of brokers that crashed, with which they may return."""
         self.next_key = 0
 
     def make(self, host: SimHost, vector: int) -> G:
@@ -57,7 +57,7 @@ class City(Generic[G]):
         return self.sim.chance.choice(inside) if inside else None
 
     def inside(self) -> list[Address]:
-        """Those who have a key in the overlay."""
+        """Those that have a key in the overlay."""
         return [address for address, graph in self.graphs.items() if graph.view.own]
 
     def start(self, address: int, keys: list[Key], vector: int | None = None) -> None:
@@ -68,8 +68,8 @@ class City(Generic[G]):
         graph = self.make(host, vector)
         first = not self.graphs
         self.graphs[address], self.wanted[address] = graph, list(keys)
-        for place, key in enumerate(keys):
-            if first and place == 0:
+        for index, key in enumerate(keys):
+            if first and index == 0:
                 graph.found(key)
             else:
                 self.join(address, key)
@@ -93,7 +93,7 @@ class City(Generic[G]):
         self.lost[int(address)] = self.wanted.pop(address)
 
     def churn(self) -> None:
-        """Somebody starts, crashes, returns, or has one key more or less."""
+        """A broker starts, crashes, returns, or has one key more or less."""
         chance = self.sim.chance
         what = chance.randrange(5)
         busy = [address for address, keys in self.wanted.items() if len(keys) > 1]
@@ -110,7 +110,7 @@ class City(Generic[G]):
             self.crash(chance.choice(list(self.graphs)))
 
     def wrong(self) -> list[str]:
-        """Everybody stands for the keys that it should, and whatever else the overlay promises."""
+        """Every broker stands for the keys that it should, and whatever else the overlay promises."""
         return self.wrong_outside() + self.unreached(list(self.graphs.values()))
 
     def wrong_outside(self) -> list[str]:

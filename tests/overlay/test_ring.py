@@ -38,7 +38,7 @@ class Rough(Network):
 
 
 class Town:
-    """Hosts with one node each; who is in, who wants in, who wants out."""
+    """Hosts with one node each; which are in, want in, or want out."""
 
     def __init__(self, seed: int, network: Network) -> None:
         self.sim = Simulator(seed, network)
@@ -91,7 +91,7 @@ class Town:
         self.leaving.discard(number)
 
     def churn(self) -> None:
-        """One join, leave, crash or return of somebody."""
+        """One join, leave, crash or return of a node."""
         chance = self.sim.chance
         inside = [n for n, node in self.nodes.items() if node.status is RingStatus.IN and n not in self.leaving]
         gone = [n for n in range(self.next) if n not in self.nodes]
