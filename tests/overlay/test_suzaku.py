@@ -245,7 +245,7 @@ def test_the_backward_table_adds_up_what_lies_up_to_the_next_finger(count: int) 
 
 
 def test_the_left_neighbours_aggregate_is_there_from_the_start_and_goes_with_it() -> None:
-    """A node that joins asks for it; the next one to come between is asked in its turn, and the old one is forgotten."""
+    """A node that joins asks for it; the next to come between is asked in its turn, and the old one is forgotten."""
     country = grown(8)
     told_by_keys(country)
     country.sim.run(country.sim.now + 60 * PERIOD_S)
