@@ -1,9 +1,9 @@
 # make run    a braid of three brokers on loopback, with their stores in ./data, and a demonstration on it
-#             (make run DEMO= without; PORT=1883, BROKERS=3 and DATA=data say where and how many;
+#             (DEMO= leaves the demonstration out; PORT=1883, BROKERS=3 and DATA=data say where and how many;
 #             admin ports are 8000 above)
 # make test   all tests            make check  ruff and mypy --strict
-# make bench  the benchmarks       make soak   many seeds of overlays under faults; make chaos  brokers that are killed
-# make docs   writes the generated tables in docs/
+# make bench  the benchmarks       make soak   overlays under faults, many seeds
+# make docs   the generated tables in docs/    make chaos  brokers that are killed and cut off
 # make clean  removes what make made
 PYTHON ?= python3
 VENV := .venv

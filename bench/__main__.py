@@ -151,7 +151,7 @@ def allow(connections: int, console: Console) -> int:
 def measure_rates(
     folder: Path, present: Sequence[Peer], measured: Sequence[Scenario], rounds: int, seconds: int, console: Console
 ) -> tuple[dict[str, table.Started], list[Run]]:
-    """Starts every broker, then takes them through the scenarios in turn; returns who took part, and all runs."""
+    """Starts every broker, then takes them through the scenarios in turn; returns those that took part and all runs."""
     started: dict[str, table.Started] = {}
     runs: list[Run] = []
     with contextlib.ExitStack() as stack:

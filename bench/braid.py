@@ -51,7 +51,7 @@ ARRIVE_S = 120.0
 ASK_S = 60.0
 
 PACE_S = 0.025
-"""Between two subscriptions, or two topics that are new: all brokers are in one process, and join for each of them."""
+"""Between two subscriptions, or two new topics: all brokers are in one process, and join for each of them."""
 
 TOPICS = 1000
 PAYLOAD = b"x" * 100
@@ -243,7 +243,7 @@ class Braid:
         return time.monotonic() - self.began_at
 
     def metric(self, name: str, label: str = "") -> float:
-        """The sum of a metric over all brokers, and over all labels or those with a certain one."""
+        """The sum of a metric over all brokers, and over all labels or those that contain `label`."""
         total = 0.0
         for number in range(len(self.admin)):
             for line in str(self.ask(number, "/metrics")).splitlines():
@@ -297,7 +297,7 @@ def _upkeep(braid: Braid, count: int) -> float:
 
 
 def _quiet_upkeep(braid: Braid, count: int) -> str:
-    """What it is when it has stopped to fall: tables are learnt quickly first, and then only checked."""
+    """Upkeep once it has stopped falling: tables are learnt quickly at first, and then only checked."""
     rates = [_upkeep(braid, count)]
     ends_at = time.monotonic() + QUIET_MAX_S
     while time.monotonic() < ends_at:

@@ -1,4 +1,4 @@
-"""The rates as a picture: for each scenario a bar a broker, as long as it is fast beside the fastest there."""
+"""The rates as a picture: for each scenario a bar for each broker, its length relative to the fastest there."""
 
 from __future__ import annotations
 

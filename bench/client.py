@@ -15,7 +15,7 @@ IP_BIND_ADDRESS_NO_PORT = 24
 
 
 class RefusedError(Exception):
-    """The broker closed the connection, or answered CONNECT with something else than success."""
+    """The broker closed the connection, or answered CONNECT with something other than success."""
 
 
 def connect_packet(client_id: str, keep_alive_s: int) -> bytes:

@@ -1,4 +1,4 @@
-"""The CPU time of processes, as Linux tells it below /proc."""
+"""The CPU time of processes, as Linux shows it below /proc."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """`python -m bench.fanout`: what Spark adds to the cost of many trials of the simulator, in CPU time.
 
-The trials are played twice, at the same time, so that a machine that changes its pace meanwhile does so for both. By
-`braidmq sim --out --spark`: its cost is the CPU time of all processes that it takes from its first to its last breath,
-which are the command, Java, Spark's daemon and its workers. And by plain Python processes, as many as Spark has cores,
-over and over until Spark is done: their cost is the CPU time of a trial in the mean, without the start of Python. The
-start of Java costs the same for ten trials and for ten thousand; so the ratio falls with their number. The very first
-start on a machine costs more (`braidmq.pipeline.classes`), and does not count. Told is the round with the median ratio,
-and the ratios of all.
+The trials are played twice, at the same time, so that a machine that changes its speed does so for both. Once by
+`braidmq sim --out --spark`: its cost is the CPU time of all its processes from start to end, which are the command,
+Java, Spark's daemon and its workers. And once by plain Python processes, as many as Spark has cores, over and over
+until Spark is done: their cost is the mean CPU time of a trial, without the start of Python. The start of Java costs
+the same for ten trials and for ten thousand; so the ratio falls with their number. The very first start on a machine
+costs more (`braidmq.pipeline.launch.class_archive`), and does not count. The round with the median ratio is shown, and
+all ratios.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bench import cpu
 
 TARGET = 1.15
 LOOK_EVERY_S = 0.05
-"""How much of the CPU time of a process may be missed, at its end."""
+"""How much of the CPU time of a process may be missed at its end."""
 PR_SET_CHILD_SUBREAPER = 36
 PLAYER = """
 import gc, json, select, sys, time
@@ -78,7 +78,7 @@ def adopt_orphans() -> None:
 class Watch:
     """The CPU time of processes and all that they start, as it was when each of them was last seen.
 
-    Spark's daemon forgets the workers that end before it does: they are in nobody's account.
+    Spark's daemon forgets the workers that end before it does: nobody accounts for them.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""`python -m bench.log`: what the log costs: one broker that keeps all topics beside one that keeps none.
+"""`python -m bench.log`: what the log costs, measured on a broker that keeps all topics beside one that keeps none.
 
-Runs are interleaved, so that what else the machine does falls on both. The processor time of the broker a message is
-told as well: it depends less on the other load.
+Runs are interleaved, so that what else the machine does falls on both. The broker's processor time a
+message is shown as well: it depends less on the other load.
 """
 
 from __future__ import annotations

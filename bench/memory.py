@@ -23,7 +23,7 @@ BATCH = 50
 CONNECTIONS_PER_ADDRESS_MAX = 20_000
 """One source address has about 28,000 ports towards one listener; the next addresses of loopback take the rest."""
 KEEP_ALIVE_S = 1200
-"""Long enough that nobody needs to ping, and not 0, so that the broker's keep-alive bookkeeping is in the figure."""
+"""Long enough that no client needs to ping, and not 0, so that the broker's keep-alive bookkeeping is in the figure."""
 CONNACK_TIMEOUT_S = 20.0
 SETTLE_S = 2.0
 SPARE_FILES = 256

@@ -45,7 +45,7 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 def laid_out(sim: Simulator, count: int) -> list[Suzaku]:
-    """Brokers with a key each, numbered otherwise than their keys are ordered."""
+    """Brokers with a key each, numbered in another order than that of their keys."""
     keys: dict[Address, list[Key]] = {number: [b"%08d" % (number * 7919 % 100_000_007)] for number in range(count)}
     overlays = list(lay_out_suzaku(sim, keys).values())
     for overlay in overlays:

@@ -22,7 +22,7 @@ INSTALL_TIMEOUT_S = 600
 
 
 class InstallError(Exception):
-    """A peer could not be installed; says which command failed and with what words."""
+    """A peer could not be installed; says which command failed, and what it said."""
 
 
 class Peer(ABC):
@@ -30,7 +30,7 @@ class Peer(ABC):
     store: str
     """What it keeps on disk in this configuration."""
     hint: str
-    """How to get it, for somebody who has it not."""
+    """How to get it, for those who do not have it."""
 
     @abstractmethod
     def version(self) -> str | None:

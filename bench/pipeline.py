@@ -1,8 +1,8 @@
 """`python -m bench.pipeline`: how fast Spark reads the brokers' log, beside its own Parquet source on the same rows.
 
 One log of 1,000,000 messages of 100 B over 1,000 topics, with the commits of a broker that gets 100,000 a second: one
-each 10 ms. The same rows as Parquet: a few large files for the batch; for the stream, files as somebody would have to
-write them who wants to read what is as fresh: one each 10 ms; or each 25 or 100 ms. Both are read in turn, warm, into a
+each 10 ms. The same rows as Parquet: a few large files for the batch; for the stream, as many files as it takes
+to be as fresh, one each 10 ms, or one each 25 or 100 ms. Both are read in turn, warm, into a
 sink that does nothing. A stream's rate is that of its micro-batches, without its start. Ratios of one run are what
 counts; the CPU time is that of Java and its Python workers together, the start of a stream included.
 """
@@ -89,7 +89,7 @@ def write_log(folder: Path, rows: int, partitions: int) -> None:
 
 
 def measured(java: int, rows: int, work: Callable[[], float | None]) -> Rate:
-    """`work` may tell its own rate, by the wall clock."""
+    """`work` may return its own rate, by the wall clock."""
     before_s, began = cpu.with_children_s(java), time.monotonic()
     told = work()
     took_s = time.monotonic() - began

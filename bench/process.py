@@ -1,4 +1,4 @@
-"""A broker as a process of its own: started, waited for until it answers CONNECT, and stopped by its pid."""
+"""A broker as a process of its own: started, ready once it answers CONNECT, and stopped by its pid."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def main(
     messages: Annotated[int, typer.Option(help="Messages of each in a round.")] = 500,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figure as JSON.")] = False,
 ) -> None:
-    """Latency from a device over an edge processor to a subscriber, beside plain delivery."""
+    """Latency from a device by way of an edge processor to a subscriber, beside plain delivery."""
     folder = Path(tempfile.mkdtemp(prefix="braidmq-bench-"))
     try:
         (folder / "echo.py").write_text(PROCESSOR)

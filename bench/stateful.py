@@ -37,8 +37,8 @@ from bench.braid import process, wait_for_mqtt
 from bench.peers import BraidMQ
 from bench.pipeline import write_log
 from bench.processors import Subscriber
+from braidmq.pipeline.portable import PortableProcessor
 from braidmq.pipeline.session import session
-from braidmq.pipeline.shipped import Shipped
 from braidmq.pipeline.stateful import answers, start
 
 EVENTS_TARGET = 50_000
@@ -49,7 +49,7 @@ WARM_BATCHES = 5
 WARM_UP_BATCHES = 100
 """Before events are measured: until then Java is still slow."""
 WARM_ANSWERED_BATCHES = 150
-"""The same before latency is."""
+"""The same before latency is measured."""
 WARM_S_MAX = 120.0
 START_TIMEOUT_S = 150.0
 """How long the first answers may take."""
@@ -96,11 +96,11 @@ class Figures(msgspec.Struct):
 
 
 def workers(java: int) -> list[int]:
-    """Spark's Python workers; not the daemons that fork them, nor what plans."""
+    """Spark's Python workers; not the daemons that fork them, nor the planner."""
     parents: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if (folder / "cmdline").read_text().endswith("braidmq.pipeline.daemon\0pyspark.worker\0"):
+            if (folder / "cmdline").read_text().endswith("braidmq.pipeline.launch.daemon\0pyspark.worker\0"):
                 stat = (folder / "stat").read_text()
                 parents[int(folder.name)] = int(stat.rpartition(")")[2].split()[1])
         except OSError:
@@ -121,7 +121,7 @@ def drain(spark: SparkSession, log: Path, folder: Path, kill: bool) -> tuple[lis
     (folder / "levels.py").write_text(PROCESSOR)
     checkpoint = tempfile.mkdtemp(dir=folder)
     options = {"path": str(log), "startingOffsets": "earliest", "maxRowsPerTrigger": str(BATCH_ROWS)}
-    table = answers(spark, Shipped.of(str(folder / "levels.py")), options, folder=f"{checkpoint}/spools")
+    table = answers(spark, PortableProcessor.of(str(folder / "levels.py")), options, folder=f"{checkpoint}/spools")
     began = cpu.with_children_s(java)
     writer = table.writeStream.format("noop").option("checkpointLocation", checkpoint)
     query = writer.trigger(availableNow=True).start()
@@ -166,7 +166,7 @@ def echoing(spark: SparkSession, folder: Path) -> Iterator[tuple[int, StreamingQ
     with process([*command, "--config", "config.toml"], folder):
         wait_for_mqtt(port)
         options = {"brokers": f"http://127.0.0.1:{admin}", "startingOffsets": "earliest"}
-        query = start(spark, Shipped.of(str(folder / "echo.py")), options, str(folder / "checkpoint"))
+        query = start(spark, PortableProcessor.of(str(folder / "echo.py")), options, str(folder / "checkpoint"))
         try:
             yield port, query
         finally:
@@ -224,7 +224,7 @@ def measure(spark: SparkSession, folder: Path, events: int, seconds: float) -> F
     console.print(f"Writing {events:,} rows …", style="dim")
     write_log(folder / "log", events, 8)
     for _ in range(math.ceil(WARM_UP_BATCHES * BATCH_ROWS / events)):
-        _, cpu_s = drain(spark, folder / "log", folder, kill=False)  # that of killed processes is not told
+        _, cpu_s = drain(spark, folder / "log", folder, kill=False)  # that of killed processes is not known
     batches, _ = drain(spark, folder / "log", folder, kill=True)
     warm = batches[WARM_BATCHES:]
     rate = sum(rows for rows, _ in warm) / sum(took_ms for _, took_ms in warm) * 1e3

@@ -21,7 +21,10 @@ from braidmq.overlay.flexible import SIZE, FlexibleGraph
 from braidmq.overlay.skip_graph import SkipGraph
 from braidmq.overlay.suzaku import PERIOD_S, Suzaku
 from braidmq.overlay.vectors import DIGITS_MAX, Vector
-from braidmq.pubsub.method import Method, Publication
+from braidmq.pubsub.baselines import Bayeux, CanMulticast, Scribe
+from braidmq.pubsub.locality import Locality
+from braidmq.pubsub.method import Publication
+from braidmq.pubsub.relay_free import RelayFree
 from braidmq.sim.engine import Constant, Network, SimHost, Simulator
 
 INSIDE_MIN = 8
@@ -57,8 +60,8 @@ def two_faulty_minutes() -> FaultyNetwork:
     return FaultyNetwork(0.02, split=(60.0, 75.0), until=120.0)
 
 
-class OwnKeys(Protocol):
-    """What a broker's view of an overlay must tell."""
+class OwnNodes(Protocol):
+    """What a broker's view of an overlay must tell: its nodes that are in."""
 
     @property
     def own(self) -> Mapping[Key, object]: ...
@@ -71,7 +74,12 @@ class OverlayPart(Protocol):
     def host(self) -> Host: ...
 
     @property
-    def view(self) -> OwnKeys: ...
+    def view(self) -> OwnNodes: ...
+
+    @property
+    def nodes(self) -> Mapping[Key, object]:
+        """All that are in, or on their way in or out."""
+        ...
 
     def found(self, key: Key) -> None: ...
 
@@ -81,7 +89,7 @@ class OverlayPart(Protocol):
 
 
 O = TypeVar("O", bound=OverlayPart)  # noqa: E741 - an overlay
-M = TypeVar("M", bound=Method)
+M = TypeVar("M", bound=RelayFree | Locality | Scribe | Bayeux | CanMulticast)
 
 Build = Callable[[SimHost, Introduce, Vector | None], O]
 """Builds a broker's part of an overlay; without a vector, one is drawn where there are vectors."""
@@ -113,7 +121,14 @@ def suzaku_of(period_s: float = PERIOD_S, *, both_ways: bool = True) -> Build[Su
     return build
 
 
-BUILDS: dict[str, Build[Overlay]] = {
+class AnyOverlay(Overlay, Protocol):
+    """An overlay of whatever kind."""
+
+    @property
+    def nodes(self) -> Mapping[Key, object]: ...
+
+
+BUILDS: dict[str, Build[AnyOverlay]] = {
     "suzaku": build_suzaku,
     "skip_graph": build_skip_graph,
     "flexible": flexible_of(),
@@ -123,11 +138,6 @@ BUILDS: dict[str, Build[Overlay]] = {
 
 def _drawn(host: SimHost, vector: Vector | None) -> Vector:
     return host.chance.getrandbits(DIGITS_MAX) if vector is None else vector
-
-
-def numbered_key(number: int) -> Key:
-    """Keys that do not come in the order of their numbers."""
-    return b"%06d" % (number * 7919 % 1_000_000)
 
 
 class OverlayNetwork(Generic[O]):
@@ -148,8 +158,9 @@ class OverlayNetwork(Generic[O]):
     # What a network may have of its own
 
     def new_key(self) -> Key:
+        """Another key each time; they do not come in order."""
         self.keys_made += 1
-        return numbered_key(self.keys_made)
+        return b"%05d" % (self.keys_made * 7919 % 100_000)
 
     def broken(self) -> list[str]:
         """What is wrong with links and tables, seen from outside."""
@@ -292,9 +303,9 @@ class OverlayNetwork(Generic[O]):
     def wrong_outside(self) -> list[str]:
         """What can be seen without asking any broker."""
         found = [
-            f"{address} has {sorted(overlay.view.own)}, not {sorted(self.wanted[address])}"
+            f"{address} has {sorted(overlay.nodes)}, not {sorted(self.wanted[address])}"
             for address, overlay in self.overlays.items()
-            if address not in self.leaving and sorted(overlay.view.own) != sorted(self.wanted[address])
+            if address not in self.leaving and sorted(overlay.nodes) != sorted(self.wanted[address])
         ]
         return found + self.broken()
 
@@ -349,26 +360,29 @@ class MethodNetwork(OverlayNetwork[O], Generic[O, M]):
 
     # What clients ask for
 
-    def subscribe(self, topic: str, addresses: Iterable[Address]) -> None:
+    def subscribe(self, topic: str, *addresses: Address) -> None:
         for address in addresses:
             self.do(address, self.methods[address].subscribe(topic))
 
-    def unsubscribe(self, topic: str, addresses: Iterable[Address]) -> None:
+    def unsubscribe(self, topic: str, *addresses: Address) -> None:
         for address in addresses:
             self.do(address, self.methods[address].unsubscribe(topic))
 
-    def advertise(self, topic: str, addresses: Iterable[Address]) -> None:
+    def advertise(self, topic: str, *addresses: Address) -> None:
         for address in addresses:
             self.do(address, self.methods[address].advertise(topic))
 
-    def withdraw(self, topic: str, addresses: Iterable[Address]) -> None:
+    def withdraw(self, topic: str, *addresses: Address) -> None:
         for address in addresses:
             self.do(address, self.methods[address].withdraw(topic))
 
-    def publish(self, topic: str, address: Address, body: bytes = b"news", seconds: float = 5.0) -> list[Publication]:
-        """Publishes, lets it spread, and says what arrived; nothing, if it was not sent."""
+    def publish(
+        self, topic: str, address: Address, body: bytes = b"news", seconds: float = 5.0, *, must_send: bool = True
+    ) -> list[Publication]:
+        """Publishes, lets it spread, and says what arrived."""
         self.forget()
-        self.methods[address].publish(topic, body)
+        is_sent = self.methods[address].publish(topic, body)
+        assert is_sent or not must_send
         self.run(seconds)
         assert all(one.topic == topic and one.body == body for _, one in self.got)
         return [publication for _, publication in self.got]

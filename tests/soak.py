@@ -18,12 +18,10 @@ from multiprocessing import Pool
 from braidmq.overlay.suzaku import PERIOD_S
 from braidmq.sim.checkers.watch import EVERY_S
 from braidmq.sim.trial import Trial, play
-from tests.overlay.city import settle
-from tests.overlay.test_flexible_graph import rough_flexible
-from tests.overlay.test_ring import QUIET_S, Rough, Town
-from tests.overlay.test_ring import wrong as wrong_ring
-from tests.overlay.test_skip_graph import rough_city
-from tests.overlay.test_suzaku import Country
+from tests.overlay import test_flexible_graph, test_skip_graph
+from tests.overlay.test_ring import QUIET_S, RingNetwork
+from tests.overlay.test_suzaku import SuzakuNetwork
+from tests.simulated import FaultyNetwork, O, OverlayNetwork
 
 NODES = 64
 PROGRESS_EVERY = 50
@@ -36,38 +34,34 @@ FAULTS = "loss=0.02,dup=0.02,reorder=0.05,clog=0.01,partition=20-40,oneway=50-70
 CHURN_FROM_S, CHURN_UNTIL_S = 80, 180
 
 
-def _network() -> Rough:
-    return Rough(0.02, split=(110.0, 125.0), until=float(CHURN_UNTIL_S))
+def _network() -> FaultyNetwork:
+    return FaultyNetwork(0.02, split=(110.0, 125.0), until=float(CHURN_UNTIL_S))
+
+
+def _wrong_after_churn(network: OverlayNetwork[O], quiet_s: float) -> list[str]:
+    for _ in range(NODES):
+        network.add()
+    for second in range(CHURN_FROM_S, CHURN_UNTIL_S):
+        network.sim.at(second, network.churn_brokers)
+    network.sim.run(CHURN_UNTIL_S)
+    network.wait_until_right(quiet_s)
+    return network.wrong()
 
 
 def ring(seed: int) -> list[str]:
-    town = Town(seed, _network())
-    for _ in range(NODES):
-        town.add()
-    for second in range(CHURN_FROM_S, CHURN_UNTIL_S):
-        town.sim.at(second, town.churn)
-    town.sim.run(CHURN_UNTIL_S)
-    settle(town.sim, lambda: wrong_ring(town), QUIET_S)
-    return wrong_ring(town)
+    return _wrong_after_churn(RingNetwork(seed, _network()), QUIET_S)
 
 
 def suzaku(seed: int) -> list[str]:
-    country = Country(seed, _network())
-    for _ in range(NODES):
-        country.add()
-    for second in range(CHURN_FROM_S, CHURN_UNTIL_S):
-        country.sim.at(second, country.churn)
-    country.sim.run(CHURN_UNTIL_S)
-    settle(country.sim, country.wrong, QUIET_S + 60 * PERIOD_S)
-    return country.wrong()
+    return _wrong_after_churn(SuzakuNetwork(seed, _network()), QUIET_S + 60 * PERIOD_S)
 
 
 def skip_graph(seed: int) -> list[str]:
-    return rough_city(seed, NODES).wrong()
+    return test_skip_graph.wrong_after_faults(seed, NODES)
 
 
 def flexible(seed: int) -> list[str]:
-    return rough_flexible(seed, NODES)
+    return test_flexible_graph.wrong_after_faults(seed, NODES)
 
 
 def method(name: str, seed: int) -> list[str]:

@@ -44,6 +44,25 @@ def _path(cluster: str) -> bytes:
     return cluster.encode().replace(b"/", LEVEL)
 
 
+def is_within(cluster: str, scope: str | None) -> bool:
+    """Whether a cluster is another or below it; None is everything."""
+    return scope is None or cluster == scope or (scope != "" and cluster.startswith(scope + "/"))
+
+
+def cluster_problem(path: str) -> str | None:
+    """What is wrong with the path of a cluster; None if nothing is."""
+    if any(character <= "\x02" for character in path):
+        return "it has one of the characters U+0000 to U+0002"
+    if "+" in path or "#" in path:
+        return "it has a wildcard, + or #"
+    levels = path.split("/")
+    if path and "" in levels:
+        return "it has an empty level"
+    if "-" in levels or "." in levels:
+        return "it has a level - or ., which mean something else in scopes"
+    return None
+
+
 def in_arc(start: Key, key: Key, end: Key) -> bool:
     """Whether a key lies in [start, end) of the ring, which wraps; the whole ring if start is end."""
     if start < end:

@@ -1,4 +1,4 @@
-"""CutThrough are tried with asyncio's loop and with uvloop's: the two differ in when bytes leave."""
+"""Cut-throughs are tried with asyncio's loop and with uvloop's: the two differ in when bytes leave."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
-    if item.path.name == "test_lanes.py":
+    if item.path.name == "test_cut_through.py":
         loops["uvloop"] = uvloop.new_event_loop
     return loops

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from braidmq.braid.braid import Braid
-from braidmq.braid.introducers import Introducers
+from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.transfer.accounting import weigh
 from braidmq.broker.broker import Broker
 from braidmq.host import Address, Message
@@ -55,9 +55,7 @@ class Site(World):
         self.cluster = sites.clusters.get(number, "")
         name = sites.names.get(number, f"site{number}")
         method = sites.method(overlay, name, self.cluster)
-        self.broker.braid = self.braid = Braid(
-            self.broker, overlay, method, name, self.host.incarnation, introducers, self.cluster
-        )
+        self.braid = Braid(self.broker, overlay, method, name, self.host.incarnation, introducers, self.cluster)
         self.host.spawn(self.braid.enter())
 
     def _start(self) -> Broker:

@@ -12,8 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from braidmq.braid.transfer.batch import Batch, pack
-from braidmq.braid.transfer.cut_through import CutThrough, first_bytes, head_of, mould_of
+from braidmq.braid.federation import BraidFederation
+from braidmq.braid.transfer.batch import PublicationBatch, pack
+from braidmq.braid.transfer.cut_through import CutThrough, first_bytes, head_of, template_of
 from braidmq.config.settings import BraidConfig, Config, Listener
 from braidmq.host import Message
 from braidmq.mqtt.packets import V3, V5
@@ -23,7 +24,7 @@ from braidmq.server.server import Server
 from tests.patience import PATIENCE_S
 
 WAIT_S = PATIENCE_S
-TOPIC = b"lane/1"
+TOPIC = b"solo/1"
 MANY = 200
 
 
@@ -69,19 +70,19 @@ class Site:
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        braid = server.broker.braid
-        assert braid is not None
-        self.braid = braid
+        federation = server.broker.federation
+        assert isinstance(federation, BraidFederation)
+        self.transfer = federation.transfer
 
     @property
-    def lanes(self) -> CutThrough:
-        assert self.braid.lanes is not None
-        return self.braid.lanes
+    def cut_through(self) -> CutThrough:
+        assert self.transfer.cut_through is not None
+        return self.transfer.cut_through
 
     @property
     def long_ways(self) -> int:
         """Batches that came in on the long way."""
-        return self.braid.arrivals
+        return self.transfer.receiver.arrivals
 
 
 StartSite = Callable[[], Awaitable[Site]]
@@ -142,12 +143,12 @@ async def test_a_stream_takes_the_short_way_and_is_counted_as_on_the_long_one(st
         (b.server.broker.metrics, "messages_sent", b.server.broker.metrics.messages_sent),
         (a.server.broker.metrics, "messages_received", a.server.broker.metrics.messages_received),
     ]
-    hops, out, into = b.lanes.hops.total, a.lanes.host.counters(), b.lanes.host.counters()
+    hops, out, into = b.cut_through.hops.total, a.cut_through.host.counters(), b.cut_through.host.counters()
     await one_by_one(publisher, [subscriber], MANY, 2)
     assert b.long_ways - before < MANY / 2
     assert [getattr(metrics, name) - value for metrics, name, value in counted] == [MANY] * 3
-    assert b.lanes.hops.total - hops == MANY
-    sent, heard = a.lanes.host.counters(), b.lanes.host.counters()
+    assert b.cut_through.hops.total - hops == MANY
+    sent, heard = a.cut_through.host.counters(), b.cut_through.host.counters()
     assert sent.publications_out - out.publications_out == MANY
     assert heard.publications_in - into.publications_in == MANY
     assert (
@@ -161,9 +162,9 @@ async def test_numbers_grow_over_the_sizes_in_which_they_are_written(start: Star
     subscriber, publisher = await Client.connect(b.server, b"s"), await Client.connect(a.server, b"p")
     await subscriber.subscribe()
     await one_by_one(publisher, [subscriber], 300)
-    outlet = a.braid.outlets.get(TOPIC.decode())
-    assert outlet is not None
-    assert outlet.number == 300
+    outbound_topic = a.transfer.outbound.get(TOPIC.decode())
+    assert outbound_topic is not None
+    assert outbound_topic.number == 300
 
 
 async def test_a_subscriber_that_comes_meanwhile_misses_nothing(start: StartSite) -> None:
@@ -185,7 +186,7 @@ async def test_overlapping_filters_make_one_copy(start: StartSite) -> None:
     subscriber, other = await Client.connect(b.server, b"s"), await Client.connect(b.server, b"t")
     publisher = await Client.connect(a.server, b"p")
     await subscriber.subscribe()
-    await subscriber.subscribe(b"lane/+")
+    await subscriber.subscribe(b"solo/+")
     await other.subscribe(b"#")
     await one_by_one(publisher, [subscriber, other], MANY)
     assert await is_silent(subscriber)
@@ -198,8 +199,8 @@ async def test_what_only_clients_here_want_is_told_to_nobody(start: StartSite) -
     await subscriber.subscribe()
     await one_by_one(publisher, [subscriber], MANY)
     assert a.long_ways < MANY / 2
-    assert a.lanes.host.counters().publications_out == 0
-    assert b.lanes.host.counters().publications_in == 0
+    assert a.cut_through.host.counters().publications_out == 0
+    assert b.cut_through.host.counters().publications_in == 0
 
 
 async def test_who_unsubscribes_gets_nothing_more(start: StartSite) -> None:
@@ -215,7 +216,7 @@ async def test_who_unsubscribes_gets_nothing_more(start: StartSite) -> None:
     assert await is_silent(subscriber)
 
 
-async def test_other_publications_keep_their_place_among_those_of_a_lane(start: StartSite) -> None:
+async def test_other_publications_keep_their_place_among_those_that_cut_through(start: StartSite) -> None:
     a, b = await start(), await start()
     subscriber, publisher = await Client.connect(b.server, b"s"), await Client.connect(a.server, b"p")
     await subscriber.subscribe(qos=1)
@@ -245,7 +246,7 @@ async def test_a_link_that_is_cut_costs_at_most_what_was_on_its_way(start: Start
     subscriber, publisher = await Client.connect(b.server, b"s"), await Client.connect(a.server, b"p")
     await subscriber.subscribe()
     await one_by_one(publisher, [subscriber], 50)
-    peer = a.lanes.host.peer(b.lanes.host.address)
+    peer = a.cut_through.host.peer(b.cut_through.host.address)
     assert peer is not None
     assert peer.link is not None
     peer.link.abort("cut by the test")
@@ -263,27 +264,27 @@ def test_a_filled_frame_is_the_one_that_would_have_been_encoded(first: int, vers
     topic = "a/topic"
     begin = b"\x30" + bytes([2 + len(topic) + (version == V5) + 5, 0, len(topic)]) + topic.encode()
     begin += b"\0" if version == V5 else b""
-    batch = Batch("site#1", 77, topic, first, 1, version, begin + b"first", ())
+    batch = PublicationBatch("site#1", 77, topic, first, 1, version, begin + b"first", ())
     message = Deliver("h:1", 5, 0, ((b"low", b"high"),), 1, b"m" + pack(batch), Plan(), (b"key",))
     told: Tell[Message] = Tell(1, message)
     assert head_of(batch.run, topic, version) == begin
     for head in (b"", begin):
-        mould = mould_of(codec.frame, told, batch, head)
-        assert mould is not None
+        template = template_of(codec.frame, told, batch, head)
+        assert template is not None
         run = begin + b"other"
         number = 2**61 + 3
-        filled = mould.fill((number.to_bytes(8), first.to_bytes(8)[-first_bytes(first) :], run[len(head) :]))
+        filled = template.fill((number.to_bytes(8), first.to_bytes(8)[-first_bytes(first) :], run[len(head) :]))
         like = msgspec.structs.replace(batch, run=run)
         body = msgspec.structs.replace(message, number=number, body=b"m" + pack(like))
         assert filled == codec.frame(Tell(1, body))
-        assert mould.fits(filled)
+        assert template.fits(filled)
 
 
 def test_what_is_no_range_delivery_of_the_batch_has_no_mould() -> None:
     codec = Codec((Deliver,), 10)
-    batch = Batch("site#1", 77, "t", 1, 1, V3, b"\x30\x04\0\1tx", ())
+    batch = PublicationBatch("site#1", 77, "t", 1, 1, V3, b"\x30\x04\0\1tx", ())
     message = Deliver("h:1", 5, 0, ((b"low", b"high"),), 1, b"something else", Plan())
-    assert mould_of(codec.frame, Tell(1, message), batch, b"") is None
+    assert template_of(codec.frame, Tell(1, message), batch, b"") is None
     large = msgspec.structs.replace(batch, first=2**32)
     message = msgspec.structs.replace(message, body=pack(large))
-    assert mould_of(codec.frame, Tell(1, message), large, b"") is None
+    assert template_of(codec.frame, Tell(1, message), large, b"") is None

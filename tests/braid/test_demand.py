@@ -142,20 +142,20 @@ def test_retain_as_published_and_subscription_identifiers_hold() -> None:
     assert [one.properties["subscription_id"] for one in got] == [[5], [5]]
 
 
-def test_a_topic_is_watched_only_while_somebody_asks() -> None:
+def test_a_topic_is_watched_only_while_a_client_asks() -> None:
     sites = Sites(3)
     devices = [sites.client(0, f"device{number}") for number in range(2)]
     for device in devices:
         device.subscribe("$demand/tide")
         assert told(device) == [("$demand/tide", b"0", True)]
-    outlets = sites[0].braid.outlets
-    assert "tide" in outlets
+    outbound = sites[0].braid.transfer.outbound
+    assert "tide" in outbound
     devices[0].unsubscribe("$demand/tide")
-    assert "tide" in outlets
+    assert "tide" in outbound
     sites.run(2000)
-    assert "tide" in outlets
+    assert "tide" in outbound
     devices[1].disconnect()
-    assert "tide" not in outlets
+    assert "tide" not in outbound
     sites.run(2)
     assert not sites[0].braid.method.is_wanted("tide")  # type: ignore[attr-defined]
     again = sites.client(0, "again")
@@ -274,7 +274,7 @@ def test_0x10_is_true_where_the_topic_came_from_elsewhere_first() -> None:
 def windows(publishers: int, method: str, topic_filter: str, known: str = "") -> tuple[float, float]:
     """From SUBSCRIBE to SUBACK, and from SUBACK until the last publisher's client reads `1`, in one-way delays.
 
-    `known` is a filter that somebody else subscribes to already.
+    `known` is a filter that another client subscribes to already.
     """
     delay_s = 0.01
     sites = Sites(12, network=Constant(delay_s), method=method)

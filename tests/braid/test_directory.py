@@ -1,4 +1,4 @@
-"""The directory: one keeper for each client id, who had it before, and what becomes of entries when keepers go."""
+"""The directory: a registrar for each client id, the holder before, and what becomes of entries when registrars go."""
 
 from __future__ import annotations
 
@@ -8,16 +8,10 @@ from typing import Any
 
 import pytest
 
-from braidmq.braid.roaming.directory import (
-    ENTRY_KEPT_S,
-    REGISTER_S,
-    Claim,
-    Claimed,
-    Client,
-    Directory,
-    Holder,
-)
-from braidmq.braid.roaming.hash_ranges import place_of, stand_of
+from braidmq.braid.roaming.directory import ClientDirectory
+from braidmq.braid.roaming.directory_messages import Claim, Claimed, Client, SessionHolder
+from braidmq.braid.roaming.hash_ranges import hash_key_of, registrar_key_of
+from braidmq.braid.roaming.registrar import ENTRY_KEPT_S, REGISTER_S
 from braidmq.host import Address, Message
 from braidmq.overlay import Overlay
 from braidmq.overlay.flexible import FlexibleGraph
@@ -40,13 +34,13 @@ class Town:
     def __init__(self, count: int, seed: int = 1, network: Network | None = None, kind: str = "skip") -> None:
         self.sim = Simulator(seed, network or Uniform(0.001, 0.02))
         self.kind = kind
-        self.all: dict[int, Directory] = {}
+        self.all: dict[int, ClientDirectory] = {}
         self.calls = 0
         self.sim.on_message = self._count
         for number in range(count):
             self.add(number)
 
-    def add(self, number: int) -> Directory:
+    def add(self, number: int) -> ClientDirectory:
         host = self.sim.host(number)
         others = list(self.all)
 
@@ -59,7 +53,7 @@ class Town:
         else:
             make = SkipGraph if self.kind == "skip" else FlexibleGraph
             overlay = make(host, self.sim.chance.getrandbits(DIGITS_MAX), introduce, host.incarnation)
-        directory = Directory(overlay, f"site{number}", lambda: 1_800_000_000.0 + self.sim.now)
+        directory = ClientDirectory(overlay, f"site{number}", lambda: 1_800_000_000.0 + self.sim.now)
         self.all[number] = directory
         if others:
             host.spawn(_stand_first(overlay, b"\0home\0%d" % number))
@@ -92,19 +86,21 @@ class Town:
         self.sim.hosts[number].crash()
         del self.all[number]
 
-    def keeper(self, client_id: str) -> int:
+    def registrar(self, client_id: str) -> int:
         """Whose entry it is, by the rule."""
-        stands = sorted((stand_of(one.name), number) for number, one in self.all.items())
-        before = [number for key, number in stands if key <= place_of(client_id)]
-        return before[-1] if before else stands[0][1]
+        keys = sorted((registrar_key_of(one.name), number) for number, one in self.all.items())
+        before = [number for key, number in keys if key <= hash_key_of(client_id)]
+        return before[-1] if before else keys[0][1]
 
-    def heir(self, keeper: int) -> int:
-        stands = [number for _, number in sorted((stand_of(one.name), number) for number, one in self.all.items())]
-        place = stands.index(keeper)
-        return stands[place - 1] if place else stands[1]
+    def heir(self, registrar: int) -> int:
+        keys = [
+            number for _, number in sorted((registrar_key_of(one.name), number) for number, one in self.all.items())
+        ]
+        at = keys.index(registrar)
+        return keys[at - 1] if at else keys[1]
 
-    def keeps(self, number: int, client_id: str) -> Holder | None:
-        entry = self.all[number]._entries.get(client_id)
+    def keeps(self, number: int, client_id: str) -> SessionHolder | None:
+        entry = self.all[number].registrar._entries.get(client_id)
         return None if entry is None else entry.holder
 
     def _count(self, _sender: Address, _to: Address, message: Message, _hops: int) -> None:
@@ -121,51 +117,51 @@ KINDS = pytest.mark.parametrize("kind", ["skip", "suzaku", "flexible"])
 @KINDS
 def test_a_claim_tells_who_was_there_before(kind: str) -> None:
     town = Town(6, kind=kind)
-    for place, client_id in enumerate(CLIENTS):
-        assert town.claim(place % 6, client_id).before is None
-    for place, client_id in enumerate(CLIENTS):
-        claimed = town.claim((place + 1) % 6, client_id)
+    for index, client_id in enumerate(CLIENTS):
+        assert town.claim(index % 6, client_id).before is None
+    for index, client_id in enumerate(CLIENTS):
+        claimed = town.claim((index + 1) % 6, client_id)
         assert claimed.before is not None
-        assert (claimed.before.address, claimed.before.name) == (place % 6, f"site{place % 6}")
+        assert (claimed.before.address, claimed.before.name) == (index % 6, f"site{index % 6}")
         assert claimed.epoch > claimed.before.epoch
         assert claimed.earlier is None
-        again = town.claim((place + 2) % 6, client_id)
+        again = town.claim((index + 2) % 6, client_id)
         assert again.before is not None
         assert again.earlier == claimed.before
 
 
 @KINDS
-def test_the_keeper_and_its_heir_have_the_entry_and_nobody_else(kind: str) -> None:
+def test_the_registrar_and_its_heir_have_the_entry_and_nobody_else(kind: str) -> None:
     town = Town(6, kind=kind)
     for client_id in CLIENTS:
         town.claim(3, client_id)
     for client_id in CLIENTS:
-        keeper = town.keeper(client_id)
+        registrar = town.registrar(client_id)
         having = [number for number in town.all if town.keeps(number, client_id)]
-        assert sorted(having) == sorted([keeper, town.heir(keeper)])
-    first = min(stand_of(one.name) for one in town.all.values())
-    assert any(place_of(one) < first for one in CLIENTS), "some client ids come before the first keeper"
+        assert sorted(having) == sorted([registrar, town.heir(registrar)])
+    first = min(registrar_key_of(one.name) for one in town.all.values())
+    assert any(hash_key_of(one) < first for one in CLIENTS), "some client ids come before the first registrar"
 
 
 def test_a_claim_that_comes_twice_is_answered_alike() -> None:
     town = Town(4)
     town.claim(0, "ada")
-    keeper = town.keeper("ada")
+    registrar = town.registrar("ada")
     claim = Claim("ada", "site2", 5, 77, False)
-    answers = [town.all[keeper].on_claim(2, claim) for _ in range(3)]
+    answers = [town.all[registrar].registrar.on_claim(2, claim) for _ in range(3)]
     assert isinstance(answers[0], Claimed)
     assert answers[0].before is not None
     assert answers[0].before.name == "site0"
     assert answers == [answers[0]] * 3
 
 
-def test_a_keeper_that_comes_later_has_its_entries() -> None:
+def test_a_registrar_that_comes_later_has_its_entries() -> None:
     town = Town(3)
     for client_id in CLIENTS:
         town.claim(1, client_id)
     for number in (3, 4, 5):
         town.add(number)
-        moved = [one for one in CLIENTS if town.keeper(one) == number]
+        moved = [one for one in CLIENTS if town.registrar(one) == number]
         for client_id in moved:
             assert town.keeps(number, client_id) is not None
     for client_id in CLIENTS:
@@ -174,12 +170,12 @@ def test_a_keeper_that_comes_later_has_its_entries() -> None:
         assert before.name == "site1"
 
 
-def test_a_keeper_that_leaves_hands_its_entries_over() -> None:
+def test_a_registrar_that_leaves_hands_its_entries_over() -> None:
     town = Town(5)
     for client_id in CLIENTS:
         town.claim(1, client_id)
     for number in (4, 3):
-        town.do(number, town.all[number].leave())
+        town.do(number, town.all[number].registrar.leave())
         town.crash(number)
     for client_id in CLIENTS:
         before = town.claim(2, client_id).before
@@ -188,13 +184,13 @@ def test_a_keeper_that_leaves_hands_its_entries_over() -> None:
 
 
 @KINDS
-def test_the_heir_answers_for_a_keeper_that_has_crashed(kind: str) -> None:
+def test_the_heir_answers_for_a_registrar_that_has_crashed(kind: str) -> None:
     town = Town(6, kind=kind)
     for client_id in CLIENTS:
         town.claim(1, client_id)
     town.sim.run(town.sim.now + 15)
-    gone = next(number for number in (town.keeper(one) for one in CLIENTS) if number not in (1, 2))
-    ids = [one for one in CLIENTS if town.keeper(one) == gone]
+    gone = next(number for number in (town.registrar(one) for one in CLIENTS) if number not in (1, 2))
+    ids = [one for one in CLIENTS if town.registrar(one) == gone]
     town.crash(gone)
     before = town.claim(2, ids[0]).before
     assert before is not None
@@ -209,27 +205,27 @@ def test_the_heir_answers_for_a_keeper_that_has_crashed(kind: str) -> None:
 def test_entries_come_back_with_the_next_registration() -> None:
     town = Town(6)
     epochs = {client_id: town.claim(1, client_id).epoch for client_id in CLIENTS}
-    keeper = next(number for number in map(town.keeper, CLIENTS) if number != 1 and town.heir(number) != 1)
-    gone = (keeper, town.heir(keeper))
-    ids = [one for one in CLIENTS if town.keeper(one) in gone]
+    registrar = next(number for number in map(town.registrar, CLIENTS) if number != 1 and town.heir(number) != 1)
+    gone = (registrar, town.heir(registrar))
+    ids = [one for one in CLIENTS if town.registrar(one) in gone]
     for number in gone:
         town.crash(number)
     town.sim.run(town.sim.now + 60)
-    assert any(town.keeps(town.keeper(one), one) is None for one in ids)
+    assert any(town.keeps(town.registrar(one), one) is None for one in ids)
     assert town.do(1, town.all[1].register(clients(epochs)), 60) == []
     for client_id in CLIENTS:
-        holder = town.keeps(town.keeper(client_id), client_id)
-        assert holder == Holder(client_id, 1, "site1", epochs[client_id])
+        holder = town.keeps(town.registrar(client_id), client_id)
+        assert holder == SessionHolder(client_id, 1, "site1", epochs[client_id])
 
 
 def test_registering_tells_who_has_overtaken_and_who_was_overtaken() -> None:
     town = Town(4)
     mine, theirs = town.claim(0, "ada").epoch, town.claim(1, "ada").epoch
     known = town.do(0, town.all[0].register(clients({"ada": mine})))
-    assert known == [Holder("ada", 1, "site1", theirs)]
+    assert known == [SessionHolder("ada", 1, "site1", theirs)]
     assert town.do(0, town.all[0].register(clients({"ada": theirs + 5}))) == known
-    assert town.do(1, town.all[1].register(clients({"ada": theirs}))) == [Holder("ada", 0, "site0", theirs + 5)]
-    assert town.do(0, town.all[0].register(clients({"ada": 1}))) == [Holder("ada", 0, "site0", theirs + 5)]
+    assert town.do(1, town.all[1].register(clients({"ada": theirs}))) == [SessionHolder("ada", 0, "site0", theirs + 5)]
+    assert town.do(0, town.all[0].register(clients({"ada": 1}))) == [SessionHolder("ada", 0, "site0", theirs + 5)]
 
 
 def test_entries_that_nobody_repeats_are_forgotten() -> None:
@@ -240,20 +236,20 @@ def test_entries_that_nobody_repeats_are_forgotten() -> None:
         town.sim.run(town.sim.now + REGISTER_S)
         town.do(1, town.all[1].register(clients(kept)))
         for one in town.all.values():
-            one.expire()
-    assert {client_id for one in town.all.values() for client_id in one._entries} == set(kept)
+            one.registrar.expire()
+    assert {client_id for one in town.all.values() for client_id in one.registrar._entries} == set(kept)
 
 
 def test_a_claim_is_one_lookup_and_one_call() -> None:
     town = Town(16)
     town.calls = 0
-    start = sum(one.arcs.lookups for one in town.all.values())
-    hops = sum(one.arcs.hops for one in town.all.values())
+    start = sum(one.ranges.lookups for one in town.all.values())
+    hops = sum(one.ranges.hops for one in town.all.values())
     for client_id in CLIENTS:
         town.claim(5, client_id)
-    assert town.calls <= len(CLIENTS) + 16, "one call each, and one more for a keeper that has come since"
-    assert sum(one.arcs.lookups for one in town.all.values()) - start <= 16
-    assert sum(one.arcs.hops for one in town.all.values()) - hops <= 16 * 5
+    assert town.calls <= len(CLIENTS) + 16, "one call each, and one more for a registrar that has come since"
+    assert sum(one.ranges.lookups for one in town.all.values()) - start <= 16
+    assert sum(one.ranges.hops for one in town.all.values()) - hops <= 16 * 5
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -1,4 +1,4 @@
-"""A broker is who its store says, at another address and under another name; a name that is taken is taken."""
+"""A broker is the one that its store says, at another address and under another name; a name that is taken is taken."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from braidmq.braid.catch_up.reconcile import REGULARLY_S
-from braidmq.braid.identity import OWN, Own, own_of
-from braidmq.braid.introducers import PARTED_S
+from braidmq.braid.identity import IDENTITY_ROW, BrokerIdentity, identity_of
+from braidmq.braid.membership.introducers import PARTED_S
+from braidmq.braid.membership.upkeep import COMPARE_S
 from braidmq.broker.broker import Broker
 from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.config.naming import lasting_address
@@ -52,7 +53,7 @@ def test_a_session_is_still_there_at_another_address_under_another_name(tmp_path
     sites.client(0, "pub0").publish("tide", b"while it is down", 1)
     move(sites, tmp_path, 7, 8)
     sites.run(30)
-    assert sites[8].braid.is_in
+    assert sites[8].braid.presence.is_in
     client = sites.client(8, "ada", version=V5, **persistent(V5))
     assert client.connack is not None
     assert client.connack.session_present
@@ -78,7 +79,8 @@ def test_what_was_published_before_the_move_is_fetched_from_the_new_address(tmp_
     sites.client(7, "pub").publish("tide", b"seen", 1)
     assert payloads(client) == [b"seen"]
     identity = sites[7].braid.identity
-    assert sites[0].braid.cursors.get(identity) is not None, "others have heard of it"
+    sites.run(3 * COMPARE_S)
+    assert sites[0].braid.catch_up.cursors.get(identity) is not None, "others have heard of it"
     sites[6].crash()
     stores[6].close()
     sites[7].client("pub2").publish("tide", b"missed", 1)
@@ -91,7 +93,7 @@ def test_what_was_published_before_the_move_is_fetched_from_the_new_address(tmp_
     client = sites.client(6, "ada", version=V5, **persistent(V5))
     sites.run(5)
     assert payloads(client) == [b"missed"]
-    cursor = sites[6].braid.cursors.get(identity)
+    cursor = sites[6].braid.catch_up.cursors.get(identity)
     assert cursor is not None
     assert cursor.address == 8
 
@@ -101,18 +103,18 @@ def test_what_a_third_broker_says_of_an_address_does_not_count_while_the_known_o
     listener = sites.client(1)
     listener.subscribe("tide", 1)
     sites.client(0).publish("tide", b"x", 1)
-    origin = sites[0].braid.origin
-    cursor = sites[1].braid.cursors.get(origin)
+    origin = sites[0].braid.identity
+    cursor = sites[1].braid.catch_up.cursors.get(origin)
     assert cursor is not None
     assert cursor.address == 0
-    sites[1].braid.comparing._learn_heads(2, [(origin, 99, 5)])
+    sites[1].braid.catch_up.heads.learn(2, [(origin, 99, 5)])
     assert (cursor.address, cursor.head) == (0, 5)
-    sites[1].braid.comparing._learn_heads(0, [(origin, 0, 6)])
+    sites[1].braid.catch_up.heads.learn(0, [(origin, 0, 6)])
     assert (cursor.address, cursor.head) == (0, 6)
-    sites[1].braid.membership.on_parted(0)
-    sites[1].braid.comparing._learn_heads(2, [(origin, 99, 6)])
+    sites[1].braid.membership.admission.on_parted(0)
+    sites[1].braid.catch_up.heads.learn(2, [(origin, 99, 6)])
     assert cursor.address == 99
-    sites[1].braid.membership.on_linked(origin, 0)
+    sites[1].braid.membership.admission.on_linked(origin, 0)
     assert cursor.address == 0
 
 
@@ -120,21 +122,21 @@ def test_one_that_has_left_is_asked_for_nothing_until_it_is_heard_of() -> None:
     sites = Sites(3)
     sites.client(1).subscribe("tide", 1)
     sites.client(2).publish("tide", b"x", 1)
-    braid, origin = sites[1].braid, sites[2].braid.origin
-    cursor = braid.cursors.get(origin)
+    braid, origin = sites[1].braid, sites[2].braid.identity
+    cursor = braid.catch_up.cursors.get(origin)
     assert cursor is not None
     sites[2].crash()
-    braid.membership.on_parted(2)
+    braid.membership.admission.on_parted(2)
     assert not any(peer.address == 2 for node in braid.overlay.ring.nodes.values() for peer in node.known)
-    assert 2 not in braid.introducers.known
+    assert 2 not in braid.membership.introducers.known
     cursor.head += 1  # something was not fetched in time
     asked_at = cursor.asked_at
     sites.run(2 * REGULARLY_S)
     assert cursor.asked_at == asked_at
-    braid.comparing._learn_heads(0, [(origin, 2, cursor.head + 1)])
+    braid.catch_up.heads.learn(0, [(origin, 2, cursor.head + 1)])
     sites.run(2 * REGULARLY_S)
-    assert cursor.asked_at > asked_at, "somebody has heard of it"
-    braid.membership.on_parted(2)
+    assert cursor.asked_at > asked_at, "another broker has heard of it"
+    braid.membership.admission.on_parted(2)
     asked_at = cursor.asked_at
     sites.run(PARTED_S + 2 * REGULARLY_S)
     assert cursor.asked_at > asked_at, "it may have come back unheard"
@@ -146,9 +148,11 @@ def test_a_name_that_is_taken_stays_out_until_it_is_free(method: str) -> None:
     sites.names[9] = "site1"
     other = sites.add(9)
     sites.run(30)
-    assert not other.braid.is_in
-    assert other.braid.membership.trouble == "the broker at 1 has the name 'site1', too: set another braid.name"
-    assert all(site.braid.membership.trouble is None for site in sites if site is not other)
+    assert not other.braid.presence.is_in
+    assert (
+        other.braid.membership.admission.trouble == "the broker at 1 has the name 'site1', too: set another braid.name"
+    )
+    assert all(site.braid.membership.admission.trouble is None for site in sites if site is not other)
     linked = [node for site in sites if site is not other for node in site.braid.overlay.view.own.values()]
     assert ring_is_closed_and_sorted(linked) == []
     listener = sites.client(1)
@@ -157,8 +161,8 @@ def test_a_name_that_is_taken_stays_out_until_it_is_free(method: str) -> None:
     assert payloads(listener) == [b"x"]
     sites[1].crash()
     sites.run(60)
-    assert other.braid.is_in
-    assert other.braid.membership.trouble is None
+    assert other.braid.presence.is_in
+    assert other.braid.membership.admission.trouble is None
 
 
 class Life:
@@ -168,12 +172,12 @@ class Life:
         """`row` is what it finds instead of what was written."""
         self.store = SqliteStore(folder)
         if row is not None:
-            self.store.save_cursor(OWN, msgspec.msgpack.encode(row))
+            self.store.save_cursor(IDENTITY_ROW, msgspec.msgpack.encode(row))
             self.store.commit()
         self.broker = Broker(clock=lambda: 0.0, wall=lambda: 1_800_000_000.0, store=self.store)
 
-    def own(self, name: str | None = None, earlier_name: str | None = None) -> Own:
-        own = own_of(self.broker, Random(), name, earlier_name)
+    def own(self, name: str | None = None, earlier_name: str | None = None) -> BrokerIdentity:
+        own = identity_of(self.broker, Random(), name, earlier_name)
         self.broker.flush()
         self.store.close()
         return own

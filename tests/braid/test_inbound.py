@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from braidmq.braid.catch_up.history import GENERATIONS_MAX
-from braidmq.braid.transfer.batch import Batch, BatchItem
+from braidmq.braid.transfer.batch import BatchItem, PublicationBatch
 from braidmq.braid.transfer.inbound import FETCH_S, HELD_MAX, REORDER_S, InboundStreams
 from braidmq.mqtt.packets import V5
 from braidmq.sim.engine import Simulator
@@ -16,113 +16,114 @@ class Bench:
     def __init__(self, floor: int = 0) -> None:
         self.sim = Simulator(1, Constant(0.01))
         self.got: list[tuple[int, int]] = []
-        """WorkerProcess and number, once each."""
+        """Incarnation and number, once each."""
         self.asked: list[str] = []
-        self.inlets = InboundStreams(
-            self.sim.host(0), self._deliver, self.asked.append, lambda _origin, offset: offset == floor + 1
-        )
+        self.inbound = InboundStreams(self.sim.host(0))
+        self.inbound.deliver = self._deliver
+        self.inbound.on_gap = self.asked.append
+        self.inbound.is_next = lambda _origin, offset: offset == floor + 1
 
-    def _deliver(self, batch: Batch) -> None:
+    def _deliver(self, batch: PublicationBatch) -> None:
         for number in range(batch.first, batch.first + batch.count):
             name = (batch.incarnation // GENERATIONS_MAX, number)
-            if not batch.letters or name not in self.got:
+            if not batch.items or name not in self.got:
                 self.got.append(name)
 
-    def take(self, *numbers: int, incarnation: int = 1, qos: int = 1, before: int = 0) -> None:
+    def receive(self, *numbers: int, incarnation: int = 1, qos: int = 1, before: int = 0) -> None:
         """Live, as one batch each. `before`: how many offsets were used before the incarnation's first."""
         for number in numbers:
-            self.inlets.take(_batch(number, incarnation, qos, before))
+            self.inbound.receive(_batch(number, incarnation, qos, before))
         self.sim.run(self.sim.now)
 
     def fetch(self, *numbers: int, incarnation: int = 1, before: int = 0) -> None:
         for number in numbers:
-            self.inlets.take_fetched(_batch(number, incarnation, 1, before))
+            self.inbound.receive_fetched(_batch(number, incarnation, 1, before))
 
     @property
     def numbers(self) -> list[int]:
         return [number for _, number in self.got]
 
 
-def _batch(number: int, incarnation: int, qos: int, before: int) -> Batch:
-    letter = BatchItem(b"", qos, False, "", b"", None, offset=number + before if qos else 0)
-    return Batch("there", incarnation * GENERATIONS_MAX, "tide", number, 1, V5, b"", (letter,))
+def _batch(number: int, incarnation: int, qos: int, before: int) -> PublicationBatch:
+    item = BatchItem(b"", qos, False, "", b"", None, offset=number + before if qos else 0)
+    return PublicationBatch("there", incarnation * GENERATIONS_MAX, "tide", number, 1, V5, b"", (item,))
 
 
 def test_a_first_publication_with_nothing_before_it_does_not_wait() -> None:
     bench = Bench()
-    bench.take(1, 2, 3)
+    bench.receive(1, 2, 3)
     assert bench.numbers == [1, 2, 3]
     assert bench.asked == []
 
 
 def test_a_stream_that_is_met_in_its_middle_begins_with_what_was_missed() -> None:
     bench = Bench()
-    bench.take(59, 60)
+    bench.receive(59, 60)
     assert bench.numbers == []
     assert bench.asked
     bench.fetch(*range(15, 60))
-    bench.inlets.settle("there", 60)
+    bench.inbound.on_fetched("there", 60)
     assert bench.numbers == list(range(15, 61))
-    assert not bench.inlets.is_holding("there")
+    assert not bench.inbound.is_holding("there")
 
 
 def test_what_is_not_in_the_history_is_not_waited_for() -> None:
     bench = Bench()
-    bench.take(5, 7)
-    bench.inlets.settle("there", 6)
+    bench.receive(5, 7)
+    bench.inbound.on_fetched("there", 6)
     assert bench.numbers == [5]
-    bench.inlets.settle("there", 7)
+    bench.inbound.on_fetched("there", 7)
     assert bench.numbers == [5, 7]
 
 
-def test_a_new_incarnation_waits_for_the_rest_of_the_old_one() -> None:
+def test_a_new_life_waits_for_the_rest_of_the_old_one() -> None:
     bench = Bench()
-    bench.take(1, 2)
-    bench.take(1, 2, incarnation=2, before=4)
+    bench.receive(1, 2)
+    bench.receive(1, 2, incarnation=2, before=4)
     assert bench.got == [(1, 1), (1, 2)]
     bench.fetch(3, 4)
-    bench.inlets.settle("there", 6)
+    bench.inbound.on_fetched("there", 6)
     assert bench.got == [(1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2)]
-    bench.take(3, incarnation=2, before=4)
+    bench.receive(3, incarnation=2, before=4)
     assert bench.got[-1] == (2, 3)
 
 
 def test_a_gap_is_filled_by_what_is_fetched_or_by_what_comes_late() -> None:
     bench = Bench()
-    bench.take(1, 3, 4)
+    bench.receive(1, 3, 4)
     assert bench.asked == ["there", "there"]
     bench.fetch(2)
     assert bench.numbers == [1, 2, 3, 4]
-    bench.take(6)
-    bench.take(5)
+    bench.receive(6)
+    bench.receive(5)
     assert bench.numbers == [1, 2, 3, 4, 5, 6]
-    bench.take(2, 5)
+    bench.receive(2, 5)
     assert bench.numbers == [1, 2, 3, 4, 5, 6]
 
 
 def test_an_origin_that_cannot_be_asked_is_waited_for_so_long_and_no_longer() -> None:
     bench = Bench()
-    bench.take(1, 3)
+    bench.receive(1, 3)
     bench.sim.run(FETCH_S - 0.1)
     assert bench.numbers == [1]
     bench.sim.run(FETCH_S + 0.1)
     assert bench.numbers == [1, 3]
-    bench.take(2)
+    bench.receive(2)
     assert bench.numbers == [1, 3, 2], "late is better than never"
 
 
 def test_qos_0_waits_for_a_moment_and_is_never_taken_late() -> None:
     bench = Bench()
-    bench.take(1, 3, qos=0)
+    bench.receive(1, 3, qos=0)
     assert bench.numbers == [1]
     bench.sim.run(REORDER_S + 0.01)
     assert bench.numbers == [1, 3]
-    bench.take(2, qos=0)
+    bench.receive(2, qos=0)
     assert bench.numbers == [1, 3]
     assert bench.asked == []
 
 
 def test_what_is_held_is_bounded() -> None:
     bench = Bench()
-    bench.take(1, *range(3, HELD_MAX + 4))
+    bench.receive(1, *range(3, HELD_MAX + 4))
     assert bench.numbers == [1, *range(3, HELD_MAX + 4)]

@@ -91,10 +91,10 @@ def test_a_broker_that_has_left_comes_again() -> None:
 def test_seeds_that_are_down_do_not_keep_a_broker_from_one_that_is_up() -> None:
     sites = Sites(1)
     late = sites.add(9)
-    late.braid.introducers.seeds = [*range(100, 110), 0]
+    late.braid.membership.introducers.seeds = [*range(100, 110), 0]
     sites.run(1.0)
-    assert late.braid.is_in
-    assert late.braid.introducers.known[0] == 0
+    assert late.braid.presence.is_in
+    assert late.braid.membership.introducers.known[0] == 0
     subscriber = late.client("s")
     subscriber.subscribe("tide", 0)
     sites.client(0).publish("tide", b"x")

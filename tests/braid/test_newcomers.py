@@ -1,4 +1,4 @@
-"""Who is told that it has subscribed gets what is published from then on, though others have yet to hear of it."""
+"""A client whose SUBACK has come gets what is published from then on, though brokers have yet to hear of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from braidmq.braid.introducers import Introducers
+from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.node import build
 from braidmq.config.settings import BraidConfig
 from braidmq.host import Address
@@ -36,7 +36,7 @@ def test_over_suzaku_nothing_is_missed_from_the_start(seed: int) -> None:
     members: list[Method] = []
 
     async def enter(host: SimHost) -> None:
-        """Joins, subscribes, and at once somebody who was there before publishes."""
+        """Joins, subscribes, and at once a broker that was there before publishes."""
         name = f"b{int(host.address) * 37 % 100:02d}"
         introducers = Introducers(host, [0] if members else [])
         introducers.may_be_used = True

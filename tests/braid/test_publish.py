@@ -95,7 +95,7 @@ def test_no_broker_without_a_matching_subscriber_receives_a_message() -> None:
     publisher.publish("tide/high", b"x")
     sites.sent.clear()
     publisher.publish("tide/high", b"x")
-    assert {place for hop in sites.sent for place in hop} == {0, 2, 3}
+    assert {site for hop in sites.sent for site in hop} == {0, 2, 3}
 
 
 @pytest.mark.parametrize("method", ["adaptive", "suzaku"])  # in a Skip Graph publishers relay what others publish
@@ -188,7 +188,7 @@ def test_a_publication_that_shows_that_nobody_wants_a_filter_reaches_those_of_th
 
     def publish_and_hear(topic: str, body: bytes) -> bool:
         if topic == "tide":
-            braid.outlets.set_demand(topic, False)
+            braid.transfer.outbound.set_demand(topic, False)
         return publish(topic, body)
 
     braid.method.publish = publish_and_hear  # type: ignore[method-assign]

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from braidmq.braid.retained import queries as asking
-from braidmq.braid.retained import replication as keepers
+from braidmq.braid.retained import queries, replication
 from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.sim.network import Network, Uniform
 from tests.conformance import wire
@@ -40,7 +39,7 @@ def retained(peer: Peer) -> list[tuple[str, bytes]]:
 
 def keep(sites: Sites, number: int, topic: str, payload: bytes, qos: int = 1, **options: Any) -> None:
     """A client of a site publishes a retained message, and leaves."""
-    client = sites.client(number, f"keeper{number}")
+    client = sites.client(number, f"replica{number}")
     client.publish(topic, payload, qos, retain=True, **options)
     client.disconnect()
 
@@ -125,34 +124,37 @@ def test_what_is_published_later_comes_live_and_once() -> None:
 
 
 def test_many_first_levels_are_found_under_a_common_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keepers, "KEEP_LEVELS_MAX", 6)
+    monkeypatch.setattr(replication, "KEEP_LEVELS_MAX", 6)
     sites = Sites(3)
-    client = sites.client(0, "keeper")
-    levels = [f"level{number}" for number in range(keepers.KEEP_LEVELS_MAX + 5)]
+    client = sites.client(0, "replica")
+    levels = [f"level{number}" for number in range(replication.KEEP_LEVELS_MAX + 5)]
     client.send(*(wire.publish(level, b"x", retain=True, version=V5) for level in levels))
     sites.run(3)
-    assert sorted(sites[0].braid.keepers._standing) == [keepers.KEEP, keepers.KEEP_MANY]
+    assert sorted(sites[0].braid.retained.replication._announced) == [replication.KEEP, replication.KEEP_MANY]
     assert seen(sites, 2, "level3") == [("level3", b"x")]
     assert seen(sites, 2, "level3/#") == [("level3", b"x")]
     assert seen(sites, 1, "+") == sorted((level, b"x") for level in levels)
     for level in levels[4:]:
         sites[0].broker.drop_retained(level)
     sites.run(3)
-    assert sorted(sites[0].braid.keepers._standing) == [keepers.KEEP, keepers.KEEP_MANY]
+    assert sorted(sites[0].braid.retained.replication._announced) == [replication.KEEP, replication.KEEP_MANY]
     sites[0].broker.drop_retained(levels[3])
     sites.run(3)
-    assert sorted(sites[0].braid.keepers._standing) == [keepers.KEEP, *(f"{keepers.KEEP}/{one}" for one in levels[:3])]
+    assert sorted(sites[0].braid.retained.replication._announced) == [
+        replication.KEEP,
+        *(f"{replication.KEEP}/{one}" for one in levels[:3]),
+    ]
     assert seen(sites, 2, "level2") == [("level2", b"x")]
 
 
 @pytest.mark.parametrize("topic_filter", ["#", "tide/+"])
 def test_more_than_one_answer_holds_is_fetched_page_by_page(topic_filter: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keepers, "ANSWER_BYTES_MAX", 1000)
+    monkeypatch.setattr(replication, "ANSWER_BYTES_MAX", 1000)
     sites = Sites(4)
     expected: dict[str, bytes] = {}
     for number, step in ((0, 2), (1, 3), (2, 5), (3, 7)):
-        client = sites.client(number, "keeper")
-        topics = [f"tide/{place:02}" for place in range(0, 40, step)]
+        client = sites.client(number, "replica")
+        topics = [f"tide/{index:02}" for index in range(0, 40, step)]
         expected |= dict.fromkeys(topics, b"%d" % number * 200)
         client.send(*(wire.publish(one, expected[one], retain=True, version=V5) for one in topics))
     sites.run(10)
@@ -164,11 +166,11 @@ def test_more_than_one_answer_holds_is_fetched_page_by_page(topic_filter: str, m
 
 
 def test_pages_are_fetched_no_faster_than_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keepers, "ANSWER_BYTES_MAX", 1000)
-    monkeypatch.setattr(asking, "FEED_MAX", 3)
+    monkeypatch.setattr(replication, "ANSWER_BYTES_MAX", 1000)
+    monkeypatch.setattr(queries, "FEED_MAX", 3)
     sites = Sites(3)
-    client = sites.client(0, "keeper")
-    topics = [f"tide/{place:02}" for place in range(30)]
+    client = sites.client(0, "replica")
+    topics = [f"tide/{index:02}" for index in range(30)]
     for topic in topics:
         client.send(wire.publish(topic, b"x" * 400, version=V5, qos=1, packet_id=1, retain=True))
     subscriber = sites.client(2, properties=wire.props(receive_maximum=2))
@@ -218,13 +220,13 @@ def test_the_newest_of_two_sites_wins(method: str, reader: int) -> None:
 def test_two_copies_that_have_not_met_yet_make_one_message() -> None:
     sites = Sites(3)
     for number in (0, 1):
-        sites[number].braid.keepers.is_in = False  # nobody is told
+        sites[number].braid.retained.replication.is_in = False  # nobody is told
     keep(sites, 1, "tide", b"old")
     keep(sites, 0, "tide", b"new")
     for number in (0, 1):
-        sites[number].braid.keepers.is_in = True
-        sites[number].braid.keepers._early.clear()
-        sites[number].braid.keepers._stand()
+        sites[number].braid.retained.replication.is_in = True
+        sites[number].braid.retained.replication._early.clear()
+        sites[number].braid.retained.replication._announce()
     sites.run(2)
     assert (kept_at(sites[0]), kept_at(sites[1])) == ({"tide": b"new"}, {"tide": b"old"})
     for number in range(3):
@@ -260,7 +262,7 @@ def test_a_deletion_anywhere_deletes_it_everywhere(method: str, deleter: int) ->
     assert seen(sites, 1, "tide") == [("tide", b"again")]
 
 
-def test_what_was_deleted_while_its_keeper_was_down_does_not_come_back(tmp_path: Path) -> None:
+def test_what_was_deleted_while_its_replica_was_down_does_not_come_back(tmp_path: Path) -> None:
     sites = Sites(3)
     sites[2].crash()
     sites.add(2, store=SqliteStore(tmp_path / "two"))
@@ -329,7 +331,7 @@ def test_tombstones_are_forgotten_after_their_time(monkeypatch: pytest.MonkeyPat
     for _ in range(4):
         sites.run(60)
     assert kept_at(sites[0]) == {}
-    assert sites[0].braid.keepers._standing == {}
+    assert sites[0].braid.retained.replication._announced == {}
 
 
 # Retain Handling, retain as published, expiry
@@ -366,7 +368,7 @@ def test_retain_as_published() -> None:
     assert [one.retain for one in faithful.take()] == [True, False]
 
 
-def test_expiry_runs_on_at_the_keeper_and_leaves_nothing_older() -> None:
+def test_expiry_runs_on_at_the_replica_and_leaves_nothing_older() -> None:
     sites = Sites(3)
     began_at = sites.sim.now
     keep(sites, 0, "tide", b"x", properties=wire.props(message_expiry=100))
@@ -405,7 +407,7 @@ def test_what_a_site_keeps_that_is_down_is_there_for_those_who_subscribe_when_it
     stop(sites[2])
 
 
-def test_a_keeper_that_has_just_crashed_delays_the_others_answers_and_loses_none() -> None:
+def test_a_replica_that_has_just_crashed_delays_the_other_answers_and_loses_none() -> None:
     sites = Sites(5)
     for number in (1, 2, 4):
         keep(sites, number, f"tide/{number}", b"x")
@@ -424,9 +426,9 @@ def test_a_subscription_made_before_the_broker_has_entered_is_answered_when_it_h
     client.connection.receive(wire.connect("early", version=V5))
     client.connection.receive(wire.publish("near", b"near", retain=True, version=V5))
     client.connection.receive(wire.subscribe(1, ("#", 0), version=V5))
-    assert not late.braid.is_in
+    assert not late.braid.presence.is_in
     sites.run(10)
-    assert late.braid.is_in
+    assert late.braid.presence.is_in
     assert [client.expect(Type.CONNACK).reason, client.expect(Type.SUBACK).reasons] == [0, [0]]
     assert retained(client) == [("near", b"near"), ("tide", b"far")]
     assert late.broker.on_delivery is None
@@ -498,7 +500,7 @@ def test_what_is_retained_before_its_broker_can_be_asked_is_not_lost() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("qos", [0, 1])
-def test_a_message_that_is_retained_while_somebody_subscribes_comes_once(qos: int, seed: int) -> None:
+def test_a_message_that_is_retained_while_a_client_subscribes_comes_once(qos: int, seed: int) -> None:
     sites = Sites(3, seed=seed)
     publisher = sites.client(0, "publisher")
     publisher.publish("tide/low", b"x", 1, retain=True)
@@ -540,6 +542,6 @@ def test_a_method_that_cannot_ask_leaves_retained_messages_where_they_are(caplog
     sites = Sites(2, network=Uniform(0.001, 0.002))
     keep(sites, 0, "tide", b"x")
     for site in sites:
-        site.braid.keepers.is_on = False
+        site.braid.retained.replication.is_on = False
     assert seen(sites, 0, "tide") == [("tide", b"x")]
     assert seen(sites, 1, "tide") == []

@@ -10,16 +10,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from braidmq.braid.interest.clusters import KEPT_S, ROW, Clusters, cluster_problem
+from braidmq.braid.interest.clusters import CLUSTERS_ROW, KEPT_S, Clusters
 from braidmq.braid.transfer.inbound import REORDER_S
-from braidmq.braid.transfer.outbound import SKIPS_MAX
+from braidmq.braid.transfer.outbound_topic import SKIPS_MAX
 from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.broker.store import MemoryStore
 from braidmq.config.check import check
 from braidmq.config.problems import Findings
 from braidmq.config.settings import BraidConfig, Config
 from braidmq.host import Address, Message
-from braidmq.pubsub.locality.delegates import CHECK_S, is_within
+from braidmq.keys import cluster_problem, is_within
+from braidmq.pubsub.locality.delegates import CHECK_S
 from braidmq.pubsub.method import ProvenMethod, ScopedMethod
 from braidmq.sim.network import Faults, Uniform
 from tests.conformance import wire
@@ -27,7 +28,7 @@ from tests.conformance.pair import Peer, Rules, persistent
 from tests.conformance.wire import V3, V5, Type, Will, props
 
 from .sites import Sites, payloads
-from .test_catching_up import start
+from .test_catch_up import start
 
 METHODS = pytest.mark.parametrize("method", ["adaptive", "relayfree", "locality"])
 
@@ -187,8 +188,8 @@ def test_scoped_and_plain_publications_arrive_in_order_and_nobody_waits(method: 
     sites.run(1)
     sites.settle_s = 1.0
     assert {number: payloads(peer) for number, peer in peers.items()} == wanted
-    assert [site.braid.inlets.given_up for site in sites] == [0] * len(peers)
-    fetched = [site.braid.reconciler.fetched for site in sites]
+    assert [site.braid.transfer.inbound.given_up for site in sites] == [0] * len(peers)
+    fetched = [site.braid.catch_up.reconciler.fetched for site in sites]
     for number in range(24):
         scope, text, qos = scopes[number % len(scopes)], b"%d" % number, number % 3
         _ = publisher.publish("tide", text, qos) if scope is None else scoped(publisher, scope, "tide", text, qos)
@@ -196,7 +197,7 @@ def test_scoped_and_plain_publications_arrive_in_order_and_nobody_waits(method: 
     for number, peer in peers.items():
         cluster = sites[number].cluster
         assert payloads(peer) == [b"%d" % one for one in range(24) if is_within(cluster, scopes[one % len(scopes)])]
-    assert [site.braid.reconciler.fetched for site in sites] == fetched
+    assert [site.braid.catch_up.reconciler.fetched for site in sites] == fetched
 
 
 def test_one_who_was_never_told_goes_on_after_a_moment() -> None:
@@ -211,9 +212,9 @@ def test_one_who_was_never_told_goes_on_after_a_moment() -> None:
     publisher.publish("tide", b"last")
     sites.run(REORDER_S + 0.1)
     assert payloads(peers[2]) == [b"first", b"last"]
-    assert sites[2].braid.inlets.given_up == 4
+    assert sites[2].braid.transfer.inbound.given_up == 4
     assert payloads(peers[1]) == [b"first", *(b"%d" % number for number in range(0, SKIPS_MAX + 4, 2)), b"last"]
-    assert sites[1].braid.inlets.given_up == 0
+    assert sites[1].braid.transfer.inbound.given_up == 0
 
 
 # Brokers that were away
@@ -313,7 +314,7 @@ def test_the_first_of_a_cluster_may_crash() -> None:
     assert payloads(peers.pop(0)) == []
     for peer in peers.values():
         assert payloads(peer) == [b"before", b"after"]
-    assert sites[0].braid.unproven == 0
+    assert sites[0].braid.transfer.sender.unproven == 0
 
 
 def test_a_session_that_moves_out_leaves_behind_what_is_for_the_cluster() -> None:
@@ -572,10 +573,10 @@ def test_a_cluster_is_known_when_its_first_broker_is_in(method: str) -> None:
     sites.add(9)
     sites.run(3)
     for number in range(4):
-        assert "cloud7/edge7" in sites[number].braid.clusters
-        assert "cloud7" in sites[number].braid.clusters
+        assert "cloud7/edge7" in sites[number].braid.interest.clusters
+        assert "cloud7" in sites[number].braid.interest.clusters
     assert scoped(publisher, "cloud7", "tide", b"x", 1) in (0, 0x10)
-    assert sites[9].braid.clusters.paths.keys() == sites[0].braid.clusters.paths.keys()
+    assert sites[9].braid.interest.clusters.paths.keys() == sites[0].braid.interest.clusters.paths.keys()
     assert scoped(sites.client(9, "q"), "cloud1/edge2", "tide", b"x", 1) in (0, 0x10)
 
 
@@ -598,7 +599,7 @@ def test_clusters_are_remembered_and_forgotten(tmp_path: Path) -> None:
     assert clusters.told(now, b"") == (("sea", now), ("cloud1/edge1", now - 5))
     assert clusters.told(now, clusters.digest(now)) == (("sea", now),)
     saved = store.load().cursors
-    assert [key for key, _ in saved] == [ROW]
+    assert [key for key, _ in saved] == [CLUSTERS_ROW]
     again = Clusters("", MemoryStore(), saved)
     assert list(again.paths) == ["cloud1", "cloud1/edge1"]
     assert again.digest(now) != clusters.digest(now)

@@ -1,4 +1,4 @@
-"""A session belongs to the user who made it, at whatever broker somebody else comes with its client identifier."""
+"""A session belongs to the user that made it, at whatever broker another user comes with its client identifier."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from braidmq.braid.roaming.directory import ENTRY_KEPT_S, REGISTER_S
-from braidmq.braid.roaming.handover import TAIL_S
-from braidmq.config.settings import AccessConfig
+from braidmq.braid.roaming.registrar import ENTRY_KEPT_S, REGISTER_S
+from braidmq.braid.roaming.tail import TAIL_S
 from braidmq.security.access import AccessRules
 from braidmq.security.client_ids import ClientIdRules
+from braidmq.security.settings import AccessConfig
 from braidmq.sim.network import Partition, Uniform
 from tests.broker.test_session_owner import OWNERS_WORD, SECRETS, Names
 from tests.conformance import wire

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from braidmq.braid.introducers import Introducers
+from braidmq.braid.membership.introducers import Introducers
 from braidmq.overlay import Overlay
 from braidmq.overlay.flexible import FlexibleGraph
 from braidmq.overlay.vectors import DIGITS_MAX

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from braidmq.braid.roaming.directory import REGISTER_S
-from braidmq.braid.roaming.handover import TAIL_S, Done, FetchState, FetchSubscriptions
-from braidmq.braid.roaming.transfer import Horizon, RoamingSession
+from braidmq.braid.roaming.marks import Horizon
+from braidmq.braid.roaming.messages import FetchState, FetchSubscriptions, SessionStored
+from braidmq.braid.roaming.registrar import REGISTER_S
+from braidmq.braid.roaming.sessions import RoamingSession
+from braidmq.braid.roaming.tail import TAIL_S
 from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.sim.network import Faults, Partition, Uniform
 from tests.conformance import wire
@@ -121,8 +123,8 @@ def test_two_brokers_that_get_the_same_client_at_once_agree() -> None:
         first.drop()
         sites.client(0, "pub").publish("tide", b"x", 1)
         peers = [sites[number].peer(V5) for number in (1, 2)]
-        for place, peer in enumerate(peers):
-            later(sites, 0.002 * place, peer, wire.connect("ada", **persistent(V5)))
+        for index, peer in enumerate(peers):
+            later(sites, 0.002 * index, peer, wire.connect("ada", **persistent(V5)))
         sites.run(8)
         open_peers = [peer for peer in peers if not peer.link.closed]
         assert len(open_peers) == 1, f"seed {seed}"
@@ -406,7 +408,7 @@ def test_a_session_of_a_broker_that_was_down_waits_for_its_client(tmp_path: Path
     assert payloads(new) == [b"1", b"2"]
 
 
-@pytest.mark.parametrize("when", [FetchSubscriptions, FetchState, Done])
+@pytest.mark.parametrize("when", [FetchSubscriptions, FetchState, SessionStored])
 @pytest.mark.parametrize("who", ["giver", "taker"])
 def test_a_crash_in_the_middle_loses_nothing(tmp_path: Path, when: type, who: str) -> None:
     sites = Sites(3)
@@ -471,5 +473,5 @@ def test_what_a_session_has_had_since_it_came_is_known_after_a_crash(tmp_path: P
     session = sites[8].broker.sessions["ada"]
     assert isinstance(session, RoamingSession)
     horizon = Horizon(session.horizon)
-    assert all(horizon.covers((braid.origin, offset)) for offset in range(1, 4))
-    assert not horizon.covers((braid.origin, 4))
+    assert all(horizon.covers((braid.identity, offset)) for offset in range(1, 4))
+    assert not horizon.covers((braid.identity, 4))

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.braid import braid as braid_module
-from braidmq.braid import gossip as comparing
+from braidmq.braid.membership import entering, gossip
 from braidmq.config.settings import BraidConfig, Config, Listener
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.codec import decode, encode
@@ -175,7 +174,7 @@ class Town:
     async def settle(self, number: int) -> None:
         """Clients of a broker connect and subscribe."""
         filters = FILTERS if number % 3 else NARROW
-        self.clients[number] = [Client(f"c{number}-{place}", each) for place, each in enumerate(filters)]
+        self.clients[number] = [Client(f"c{number}-{index}", each) for index, each in enumerate(filters)]
         await asyncio.gather(*(client.connect(self.port(number)) for client in self.clients[number]))
 
     def port(self, number: int) -> int:
@@ -192,8 +191,8 @@ async def town_of(topology: str, method: str, folder: Path) -> AsyncIterator[Tow
     town = Town(topology, method, folder)
     try:
         with pytest.MonkeyPatch.context() as patch:  # it need not look for long: nobody else is there
-            patch.setattr(braid_module, "FOUND_AFTER_S", 0.0)
-            patch.setattr(comparing, "CALL_TIMEOUT_S", 0.1)
+            patch.setattr(entering, "FOUND_AFTER_S", 0.0)
+            patch.setattr(gossip, "CALL_TIMEOUT_S", 0.1)
             await town.start(0)
         if topology == "line":
             for number in range(1, COUNT):

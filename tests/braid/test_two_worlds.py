@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import pytest
 
-from braidmq.braid.introducers import Introducers
+from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.node import build, messages_of
 from braidmq.config.settings import BraidConfig
 from braidmq.host import Host
@@ -98,7 +98,7 @@ def what_is_not_settled(overlays: Sequence[Overlay]) -> list[str]:
 
 
 def what_tables_lack(graphs: Sequence[FlexibleGraph]) -> list[str]:
-    """Every table is the one that somebody who has met all nodes would choose."""
+    """Every table is the one that a node which has met all would choose."""
     nodes = [node for graph in graphs for node in graph.nodes.values()]
     wrong = ring_is_closed_and_sorted([node.base for node in nodes])
     contacts = [node.contact for node in nodes]
@@ -118,8 +118,8 @@ def what_fingers_lack(overlays: Sequence[Suzaku]) -> list[str]:
     wrong = ring_is_closed_and_sorted([node.link for node in nodes]) + fingers_are_right(nodes)
     peers = [node.me for node in nodes]
     near = {
-        peer: tuple(peers[place - step] for step in range(1, min(NEIGHBOURS_MAX, len(peers) - 1) + 1))
-        for place, peer in enumerate(peers)
+        peer: tuple(peers[index - step] for step in range(1, min(NEIGHBOURS_MAX, len(peers) - 1) + 1))
+        for index, peer in enumerate(peers)
     }
     for node in nodes:
         if node.link.neighbours != near[node.me]:

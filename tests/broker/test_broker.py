@@ -128,7 +128,7 @@ def test_credentials_run_out_and_the_client_has_to_go() -> None:
     left.disconnect()
     watcher_identity = Identity()
     watcher = world.client("w")
-    world.broker.identify(watcher.connection, watcher_identity)
+    watcher.connection.identify(watcher_identity)
     watcher.subscribe("will")
     world.advance(59)
     client.expect_open()
@@ -142,11 +142,11 @@ def test_credentials_run_out_and_the_client_has_to_go() -> None:
 def test_new_credentials_take_the_place_of_the_old_ones(world: World) -> None:
     client = world.client("c")
     now = world.broker.now()
-    world.broker.identify(client.connection, Identity("ann", now + 10))
-    world.broker.identify(client.connection, Identity("ann", now + 100))
+    client.connection.identify(Identity("ann", now + 10))
+    client.connection.identify(Identity("ann", now + 100))
     world.advance(50)
     client.expect_open()
-    world.broker.identify(client.connection, Identity("ann"))
+    client.connection.identify(Identity("ann"))
     world.advance(1000)
     client.expect_open()
 
@@ -165,11 +165,11 @@ def test_what_the_new_identity_may_not_is_forbidden_from_then_on() -> None:
     client = world.client("c")
     client.publish("t", b"1")
     watcher.expect_nothing()
-    world.broker.identify(client.connection, Identity("ann"))
+    client.connection.identify(Identity("ann"))
     for _ in range(3):
         client.publish("t", b"2")
     watcher.expect_payloads(b"2", b"2", b"2")
-    world.broker.identify(client.connection, Identity("bob"))
+    client.connection.identify(Identity("bob"))
     client.publish("t", b"2")
     watcher.expect_nothing()
 

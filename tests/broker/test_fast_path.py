@@ -16,8 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from braidmq.broker import connection as connection_module
-from braidmq.broker import fast_path
+from braidmq.broker import fast_path, receiving
 from braidmq.broker.flow import KEPT_UP_S, STALL_S
 from braidmq.broker.limits import Limits
 from braidmq.security.identity import FreeClientIds, Identity
@@ -34,16 +33,16 @@ SIZES = (0, 1, 5, 124, 300, 2100)
 def one_packet_after_the_other() -> Iterator[None]:
     """Without the bound of packets a tick, which counts those of the slow path and so changes whose turn it is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connection_module, "PACKETS_MAX", 1_000_000)
+        patch.setattr(receiving, "PACKETS_MAX", 1_000_000)
         yield
 
 
 @contextmanager
 def without_fast_path() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connection_module, "forward_run", lambda *_arguments: 0)
-        patch.setattr(connection_module, "forward_and_acknowledge", lambda *_arguments: False)
-        patch.setattr(connection_module, "send_repeat", lambda *_arguments: False)
+        patch.setattr(receiving, "forward_run", lambda *_arguments: 0)
+        patch.setattr(receiving, "forward_and_acknowledge", lambda *_arguments: False)
+        patch.setattr(receiving, "send_repeat", lambda *_arguments: False)
         yield
 
 
@@ -236,7 +235,7 @@ class Play:
         link = Recorder(self.world)
         link.on_lost = peer.link.on_lost
         peer.link = link
-        peer.connection.link = link
+        peer.connection.link = peer.connection.flow.link = link
         options = persistent(setup.version) if setup.kept else {"properties": b""}
         if setup.version == V5:
             options["properties"] += setup.properties
@@ -458,7 +457,7 @@ class Counted:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.taken = dict.fromkeys(("forward_run", "forward_and_acknowledge", "send_repeat"), 0)
         for name in self.taken:
-            patch.setattr(connection_module, name, self._counting(name, getattr(fast_path, name)))
+            patch.setattr(receiving, name, self._counting(name, getattr(fast_path, name)))
 
     def _counting(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def counting(*arguments: Any) -> Any:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from braidmq.broker.limits import Limits
 from braidmq.broker.router import Route, Router
 from braidmq.broker.session import Session
-from braidmq.broker.shares import Subscribed
+from braidmq.broker.subscription import Subscribed
 from braidmq.mqtt.topics import matches, split_share
 from braidmq.mqtt.wire import string
 from tests.conformance import wire

@@ -9,11 +9,11 @@ import pytest
 
 from braidmq.broker.limits import Limits
 from braidmq.broker.sqlite_store import SqliteStore
-from braidmq.config.settings import AccessConfig, ClientIdRule, Rule
 from braidmq.security.access import AccessRules
 from braidmq.security.client_id_patterns import client_id_matches, client_id_problem
 from braidmq.security.client_ids import ClientIdRules
 from braidmq.security.identity import ANONYMOUS, Credentials, Identity, Origin
+from braidmq.security.settings import AccessConfig, ClientIdRule, Rule
 from tests.conformance import wire
 from tests.conformance.pair import Peer, World, persistent
 from tests.conformance.wire import V3, V5, Type, Will

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braidmq.broker.message import Delivery, Message
-from braidmq.broker.shares import Subscribed
 from braidmq.broker.sqlite_store import FILE_NAME, VERSION, SqliteStore
 from braidmq.broker.store import SavedSession, SavedWill, Snapshot, StoreError
+from braidmq.broker.subscription import Subscribed
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.properties import Properties
 from braidmq.mqtt.wire import string

@@ -14,7 +14,7 @@ import pytest
 from braidmq.admin.contract import PART_ROWS_MAX, BatchPart, BatchRow, Receipt
 from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.broker.transactions import SLICE_ROWS, WRITER_AGE_S, WRITERS_MAX, RefusedPart
-from braidmq.pipeline.batches import PART_ROWS, Batch, BatchError
+from braidmq.pipeline.sink.batches import PART_ROWS, BatchError, PublishBatch
 from tests.conformance.pair import World
 from tests.conformance.wire import props
 from tests.patience import PATIENCE_S
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 ADMIN = "[admin]\nport = 0\n"
 
 
-def batch(broker: Broker, number: int, count: int, writer: str = "query/0", topic: str = "out") -> Batch:
+def batch(broker: Broker, number: int, count: int, writer: str = "query/0", topic: str = "out") -> PublishBatch:
     """A batch with all its rows, not finished."""
-    made = Batch(broker.address("http"), None, writer, number)
+    made = PublishBatch(broker.address("http"), None, writer, number)
     for row in range(count):
         made.add((topic, b"%d.%d" % (number, row), 1, False, []))
     return made
@@ -86,7 +86,7 @@ def test_a_broker_that_ends_between_two_slices_goes_on_with_the_next(tmp_path: P
     reader = world.client("reader", clean=False, properties=props(session_expiry=3600))
     reader.subscribe("out", 1)
     reader.disconnect()
-    assert world.broker.ledger.accept(part) is Receipt.KEPT
+    assert world.broker.transactions.accept(part) is Receipt.KEPT
     world.settle()
     for _ in range(slices):
         world.broker.run_timers()
@@ -94,10 +94,9 @@ def test_a_broker_that_ends_between_two_slices_goes_on_with_the_next(tmp_path: P
     store.close()
     world = World(store=SqliteStore(tmp_path))
     world.advance(1)
-    assert world.broker.ledger.accept(part) is Receipt.REPEATED
-    assert (
-        world.broker.ledger.accept(BatchPart("query/0", 1, 0, True, (BatchRow("out", b"last"),))) is Receipt.PUBLISHED
-    )
+    assert world.broker.transactions.accept(part) is Receipt.REPEATED
+    last = BatchPart("query/0", 1, 0, True, (BatchRow("out", b"last"),))
+    assert world.broker.transactions.accept(last) is Receipt.PUBLISHED
     reader = world.client("reader", clean=False, properties=props(session_expiry=3600))
     got: list[bytes] = []
     while not got or got[-1] != b"last":
@@ -139,7 +138,7 @@ def test_writers_at_the_same_time_have_batches_of_their_own(start_broker: StartB
 
 def test_properties_and_retained_rows_arrive(start_broker: StartBroker) -> None:
     broker = start_broker(ADMIN)
-    made = Batch(broker.address("http"), None, "query/0", 0)
+    made = PublishBatch(broker.address("http"), None, "query/0", 0)
     made.add(("out", b"kept", 1, True, [("unit", "C"), ("unit", "K")]))
     made.finish()
     (message,) = subscriber(broker, "reader", "out").messages(1)
@@ -170,11 +169,11 @@ def test_a_writer_without_the_token_or_without_a_broker_is_told_so(start_broker:
     broker = start_broker("[admin]\nport = 0\ntoken = 'a-secret-of-some-length'\n")
     with pytest.raises(BatchError, match="token"):
         batch(broker, 0, 1).finish()
-    allowed = Batch(broker.address("http"), "a-secret-of-some-length", "query/0", 0)
+    allowed = PublishBatch(broker.address("http"), "a-secret-of-some-length", "query/0", 0)
     allowed.finish()
     broker.kill9()
     with pytest.raises(BatchError, match="does not answer"):
-        Batch(broker.address("http"), None, "query/0", 0, retry_s=0.0).finish()
+        PublishBatch(broker.address("http"), None, "query/0", 0, retry_s=0.0).finish()
 
 
 def test_a_batch_outlives_a_restart_of_its_broker(start_broker: StartBroker) -> None:
@@ -185,7 +184,7 @@ def test_a_batch_outlives_a_restart_of_its_broker(start_broker: StartBroker) -> 
     port = int(url.rpartition(":")[2])
     data = broker.data
     broker.kill9()
-    made = Batch(url, None, "query/0", 0)
+    made = PublishBatch(url, None, "query/0", 0)
     made.add(("out", b"late", 1, False, []))
     writer = threading.Thread(target=made.finish)
     writer.start()
@@ -200,14 +199,14 @@ def test_old_writers_make_room_and_young_ones_do_not() -> None:
     rows = (BatchRow("out", b"x"),)
 
     def accept(name: str) -> Receipt:
-        return broker.ledger.accept(BatchPart(name, 0, 0, True, rows))
+        return broker.transactions.accept(BatchPart(name, 0, 0, True, rows))
 
     for number in range(WRITERS_MAX):
         assert accept(f"writer {number}") is Receipt.PUBLISHED
     with pytest.raises(RefusedPart, match="use one writer's name again"):
         accept("one more")
     assert accept("writer 0") is Receipt.REPEATED  # it stands last now
-    broker._epoch += WRITER_AGE_S
+    broker.tick._epoch += WRITER_AGE_S
     assert accept("one more") is Receipt.PUBLISHED
     assert accept("writer 0") is Receipt.REPEATED
     assert accept("writer 1") is Receipt.PUBLISHED  # it was forgotten

@@ -1,4 +1,4 @@
-"""Broker processes: `braidmq up`, each with its own data folder and log, killed and started again at the same place."""
+"""Broker processes: `braidmq up`, each with its own data folder and log, killed and started again where they were."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.chaos.security import Credentials
 START_TIMEOUT_S = 60.0
 PORT_MIN = 20_000
 SEEDS = 4
-"""Brokers that the others look for when they start: whoever comes back should find one that is up."""
+"""Brokers that all look for when they start: one that comes back should find one that is up."""
 
 IN_THE_BRAID = "is in the braid"
 

@@ -148,9 +148,9 @@ def test_it_stands_apart_from_the_broker() -> None:
 def test_packets_are_split_wherever_the_read_ends() -> None:
     packets = [(0x20, b"\0\0"), (0x30, b"\0\1a" + b"x" * 200), (0xD0, b"")]
     stream = b"\x20\x02\0\0" + b"\x30\xcb\x01\0\1a" + b"x" * 200 + b"\xd0\0"
-    for place in range(len(stream)):
-        first, rest = split(stream[:place])
-        second, rest = split(rest + stream[place:])
+    for at in range(len(stream)):
+        first, rest = split(stream[:at])
+        second, rest = split(rest + stream[at:])
         assert first + second == packets
         assert rest == b""
 

@@ -1,4 +1,4 @@
-"""Who a broker is to the others: real processes that are restarted, renamed, copied, named twice, configured apart."""
+"""A broker's identity in its braid: real processes that are restarted, renamed, copied, named twice, misconfigured."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from braidmq.braid.braid import COMPARE_S
-from braidmq.braid.identity import OWN, Own
+from braidmq.braid.identity import IDENTITY_ROW, BrokerIdentity
+from braidmq.braid.membership.upkeep import COMPARE_S
 from braidmq.broker.sqlite_store import FILE_NAME
 from braidmq.overlay.ring import CHECK_INTERVAL_S
 from tests.cli.commands import in_process
@@ -35,7 +35,7 @@ def place_of(broker: Broker) -> str:
 
 
 def join(start_broker: StartBroker, first: Broker, *words: str, data: Path | None = None) -> Broker:
-    """Another broker of the braid, as in the README: it takes any free port for the others."""
+    """Another broker of the braid, as in the README: on any free port."""
     return start_broker(data=data, arguments=["--join", place_of(first), "--admin-port", "0", *words])
 
 
@@ -165,8 +165,8 @@ def test_a_store_of_the_release_before_goes_on(start_broker: StartBroker, tmp_pa
     address, number = place_of(first), int(asked(first)["identity"].partition("#")[2], 16)
     first.terminate()
     with sqlite3.connect(tmp_path / "d" / FILE_NAME) as db:
-        (row,) = db.execute("SELECT row FROM cursor WHERE origin = ?", (OWN,)).fetchone()
-        own = msgspec.msgpack.decode(row, type=Own)
+        (row,) = db.execute("SELECT row FROM cursor WHERE origin = ?", (IDENTITY_ROW,)).fetchone()
+        own = msgspec.msgpack.decode(row, type=BrokerIdentity)
         db.execute("UPDATE cursor SET row = ?", (msgspec.msgpack.encode((own.history, own.alive_at)),))
     db.close()
     again = start_broker(arguments=["--braid", address, "--admin-port", "0"], data=tmp_path / "d")

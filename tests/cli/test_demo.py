@@ -187,15 +187,15 @@ def test_it_can_be_ended_at_once(data: Path, demos: list[Demo], number: int) -> 
 async def test_ctrl_c_may_come_as_the_buses_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their process is the brokers' for a moment, and ends with them before it has read anything."""
 
-    class BrokersEnded(subprocess.Popen[bytes]):
+    class EndedProcess(subprocess.Popen[bytes]):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(["true"], **options)
             self.wait()
 
-    monkeypatch.setattr(subprocess, "Popen", BrokersEnded)
-    showing = DemoProcess(once=False)
-    showing.start(DemoPlan([], None, 1.0, "", None, "data", "braidmq", False, False))
-    assert showing.end() == 0
+    monkeypatch.setattr(subprocess, "Popen", EndedProcess)
+    process = DemoProcess(once=False)
+    process.start(DemoPlan([], None, 1.0, "", None, "data", "braidmq", False, False))
+    assert process.end() == 0
 
 
 def test_one_site_is_enough(data: Path, demos: list[Demo]) -> None:
@@ -265,7 +265,7 @@ def test_what_makes_no_sense_is_said(tmp_path: Path) -> None:
 
 def test_what_spark_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 'pip install "braidmq[spark]"' in _why_no_spark(False)
-    monkeypatch.setattr("braidmq.pipeline.java._candidates", lambda _environ: iter(()))
+    monkeypatch.setattr("braidmq.pipeline.launch.java._candidates", lambda _environ: iter(()))
     assert "Spark needs Java 17 or later" in _why_no_spark(True)
 
 

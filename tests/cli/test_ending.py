@@ -1,4 +1,4 @@
-"""The end of a braid in one process, when somebody in it does not answer."""
+"""The end of a braid in one process, when a site of it does not answer."""
 
 from __future__ import annotations
 

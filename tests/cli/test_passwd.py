@@ -12,8 +12,6 @@ import pytest
 
 from tests.cli.commands import COMMAND, braidmq, in_process
 
-# Passwords
-
 
 def test_passwd_adds_changes_lists_and_deletes(tmp_path: Path) -> None:
     file = tmp_path / "users.txt"

@@ -17,7 +17,7 @@ import pytest
 from braidmq.pubsub.method import Method
 from braidmq.sim.engine import Simulator
 from braidmq.sim.figures import OF_THE_MACHINE
-from braidmq.sim.methods import KINDS, Options, Ordered
+from braidmq.sim.methods import TRIAL_METHODS, Options, Ordered
 from braidmq.sim.patterns import RoleAssignment
 from tests.cli.commands import TIMEOUT_S, in_process
 
@@ -161,10 +161,10 @@ class Forgetful(Ordered, frozen=True):
 
 
 def test_complaints_are_printed_with_the_seed_and_the_exit_code_is_1() -> None:
-    good = KINDS["relayfree"]
+    good = TRIAL_METHODS["relayfree"]
     assert isinstance(good, Ordered)
     bad = Forgetful(good.entry, good.lay_out_overlay)
-    with mock.patch.dict(KINDS, {"relayfree": bad}):
+    with mock.patch.dict(TRIAL_METHODS, {"relayfree": bad}):
         done = sim("--nodes", 20, "--seed", 42, "--json")
     assert done.returncode == 1
     assert json.loads(done.stdout)["missed"] >= 1
@@ -178,5 +178,5 @@ def test_help_teaches_by_examples() -> None:
     assert done.returncode == 0
     _, examples = done.stdout.split("Examples")
     assert len(re.findall(r"^ .*braidmq sim", examples, re.MULTILINE)) >= 3
-    for name in KINDS:
+    for name in TRIAL_METHODS:
         assert name in done.stdout

@@ -23,19 +23,15 @@ from braidmq.config.load import load
 from braidmq.config.problems import ConfigError, Problem
 from braidmq.config.reload import reload_plan
 from braidmq.config.settings import (
-    AccessConfig,
     AdminConfig,
-    Authentication,
     Config,
-    Jwt,
     Listener,
     LogConfig,
-    Plugin,
-    Rule,
     StoreConfig,
     is_loopback,
 )
 from braidmq.security.passwords import set_password
+from braidmq.security.settings import AccessConfig, Authentication, Jwt, Plugin, Rule
 
 CHEAP = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 SECRET = "a secret of thirty-two bytes or more"
@@ -563,7 +559,7 @@ def test_anonymous_beside_authentication_is_not_silent(read: Read) -> None:
 
 
 def test_a_mistyped_authentication_is_the_only_problem(read: Read) -> None:
-    """No word about missing authentication to someone who only has the name of the key wrong."""
+    """No word about missing authentication if only the name of the key is wrong."""
     assert problems(read, OPEN + "[authentication]\npasword_file = 'x'").keys() == {"authentication.pasword_file"}
 
 

@@ -72,7 +72,7 @@ def test_passwords(start_broker: StartBroker, tmp_path: Path) -> None:
     assert answer_to(broker, "ada", b"new") == 0
     assert answer_to(broker, "bob", b"bob") == 0x86
     assert answer_to(broker, "cyd", b"cyd") == 0
-    assert staying.so_far() == []  # who is inside stays
+    assert staying.so_far() == []  # a connected client stays
 
     users.write_text("this is no password file\n")
     said = site.reload()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from braidmq.broker.broker import Broker
+from braidmq.broker.receiving import accept
 from braidmq.security.identity import Identity, Origin
 
 from . import wire
@@ -102,7 +103,7 @@ class Peer:
         self.world = world
         self.version = version
         self.link = Link(world)
-        self.connection = world.broker.connect(self.link, Origin())
+        self.connection = accept(world.broker, self.link, Origin())
         self.link.on_lost = lambda: self.connection.lost(None)
         self.connack: Received | None = None
         self.packet_size_max: int | None = None

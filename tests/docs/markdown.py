@@ -2,12 +2,12 @@
 
 A mark is an HTML comment on lines of its own, which no reader sees:
 
-- `<!-- test: not run: why -->`: the next block is not run, only its command lines are read. With words in quotes behind
-  `not run`, that is so for the lines of the block with these words in them.
+- `<!-- test: not run: why -->`: the next block is not run, only its command lines are read. With words in quotes after
+  `not run`, this goes only for lines of the block that contain these words.
 - `<!-- test: each alone -->`: the commands of the next block are alternatives; what one starts ends before the next.
 - `<!-- test: stop -->`: what earlier blocks have started ends, as by Ctrl-C.
-- `<!-- test: run`, lines of shell, `-->`: what the reader is taken to have done at this place.
-- `<!-- test: shows`, lines, `-->`: what the last command that goes on prints then.
+- `<!-- test: run`, lines of shell, `-->`: what the reader is taken to have done by then.
+- `<!-- test: shows`, lines, `-->`: what the last command in the background prints then.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = (
     "README.md",
     *(f"docs/{name}.md" for name in ("braid", "cli", "configuration", "log", "pipelines", "processors", "spark")),
-    *(f"docs/{name}.md" for name in ("benchmarks", "overlays", "simulation")),
+    *(f"docs/{name}.md" for name in ("benchmarks", "overlays", "papers", "simulation")),
     "ARCHITECTURE.md",
 )
 PROGRAMS: Final = (
@@ -41,18 +41,18 @@ PROGRAMS: Final = (
     "source",
     "$ ",
 )
-"""What a line begins with that is for a shell; other blocks without a language are text."""
+"""A block without a language is for a shell if it begins with one of these; else it is text."""
 _LANGUAGES: Final[dict[str, Kind]] = {"sh": "shell", "python": "python", "toml": "toml"}
 _NOT_RUN: Final = re.compile(r'not run(?: "(?P<words>[^"]+)")?: (?P<why>.+)', re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Mark:
-    """That something is not run."""
+    """A mark that something is not run."""
 
     line: int
     words: str
-    """Of the lines that are meant; empty if all are."""
+    """The words in the lines that are meant; empty if all are."""
     why: str
 
 
@@ -76,7 +76,7 @@ class Block:
 
     @property
     def commands(self) -> list[Command]:
-        """Of a shell: with `$ ` before them if the block shows output, too. A backslash joins lines."""
+        """Those of a shell block, with `$ ` before them if the block shows output, too. A backslash joins lines."""
         found: list[Command] = []
         has_output = any(line.startswith("$ ") for line in self.text.splitlines())
         going_on = False
@@ -96,7 +96,7 @@ class Block:
 
     @property
     def file_name(self) -> str:
-        """That the block says it is, in its first line: `# alerts.py`."""
+        """The file that the block says it is, in its first line: `# alerts.py`."""
         found = re.match(r"# ([\w.-]+\.(?:py|toml))\n", self.text)
         return found[1] if found else ""
 

@@ -29,19 +29,19 @@ from tests.docs.markdown import ROOT, Block, Command, blocks
 
 READY_S: Final = 120.0
 OUTPUT_S: Final = float(os.environ.get("PAGE_OUTPUT_S", 300.0))
-"""For what takes Spark to start on a busy machine, and buses to drive."""
+"""Long enough for Spark to start on a busy machine, and for buses to drive."""
 COMMAND_S: Final = 300.0
 END_S: Final = 120.0
 POLL_S: Final = 0.05
 AGAIN_S: Final = 1.0
-"""How long a publication is waited for before it is sent again: its subscriber may not have been there yet."""
+"""A publication that has not come after this time is sent again: its subscriber may not have been there yet."""
 
 _GOES_ON: Final = re.compile(
     r"^make run\b|^tail -f"
     r"|^\S*braidmq (up|demo|sub|process run|process spark|pipeline run (?!exhaust))\b(?!.*--(once|log)\b)"
 )
 _READY: Final = ("Ctrl-C ends", '"event":"ready"')
-"""What they say once they go on; subscribers only where a person reads it."""
+"""What such commands say once they are ready; subscribers only where a person reads it."""
 
 
 class PageError(AssertionError):
@@ -237,9 +237,9 @@ class Page:
 
 
 def is_shown(lines: list[str], printed: str) -> bool:
-    """Whether lines of a page stand in an output, one after the other.
+    """Whether an output contains the lines of a page, one after another.
 
-    `…` is anything, a line of it any lines. A number with a decimal point was measured: it may be another one.
+    `…` is anything, alone in a line any lines. A number with a decimal point was measured: it may differ.
     """
     expression = ""
     for line in lines:

@@ -57,7 +57,7 @@ def test_the_page_can_be_followed(page: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_exist(command: Command) -> None:
-    """Also those that are not run: the program, its subcommands and its options, a target of make, a module."""
+    """Even of commands that are not run: the program, its subcommands and options, the target of make, the module."""
     text = command.text.replace("\\\n", " ")
     words = shlex.split(text, comments=True)
     if "braidmq" in {word.rpartition("/")[2] for word in words} and "cProfile" not in words:
@@ -81,7 +81,7 @@ def help_of(module: str) -> str:
 
 @pytest.mark.parametrize("page", FOUND)
 def test_options_within_the_text_exist(page: str) -> None:
-    """`braidmq …` in a sentence or a table: a command, and options of its."""
+    """`braidmq …` in a sentence or a table: a command that exists, with options that it has."""
     known = {
         " ".join(words): {option for param in command.get_params(context) for option in param.opts}
         for words, command, context in commands()
@@ -114,7 +114,7 @@ def test_pages_are_all_pages() -> None:
     assert there - generated == set(PAGES) - {"ARCHITECTURE.md"}
 
 
-# The test of the test: what it would not let pass.
+# The tests of the test: what it would not let pass.
 
 
 def test_blocks_and_marks() -> None:

@@ -1,6 +1,6 @@
-"""A machine of its own for each page: ports as they stand on the page, and its host names, beside whatever else runs.
+"""A machine of its own for each page, with the ports and host names of the page, whatever else runs.
 
-Linux gives it: a user, network, mount and process namespace. What is left over ends with it.
+It is made of Linux namespaces: user, network, mount and process. What a page leaves running ends with them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def enter(folder: Path) -> None:
         Path(name).symlink_to(root / name)
     programs = folder / ".bin"
     programs.mkdir()
-    # `make` finds all set up, and is called before `braidmq` is on the path: so says the first page.
+    # `make` finds everything set up, and runs before `braidmq` is on the path, as the first page says.
     path = [each for each in os.environ["PATH"].split(os.pathsep) if not (Path(each) / "braidmq").exists()]
     make = programs / "make"
     make.write_text(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from braidmq.log.decoding import STRETCH_ROWS
 from braidmq.log.errors import LogError
-from braidmq.log.index import ENTRY_BYTES, Entry, entry_bytes, read_entries
+from braidmq.log.index import ENTRY_BYTES, IndexEntry, entry_bytes, read_entries
 from braidmq.log.log import Log
 from braidmq.log.offsets import RESERVE, read_offsets
 from braidmq.log.partition import partition_of
@@ -279,18 +279,18 @@ def test_offsets_that_are_used_by_now_are_replaced_by_higher_ones(
     log = Log(folder, "b", partitions=3)
     if used:
         log.append([packets("before", [b""] * used)])
-    portion = WriteBuffer(3)
+    buffer = WriteBuffer(3)
     promised, following = 0, used
     expected = []
     for number, (topic, rows, gap) in enumerate(runs):
         promised += gap
         run = packets(f"t/{topic}", [b"%d" % number] * rows)._replace(first=promised)
-        portion.add_run(run)
+        buffer.add_run(run)
         following = max(promised, following)
         expected += [(following + row, b"%d" % number) for row in range(rows)]
         promised += rows
         following += rows
-    log.append_filling(portion.filling)
+    log.append_contents(buffer.contents)
     assert log.next_offset == following
     assert [(one["offset"], one["payload"]) for one in read_all(LogReader(folder), start=used)] == expected
     log.close()
@@ -386,7 +386,7 @@ def test_a_batch_that_cannot_be_decoded_costs_no_other(tmp_path: Path, caplog: p
         write(log, number)
     log.close()
     (data,), (index,) = tmp_path.glob("*/*.arrow"), tmp_path.glob("*/*.index")
-    entry = Entry._make(read_entries(index).tolist()[1])
+    entry = IndexEntry._make(read_entries(index).tolist()[1])
     content, entries = bytearray(data.read_bytes()), bytearray(index.read_bytes())
     content[entry.position : entry.position + entry.length] = bytes(entry.length)
     entries[ENTRY_BYTES : 2 * ENTRY_BYTES] = entry_bytes(1, 1, entry.position, entry.time, bytes(entry.length), 1)

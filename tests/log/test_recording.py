@@ -23,14 +23,15 @@ import pytest
 
 from braidmq.broker.recorder import LOST
 from braidmq.log.errors import LogError
-from braidmq.log.orders import Settings
-from braidmq.log.reader import LogReader, open_log
+from braidmq.log.opening import open_log
+from braidmq.log.reader import LogReader
 from braidmq.log.remote import RemoteLog
 from braidmq.log.run import Run
-from braidmq.log.shared_memory import LANE_BYTES
+from braidmq.log.shared_memory import REGION_BYTES
+from braidmq.log.writer_messages import WriterSettings
 from braidmq.log.writer_process import WriterProcess
 from braidmq.server import log_recorder
-from braidmq.server.log_recorder import PORTION_BYTES_MAX, PORTION_S, WAITING_BYTES_MAX, LogRecorder
+from braidmq.server.log_recorder import WAITING_BYTES_MAX, WRITE_BYTES_MAX, WRITE_S, LogRecorder
 from tests.conformance.wire import V3, V5, Will, props
 from tests.log.rows import EVER, START_US, read_all
 from tests.patience import PATIENCE_S
@@ -430,27 +431,27 @@ def test_a_log_that_cannot_be_written(start_broker: StartBroker) -> None:
 
 
 def test_portions_come_whole_whatever_their_size(tmp_path: Path) -> None:
-    """A portion is used again and again; what has no room in the shared memory goes beside it, in its order."""
-    writer = WriterProcess(Settings(str(tmp_path / "log"), "b", 2, 1 << 20, 0, 0.0, "normal"))
+    """A buffer is used again and again; what has no room in the shared memory goes beside it, in its order."""
+    writer = WriterProcess(WriterSettings(str(tmp_path / "log"), "b", 2, 1 << 20, 0, 0.0, "normal"))
     payloads: list[bytes] = []
 
     def write(number: int, *sizes: int) -> None:
-        portion = writer.portions[number]
+        buffer = writer.buffers[number]
         for size in sizes:
             payloads.append(b"%d " % len(payloads) + bytes([len(payloads) % 256]) * size)
-            portion.add_run(
+            buffer.add_run(
                 Run.of(f"t/{len(payloads) % 3}", payloads[-1], START_US, client=None)._replace(first=len(payloads) - 1)
             )
-        writer.append(portion)
-        portion.clear()
+        writer.append(buffer)
+        buffer.clear()
 
     assert resident(writer) < 1 << 20
     for time_over in range(3):
         write(time_over % 2, *[3 * size for size in range(500)])
-    write(0, 100, LANE_BYTES - 1000, 100, 3000, 0, 100, LANE_BYTES + 1, 100)
-    assert resident(writer) > LANE_BYTES
+    write(0, 100, REGION_BYTES - 1000, 100, 3000, 0, 100, REGION_BYTES + 1, 100)
+    assert resident(writer) > REGION_BYTES
     write(0, 1)
-    assert resident(writer) < LANE_BYTES, "what was seldom needed is given back"
+    assert resident(writer) < REGION_BYTES, "what was seldom needed is given back"
     write(1, 5, 6)
     write(0, 7)
     writer.close()
@@ -470,17 +471,17 @@ def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LogRec
     """One that rests for an hour before it writes, if nothing else makes it."""
     monkeypatch.setattr(log_recorder, "WRITE_EVERY_S", 3600.0)
     monkeypatch.setattr(log_recorder, "RETRY_S", 0.01)
-    settings = Settings(str(tmp_path / "log"), "b", 1, 1 << 26, 0, 0.0, "normal")
+    settings = WriterSettings(str(tmp_path / "log"), "b", 1, 1 << 26, 0, 0.0, "normal")
     made = LogRecorder(WriterProcess(settings), ["#"])
     yield made
     made.close()
 
 
 def test_a_whole_portion_waits_for_no_more(recorder: LogRecorder) -> None:
-    portion = PORTION_BYTES_MAX // len(MEGABYTE)
-    for _ in range(portion + 1):  # the last one finds that a portion waits
+    buffer = WRITE_BYTES_MAX // len(MEGABYTE)
+    for _ in range(buffer + 1):  # the last one finds that a buffer waits
         recorder.take_plain(b"t", "c", 1.0, MEGABYTE, 0)
-    wait_until(lambda: recorder.is_written(portion), "a portion is written")
+    wait_until(lambda: recorder.is_written(buffer), "a buffer is written")
     recorder.take_plain(b"t", "c", 1.0, b"after it", 0)
     assert not recorder.is_written(recorder.next_offset)
 
@@ -489,27 +490,27 @@ def test_portions_are_smaller_where_writing_takes_long(recorder: LogRecorder) ->
     assert recorder.log.pid is not None
     os.kill(recorder.log.pid, signal.SIGSTOP)
     try:
-        portion = PORTION_BYTES_MAX // len(MEGABYTE)
-        for _ in range(portion + 1):
+        buffer = WRITE_BYTES_MAX // len(MEGABYTE)
+        for _ in range(buffer + 1):
             recorder.take_plain(b"t", "c", 1.0, MEGABYTE, 0)
-        time.sleep(5 * PORTION_S)
+        time.sleep(5 * WRITE_S)
     finally:
         os.kill(recorder.log.pid, signal.SIGCONT)
-    wait_until(lambda: recorder.is_written(portion), "a large portion is written")
-    for _ in range(portion // 4):
+    wait_until(lambda: recorder.is_written(buffer), "a large buffer is written")
+    for _ in range(buffer // 4):
         recorder.take_plain(b"t", "c", 1.0, MEGABYTE, 0)
-    wait_until(lambda: recorder.is_written(portion + portion // 8), "less waits for no more")
+    wait_until(lambda: recorder.is_written(buffer + buffer // 8), "less waits for no more")
 
 
 def test_publishers_are_held_up_and_nothing_is_lost(recorder: LogRecorder) -> None:
-    """While the writer stands still, two portions are taken and no third."""
+    """While the writer stands still, two buffers are taken and no third."""
     assert recorder.log.pid is not None
-    portion = PORTION_BYTES_MAX // len(MEGABYTE)
+    buffer = WRITE_BYTES_MAX // len(MEGABYTE)
     taken = 0
 
     def publish() -> None:
         nonlocal taken
-        for number in range(4 * portion):
+        for number in range(4 * buffer):
             recorder.take_plain(b"t/%d" % (number % 3), "c", 1.0, b"%d " % number + MEGABYTE, 0)
             taken += 1
 
@@ -517,16 +518,16 @@ def test_publishers_are_held_up_and_nothing_is_lost(recorder: LogRecorder) -> No
     os.kill(recorder.log.pid, signal.SIGSTOP)
     try:
         publisher.start()
-        wait_until(lambda: taken >= 2 * portion, "two portions")
+        wait_until(lambda: taken >= 2 * buffer, "two buffers")
         time.sleep(0.5)
         assert publisher.is_alive()
-        assert taken <= 2 * portion + 2
+        assert taken <= 2 * buffer + 2
     finally:
         os.kill(recorder.log.pid, signal.SIGCONT)
     publisher.join(60)
     recorder._write()
     numbers = [int(one["payload"].split()[0]) for one in read_all(LogReader(recorder.log.folder))]
-    assert numbers == list(range(4 * portion))
+    assert numbers == list(range(4 * buffer))
     assert recorder.dropped == 0
 
 

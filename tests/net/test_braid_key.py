@@ -13,14 +13,14 @@ from braidmq.net import Bounds, Fault, NetHost, Security
 from braidmq.net.braid_key import BraidKey, Proof
 from braidmq.net.frames import framed
 from braidmq.net.hello import PREAMBLE_BYTES, Hello, preamble
-from braidmq.net.security import Kind
+from braidmq.net.security import SecurityKind
 from tests.net.conftest import Answerer, Large, Note, Ping, Pong, StartHost, Wire, say_to, until
 from tests.patience import PATIENCE_S
 
 SECRET = bytes(range(32))
 OURS = Security.key(SECRET)
 OTHERS = Security.key(bytes(32))
-PREAMBLE = preamble(Kind.KEY)
+PREAMBLE = preamble(SecurityKind.KEY)
 BRISK = Bounds(connect_timeout_s=2.0, backoff_s_min=0.02, backoff_s_max=0.1, strangers_max=4)
 
 
@@ -69,7 +69,7 @@ def note(text: str) -> bytes:
 async def meet(start_host: StartHost, wire: Wire) -> tuple[NetHost, Answerer, NetHost, Answerer]:
     """Two hosts, the second of which can be reached over the wire alone."""
     (a, told_a), (b, told_b) = await start_host(bounds=BRISK), await start_host(advertise=wire.address, bounds=BRISK)
-    wire.target = f"127.0.0.1:{b._links._door._listener.getsockname()[1]}"  # type: ignore[union-attr]
+    wire.target = f"127.0.0.1:{b._links._acceptor._listener.getsockname()[1]}"  # type: ignore[union-attr]
     return a, told_a, b, told_b
 
 
@@ -154,7 +154,7 @@ async def test_a_claim_without_proof_changes_nothing(start_host: StartHost) -> N
     assert a.faults == {Fault.SECURITY: 2}
     assert await b.call(a.address, Ping(1), PATIENCE_S) == Pong(2)
     assert b.counters(a.address).reconnects == 0
-    assert list(a._links._peers) == [b.address]
+    assert list(a._links.peers.by_name) == [b.address]
     assert not told.heard
 
 
@@ -278,7 +278,7 @@ async def test_a_byte_changed_anywhere_in_the_hellos_is_refused(start_host: Star
         host = NetHost("127.0.0.1:0", [Note, Ping, Pong], security=OURS, bounds=once)
         await host.start()
         host.send(b.address, Note(f"{target}"))
-        await until(lambda: host._links._peers[b.address].dial_at > 0 or bool(host.linked))  # noqa: B023
+        await until(lambda: host._links.peers.by_name[b.address].dial_at > 0 or bool(host.linked))  # noqa: B023
         assert host.linked == [], target
         await host.stop()
     assert not told.heard
@@ -326,7 +326,7 @@ async def test_bad_beginnings(start_host: StartHost, case: str, caplog: pytest.L
     assert await b.call(a.address, Ping(1), PATIENCE_S) == Pong(2)
     assert b.counters(a.address).reconnects == 0
     assert not told.heard
-    assert not a._links._door.strangers
+    assert not a._links._acceptor.strangers
 
 
 async def test_a_hello_drop_by_drop_is_cut_in_time(start_host: StartHost) -> None:
@@ -350,7 +350,7 @@ async def test_sitting_in_the_door_keeps_nobody_out(start_host: StartHost) -> No
     visitors = [await Visitor.at(a) for _ in range(10)]
     b, _ = await start_host()
     assert await b.call(a.address, Ping(1), PATIENCE_S) == Pong(2)
-    assert len(a._links._door.strangers) <= 4
+    assert len(a._links._acceptor.strangers) <= 4
     assert a.faults[Fault.CROWD] >= 6
     assert len(a._links._links) <= 5
     for visitor in visitors:

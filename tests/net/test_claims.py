@@ -13,7 +13,7 @@ from braidmq.net import Bounds, Fault, NetHost, Security
 from braidmq.net.faults import TEXT_LENGTH_MAX
 from braidmq.net.frames import framed
 from braidmq.net.hello import HELLO_BYTES_MAX, IDENTITY_LENGTH_MAX, NAME_LENGTH_MAX, Hello, preamble, read_hello
-from braidmq.net.security import Kind
+from braidmq.net.security import SecurityKind
 from tests.net.conftest import Note, Ping, Pong, StartHost, until
 
 BRISK = Bounds(backoff_s_min=0.01, backoff_s_max=0.05)
@@ -71,7 +71,7 @@ async def test_hellos_of_other_versions_are_understood(start_host: StartHost, he
         fields += ["b", False, "b#1", {"method": "adaptive", "new": "x"}, True, "", {"newer": [1, 2]}, "and so on"]
     host, port = a.address.split(":")
     _, writer = await asyncio.open_connection(host, int(port))
-    writer.write(preamble(Kind.NONE) + framed(msgspec.msgpack.encode(fields)))
+    writer.write(preamble(SecurityKind.NONE) + framed(msgspec.msgpack.encode(fields)))
     await until(lambda: a.linked == ["127.0.0.1:9"], LATER_S)
     assert not a.faults
     writer.close()
@@ -168,7 +168,7 @@ async def test_one_that_is_slow_to_answer_keeps_its_name(start_host: StartHost) 
         host, port = a.address.split(":")
         _, writer = await asyncio.open_connection(host, int(port))
         hello = Hello(where, bytes(16), a.address, "s2", identity="s2#1")
-        writer.write(preamble(Kind.NONE) + framed(msgspec.msgpack.encode(hello)))
+        writer.write(preamble(SecurityKind.NONE) + framed(msgspec.msgpack.encode(hello)))
         await until(lambda: a.linked == [where], LATER_S)
         other, _ = await start_host(security=Security.none(), name="s2", identity="s2#2", bounds=BRISK)
         empty = framed(b"\xdd" + bytes(4))

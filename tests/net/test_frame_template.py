@@ -7,18 +7,18 @@ import pytest
 from braidmq.net.frame_template import FrameTemplate
 
 
-def test_a_mould_has_a_hole_where_its_samples_differ() -> None:
-    mould = FrameTemplate(b"head\1\1mid\1tail", b"head\2\2mid\2tail")
-    assert mould.holes == [(4, 6), (9, 10)]
-    assert mould.size == 14
+def test_a_template_has_a_hole_where_its_samples_differ() -> None:
+    template = FrameTemplate(b"head\1\1mid\1tail", b"head\2\2mid\2tail")
+    assert template.holes == [(4, 6), (9, 10)]
+    assert template.size == 14
 
 
 def test_what_is_filled_in_fits() -> None:
-    mould = FrameTemplate(b"head\1\1mid\1tail", b"head\2\2mid\2tail")
-    filled = mould.fill((b"ab", b"c"))
+    template = FrameTemplate(b"head\1\1mid\1tail", b"head\2\2mid\2tail")
+    filled = template.fill((b"ab", b"c"))
     assert filled == b"headabmidctail"
-    assert mould.fits(filled)
-    assert mould.fill((b"\0\0", b"\0")) == b"head\0\0mid\0tail"
+    assert template.fits(filled)
+    assert template.fill((b"\0\0", b"\0")) == b"head\0\0mid\0tail"
 
 
 @pytest.mark.parametrize(
@@ -29,16 +29,16 @@ def test_what_differs_elsewhere_or_in_size_does_not_fit(data: bytes) -> None:
 
 
 def test_holes_may_be_at_both_ends() -> None:
-    mould = FrameTemplate(b"\1x\1", b"\2x\2")
-    assert mould.holes == [(0, 1), (2, 3)]
-    assert mould.fill((b"a", b"b")) == b"axb"
+    template = FrameTemplate(b"\1x\1", b"\2x\2")
+    assert template.holes == [(0, 1), (2, 3)]
+    assert template.fill((b"a", b"b")) == b"axb"
 
 
 def test_samples_that_are_equal_have_no_hole() -> None:
-    mould = FrameTemplate(b"\0same", b"\0same")
-    assert mould.holes == []
-    assert mould.fill(()) == b"\0same"
-    assert mould.fits(b"\0same")
+    template = FrameTemplate(b"\0same", b"\0same")
+    assert template.holes == []
+    assert template.fill(()) == b"\0same"
+    assert template.fits(b"\0same")
 
 
 def test_samples_of_two_sizes_are_refused() -> None:

@@ -12,14 +12,14 @@ import pytest
 from braidmq.net import Bounds, Fault, NetHost
 from braidmq.net.frames import framed
 from braidmq.net.hello import HELLO_BYTES_MAX, MAGIC, VERSION, Hello, preamble
-from braidmq.net.security import Kind
+from braidmq.net.security import SecurityKind
 from tests.net.conftest import MESSAGES, Answerer, Note, Ping, Pong, StartHost, until
 from tests.patience import PATIENCE_S
 
 BOUNDS = Bounds(connect_timeout_s=2.0, strangers_max=4)
 """Time enough for those who mean well."""
 ADDRESS = "127.0.0.1:1"
-PREAMBLE = preamble(Kind.NONE)
+PREAMBLE = preamble(SecurityKind.NONE)
 HELLO = PREAMBLE + framed(msgspec.msgpack.encode(Hello(ADDRESS, bytes(16), "")))
 
 
@@ -77,7 +77,11 @@ BAD = {
     "an HTTP client": (b"GET / HTTP/1.1\r\n\r\n", Fault.GARBAGE, "it does not speak this protocol"),
     "one wrong byte": (b"X", Fault.GARBAGE, "it does not speak this protocol"),
     "unknown version": (MAGIC + b"\x63", Fault.VERSION, f"it speaks version 99 and this host version {VERSION}"),
-    "another security": (MAGIC + bytes((VERSION, Kind.KEY)), Fault.SECURITY, "it has a braid key and this host has no"),
+    "another security": (
+        MAGIC + bytes((VERSION, SecurityKind.KEY)),
+        Fault.SECURITY,
+        "it has a braid key and this host has no",
+    ),
     "unknown security": (MAGIC + bytes((VERSION, 77)), Fault.SECURITY, "security of the unknown kind 77"),
     "large hello": (PREAMBLE + struct.pack(">I", HELLO_BYTES_MAX + 1), Fault.OVERSIZE, "a frame of 4097 bytes"),
     "hello of garbage": (PREAMBLE + framed(b"\xc1\xff"), Fault.GARBAGE, "a hello that cannot be read"),
@@ -157,7 +161,7 @@ async def test_strangers_are_bounded(target: Target) -> None:
     await until(lambda: target.host.faults[Fault.TIMEOUT] == 4)
     for writer in writers:
         writer.close()
-    assert not target.host._links._door.strangers
+    assert not target.host._links._acceptor.strangers
 
 
 async def test_noise_of_any_kind_does_no_harm(target: Target) -> None:
@@ -178,7 +182,7 @@ async def test_noise_of_any_kind_does_no_harm(target: Target) -> None:
 async def test_the_one_who_dials_says_why_as_well(start_host: StartHost, caplog: pytest.LogCaptureFixture) -> None:
     async def newer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(len(PREAMBLE))
-        writer.write(MAGIC + bytes((VERSION + 1, Kind.NONE)))
+        writer.write(MAGIC + bytes((VERSION + 1, SecurityKind.NONE)))
         writer.close()
 
     a, _ = await start_host(bounds=Bounds(wait_s_max=0.2))

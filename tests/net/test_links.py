@@ -118,7 +118,7 @@ async def test_back_off_grows_to_its_bound_and_what_waits_too_long_is_dropped(st
         a.send(nobody, Note("lost"))
         with pytest.raises(CallTimeout):
             await a.call(nobody, Ping(1), 0.1)
-        peer = a._links._peers[nobody]
+        peer = a._links.peers.by_name[nobody]
         assert peer._backoff_s == 0.04
         await until(lambda: a.counters(nobody).dropped == 2)
         await until(lambda: peer.dial is None)

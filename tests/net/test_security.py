@@ -16,7 +16,7 @@ from braidmq.net import Bounds, Fault, NetHost, Security, SecurityError
 from braidmq.net.addresses import is_loopback
 from braidmq.net.frames import framed
 from braidmq.net.hello import Hello, preamble
-from braidmq.net.security import Kind
+from braidmq.net.security import SecurityKind
 from tests.net.conftest import Note, Ping, Pong, StartHost, until
 from tests.patience import PATIENCE_S
 
@@ -69,7 +69,7 @@ def test_a_bad_key_is_told_so(tmp_path: Path) -> None:
 
 
 def test_a_key_is_not_shown() -> None:
-    assert repr(Security.key("a passphrase of some length")) == "Security(kind=<Kind.KEY: 1>, insecure=False)"
+    assert repr(Security.key("a passphrase of some length")) == "Security(kind=<SecurityKind.KEY: 1>, insecure=False)"
 
 
 # None
@@ -196,5 +196,5 @@ async def connect_as(host: NetHost, address: str, nonce: bytes = bytes(16)) -> a
     """A link by hand that says no more than hello."""
     name, port = host.address.split(":")
     _, writer = await asyncio.open_connection(name, int(port))
-    writer.write(preamble(Kind.NONE) + framed(msgspec.msgpack.encode(Hello(address, nonce, host.address))))
+    writer.write(preamble(SecurityKind.NONE) + framed(msgspec.msgpack.encode(Hello(address, nonce, host.address))))
     return writer

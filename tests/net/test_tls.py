@@ -13,7 +13,7 @@ import trustme
 from braidmq.host import CallTimeout
 from braidmq.net import Bounds, Fault, Security, SecurityError
 from braidmq.net.faults import LinkError
-from braidmq.net.security import Kind, Tls
+from braidmq.net.security import SecurityKind, Tls
 from tests.net.conftest import Large, Note, Ping, Pong, StartHost, until
 from tests.patience import PATIENCE_S
 
@@ -42,7 +42,7 @@ class Braid:
         assert made.contexts is not None
         client = ssl.create_default_context()
         self.authority.configure_trust(client)
-        return Security(Kind.TLS, contexts=Tls(made.contexts.server, client))
+        return Security(SecurityKind.TLS, contexts=Tls(made.contexts.server, client))
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ async def test_a_plain_host_and_a_tls_host_do_not_link(
         await secure.call(plain.address, Ping(1), 0.3)
     await until(lambda: plain.faults[Fault.GARBAGE] >= 1)
     assert not told.heard
-    assert not secure._links._door.strangers
+    assert not secure._links._acceptor.strangers
 
 
 @pytest.mark.parametrize("flaw", ["no certificate", "another authority"])
@@ -139,7 +139,7 @@ async def test_who_says_that_it_is_another_is_not_let_in(
     await until(lambda: a.faults[Fault.ADDRESS] >= 1)
     assert f"it says that it is {claimed}, but its certificate is for 127.0.0.1, localhost" in caplog.text
     before = a.faults[Fault.ADDRESS]
-    listener = liar._links._door._listener
+    listener = liar._links._acceptor._listener
     assert listener is not None
     a.send(f"127.0.0.1:{listener.getsockname()[1]}", Note("who are you?"))
     await until(lambda: a.faults[Fault.ADDRESS] > before)
@@ -201,7 +201,7 @@ async def test_handshakes_that_sit_in_the_door_keep_nobody_out(start_host: Start
                 assert await reader.read() == b"", "it is really gone, not only forgotten"
     b, _ = await start_host(security=braid.security())
     assert await b.call(a.address, Ping(1), PATIENCE_S) == Pong(2)
-    assert len(a._links._door.strangers) <= 3
+    assert len(a._links._acceptor.strangers) <= 3
     for _, writer in sitting:
         writer.close()
 
@@ -221,7 +221,7 @@ async def test_stop_does_not_wait_for_a_handshake(start_host: StartHost, braid: 
     a, _ = await start_host(security=braid.security(), bounds=Bounds(connect_timeout_s=10 * PATIENCE_S))
     host, port = a.address.split(":")
     _, writer = await asyncio.open_connection(host, int(port))
-    await until(lambda: bool(a._links._door.strangers))
+    await until(lambda: bool(a._links._acceptor.strangers))
     async with asyncio.timeout(PATIENCE_S / 2):
         await a.stop()
     writer.close()

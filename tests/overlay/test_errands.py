@@ -19,9 +19,9 @@ from braidmq.overlay.skip_graph import SkipGraph
 from braidmq.overlay.vectors import DIGITS_MAX, is_member, list_of, shared_digits
 from braidmq.sim.engine import Simulator
 from braidmq.sim.layouts.skip_graph import vectors_of
+from tests.simulated import FaultyNetwork
 
 from .test_ranges import Post
-from .test_ring import Rough
 
 WHOLE = (b"", b"\xff")
 KINDS = {"one": (1,), "three": (3,), "six": (6,), "twelve": (12,), "one or six": (1, 6), "few with many": (1, 1, 1, 6)}
@@ -100,7 +100,7 @@ def test_the_owner_of_a_part_answers_for_it_and_no_other_does(kind: str, seed: i
 
 @pytest.mark.parametrize("seed", range(8))
 def test_losses_do_not_show(seed: int) -> None:
-    post = Post("skip_graph", keys_of(40, (1, 4), seed), seed, Rough(0.05, until=1e9))
+    post = Post("skip_graph", keys_of(40, (1, 4), seed), seed, FaultyNetwork(0.05, until=1e9))
     assert post.deliver(seed, b"2", b"8", 120.0).complete
     assert post.reached() == post.inside(b"2", b"8")
 

@@ -22,11 +22,10 @@ from braidmq.overlay.ranges import Cut, RangeArrival, RangeDelivery
 from braidmq.overlay.vectors import DIGITS_MAX
 from braidmq.sim.checkers.flexible import entries_are_there, graph_is_whole, missing_part
 from braidmq.sim.checkers.ring import lookups_end_at_owners
-from braidmq.sim.engine import Constant, Network, SimHost, Simulator
+from braidmq.sim.engine import Constant, Network, Simulator
 from braidmq.sim.layouts.flexible import lay_out
 from braidmq.sim.layouts.skip_graph import vectors_of
-from tests.overlay.city import City, endure, rough
-from tests.overlay.test_ring import Rough
+from tests.simulated import FaultyNetwork, OverlayNetwork, flexible_of, two_faulty_minutes
 
 TOPICS = 8
 SIZE = 30
@@ -39,36 +38,29 @@ SLOW_CYCLE_S = 16 * SLOW_ROUND_MAX_S
 """In which a node that learns slowly has asked all nodes whose turn it is, in networks of these sizes."""
 
 
-class Province(City[FlexibleGraph]):
+class FlexibleNetwork(OverlayNetwork[FlexibleGraph]):
     """Brokers with a few subscriptions each."""
 
     def __init__(self, seed: int, network: Network, size: int = SIZE) -> None:
-        super().__init__(seed, network)
-        self.size = size
-
-    def make(self, host: SimHost, vector: int) -> FlexibleGraph:
-        return FlexibleGraph(host, vector, lambda: self.introduce(host.address), host.incarnation, self.size)
-
-    def keys_of(self, graph: FlexibleGraph) -> list[Key]:
-        return list(graph.nodes)
+        super().__init__(flexible_of(size), seed, network)
 
     def new_key(self) -> Key:
-        self.next_key += 1
+        self.keys_made += 1
         role = Role.SUBSCRIBER if self.sim.chance.random() < 0.8 else Role.PUBLISHER
-        return key_of(f"t{self.sim.chance.randrange(TOPICS)}", role, "", f"b{self.next_key:05}")
+        return key_of(f"t{self.sim.chance.randrange(TOPICS)}", role, "", f"b{self.keys_made:05}")
 
-    def broken(self, graphs: list[FlexibleGraph]) -> list[str]:
-        return graph_is_whole(graphs)
+    def broken(self) -> list[str]:
+        return graph_is_whole(list(self.overlays.values()))
 
-    def unreached(self, graphs: list[FlexibleGraph]) -> list[str]:
-        return lookups_end_at_owners(self.sim, graphs, [self.new_key() for _ in range(4)])
+    def unreached(self) -> list[str]:
+        return lookups_end_at_owners(self.sim, list(self.overlays.values()), [self.new_key() for _ in range(4)])
 
 
-def rough_flexible(seed: int, brokers: int = 12) -> list[str]:
-    """What the checkers complain about after a rough time."""
-    province = Province(seed, rough())
-    endure(province, brokers, QUIET_S + SLOW_CYCLE_S)
-    return province.wrong()
+def wrong_after_faults(seed: int, brokers: int = 12) -> list[str]:
+    """What the checkers complain about after faults and churn."""
+    network = FlexibleNetwork(seed, two_faulty_minutes())
+    network.endure(brokers, QUIET_S + SLOW_CYCLE_S)
+    return network.wrong()
 
 
 def topics(brokers: int, keys: int, seed: int) -> dict[Address, list[Key]]:
@@ -87,18 +79,18 @@ def topics(brokers: int, keys: int, seed: int) -> dict[Address, list[Key]]:
 def test_what_is_learnt_by_messages_is_nearly_what_is_laid_out() -> None:
     wanted = topics(40, 3, 5)
     vectors = vectors_of(wanted, 7)
-    province = Province(1, Constant(0.02))
+    network = FlexibleNetwork(1, Constant(0.02))
     for number, (address, mine) in enumerate(wanted.items()):
-        province.sim.at(number * 0.2, lambda a=address, m=mine: province.start(a, m, vectors[a]))  # type: ignore[misc]
-    province.sim.run(8 + QUIET_S)
-    assert province.wrong() == []
+        network.sim.at(number * 0.2, lambda a=address, m=mine: network.start(a, m, vectors[a]))  # type: ignore[misc]
+    network.sim.run(8 + QUIET_S)
+    assert network.wrong() == []
     ideal = {
         key: node.table.contacts
         for graph in lay_out(Simulator(2), wanted, 7, SIZE).values()
         for key, node in graph.nodes.items()
     }
     missing = [
-        missing_part(node, ideal[key]) for graph in province.graphs.values() for key, node in graph.nodes.items()
+        missing_part(node, ideal[key]) for graph in network.overlays.values() for key, node in graph.nodes.items()
     ]
     assert sum(missing) / len(missing) < 0.02
 
@@ -123,28 +115,28 @@ def test_plain_tables_are_those_of_a_skip_graph() -> None:
 
 
 def test_a_small_topic_knows_all_its_subscribers_and_forgets_who_leaves() -> None:
-    province = Province(3, Constant(0.02))
+    network = FlexibleNetwork(3, Constant(0.02))
     for address in range(24):
-        province.start(address, [key_of("a", Role.SUBSCRIBER if address else Role.PUBLISHER, "", f"b{address:02}")])
-    province.sim.run(60)
+        network.start(address, [key_of("a", Role.SUBSCRIBER if address else Role.PUBLISHER, "", f"b{address:02}")])
+    network.sim.run(60)
     low, high = segment("a", Role.SUBSCRIBER)
-    publisher = province.graphs[0]
-    assert len(publisher.view.inside(low, high, province.sim.now)) == 23
-    province.unsubscribe(7)
-    province.sim.run(province.sim.now + 1)
+    publisher = network.overlays[0]
+    assert len(publisher.view.inside(low, high, network.sim.now)) == 23
+    network.lose_key(7)
+    network.sim.run(network.sim.now + 1)
     gone = key_of("a", Role.SUBSCRIBER, "", "b07")
     assert all(
         node.table.get(gone) is None
-        for address, graph in province.graphs.items()
+        for address, graph in network.overlays.items()
         for node in graph.nodes.values()
         if address != 7
     )
-    province.wanted[7].append(gone)
-    province.join(7, gone)
-    province.sim.run(province.sim.now + 30)
-    assert len(publisher.view.inside(low, high, province.sim.now)) == 23
+    network.wanted[7].append(gone)
+    network.join(7, gone)
+    network.sim.run(network.sim.now + 30)
+    assert len(publisher.view.inside(low, high, network.sim.now)) == 23
     publisher.forget(gone)
-    assert len(publisher.view.inside(low, high, province.sim.now)) == 22
+    assert len(publisher.view.inside(low, high, network.sim.now)) == 22
 
 
 def test_a_publication_reaches_each_subscriber_once_and_a_small_topic_in_one_hop() -> None:
@@ -167,43 +159,43 @@ def test_a_publication_reaches_each_subscriber_once_and_a_small_topic_in_one_hop
 
 
 def test_a_silent_host_is_dropped_with_all_its_nodes() -> None:
-    province = Province(4, Constant(0.02))
+    network = FlexibleNetwork(4, Constant(0.02))
     for address in range(20):
-        province.start(address, [province.new_key(), province.new_key()])
-    province.sim.run(60)
-    province.crash(5)
-    province.sim.run(60 + QUIET_S)
-    assert entries_are_there(list(province.graphs.values())) == []
-    assert province.wrong() == []
+        network.start(address, [network.new_key(), network.new_key()])
+    network.sim.run(60)
+    network.crash(5)
+    network.sim.run(60 + QUIET_S)
+    assert entries_are_there(list(network.overlays.values())) == []
+    assert network.wrong() == []
 
 
 def test_brokers_that_join_at_once_form_a_graph() -> None:
-    province = Province(3, Rough(0.0))
+    network = FlexibleNetwork(3, FaultyNetwork(0.0))
     for address in range(32):
-        province.start(address, [province.new_key(), province.new_key()])
-    province.sim.run(QUIET_S)
-    assert province.wrong() == []
+        network.start(address, [network.new_key(), network.new_key()])
+    network.sim.run(QUIET_S)
+    assert network.wrong() == []
 
 
 def test_all_keys_but_one_leave_at_once() -> None:
-    province = Province(4, Rough(0.0))
+    network = FlexibleNetwork(4, FaultyNetwork(0.0))
     for address in range(12):
-        province.start(address, [province.new_key(), province.new_key()])
-    province.sim.run(60)
+        network.start(address, [network.new_key(), network.new_key()])
+    network.sim.run(60)
     for address in range(12):
         for _ in range(2 if address else 1):
-            province.unsubscribe(address)
-    province.sim.run(60 + QUIET_S)
-    assert province.wrong() == []
-    assert sum(len(graph.nodes) for graph in province.graphs.values()) == 1
+            network.lose_key(address)
+    network.sim.run(60 + QUIET_S)
+    assert network.wrong() == []
+    assert sum(len(graph.nodes) for graph in network.overlays.values()) == 1
 
 
 def test_who_lies_about_its_address_is_not_learnt() -> None:
-    province = Province(5, Constant(0.01))
+    network = FlexibleNetwork(5, Constant(0.01))
     key = key_of("a", Role.SUBSCRIBER, "", "b0")
-    province.start(0, [key])
-    province.sim.run(1)
-    graph, me = province.graphs[0], Contact(Peer(b"\xff\0", 9, 1), 1)
+    network.start(0, [key])
+    network.sim.run(1)
+    graph, me = network.overlays[0], Contact(Peer(b"\xff\0", 9, 1), 1)
     assert isinstance(graph.learning.on_greet(8, Greet(key, me)), NodeGone)
     assert isinstance(graph.learning.on_exchange(8, ExchangeTables(key, me, 10, 10, ())), NodeGone)
     assert len(graph.nodes[key].table) == 0
@@ -216,88 +208,88 @@ def test_who_lies_about_its_address_is_not_learnt() -> None:
 
 
 def test_a_publisher_can_ask_at_once() -> None:
-    province = Province(6, Constant(0.02))
+    network = FlexibleNetwork(6, Constant(0.02))
     for address in range(12):
-        province.start(address, [key_of("a", Role.SUBSCRIBER if address else Role.PUBLISHER, "", f"b{address:02}")])
-    province.sim.run(300)
+        network.start(address, [key_of("a", Role.SUBSCRIBER if address else Role.PUBLISHER, "", f"b{address:02}")])
+    network.sim.run(300)
     late = key_of("a", Role.SUBSCRIBER, "", "b99")
-    province.start(99, [late])
-    province.sim.run(303)
-    publisher = province.graphs[0]
+    network.start(99, [late])
+    network.sim.run(303)
+    publisher = network.overlays[0]
     publisher.forget(late)
     publisher.explore(publisher.view.own_keys[0])
-    province.sim.run(304)
+    network.sim.run(304)
     assert late in [entry.peer.key for entry in publisher.view.entries]
 
 
 def test_a_publisher_asks_again_after_a_pause_that_grows_while_it_finds_nothing() -> None:
-    province = Province(7, Constant(0.01))
+    network = FlexibleNetwork(7, Constant(0.01))
     for address in range(6):
-        province.start(address, [key_of("a", Role.SUBSCRIBER if address else Role.PUBLISHER, "", f"b{address:02}")])
-    province.sim.run(1000)
+        network.start(address, [key_of("a", Role.SUBSCRIBER if address else Role.PUBLISHER, "", f"b{address:02}")])
+    network.sim.run(1000)
     asked: list[float] = []
 
     def count(sender: Address, _to: Address, message: Message, _hops: int) -> None:
         if isinstance(message, ExchangeTables) and sender == 0:
-            asked.append(province.sim.now)
+            asked.append(network.sim.now)
 
-    publisher, key = province.graphs[0], province.wanted[0][0]
-    province.sim.on_message = count
+    publisher, key = network.overlays[0], network.wanted[0][0]
+    network.sim.on_message = count
     for hundredth in range(6000):
-        province.sim.at(1000 + hundredth / 100, lambda: publisher.explore(key))
-    province.sim.run(1004)
+        network.sim.at(1000 + hundredth / 100, lambda: publisher.explore(key))
+    network.sim.run(1004)
     assert len(asked) >= 3
     asked.clear()
-    province.sim.run(1060)
+    network.sim.run(1060)
     assert len(asked) <= 2 + 56 / EXPLORE_MAX_S + 56 / (SLOW_ROUND_MAX_S / 2)
 
 
 def test_many_keys_of_a_broker_share_its_entries() -> None:
-    province = Province(8, Constant(0.01))
+    network = FlexibleNetwork(8, Constant(0.01))
     for address in range(24):
-        province.start(address, [key_of("a", Role.SUBSCRIBER, "", f"b{address:02}")])
-    province.sim.run(20)
+        network.start(address, [key_of("a", Role.SUBSCRIBER, "", f"b{address:02}")])
+    network.sim.run(20)
     mine = [key_of(f"m{number:02}", Role.SUBSCRIBER, "", "b00") for number in range(60)]
     asked = Counter[int]()
 
     def count(sender: Address, _to: Address, message: Message, _hops: int) -> None:
         if isinstance(message, ExchangeTables) and sender == 0:
-            asked[int(province.sim.now)] += 1
+            asked[int(network.sim.now)] += 1
 
-    province.sim.on_message = count
+    network.sim.on_message = count
     for key in mine:
-        province.wanted[0].append(key)
-        province.join(0, key)
-    province.sim.run(20 + QUIET_S)
-    assert province.wrong() == []
+        network.wanted[0].append(key)
+        network.join(0, key)
+    network.sim.run(20 + QUIET_S)
+    assert network.wrong() == []
     assert max(asked.values()) <= len(mine) + 2 * LEARNERS_MAX / ROUND_S, "the first rounds come at once"
     assert statistics.mean(asked[second] for second in range(22, 42)) <= 2 * LEARNERS_MAX / ROUND_S
-    tables = {key: node.table for key, node in province.graphs[0].nodes.items()}
+    tables = {key: node.table for key, node in network.overlays[0].nodes.items()}
     assert {table.others_max for table in tables.values()} == {OTHERS_MIN}
-    assert len(tables.pop(province.wanted[0][0]).own_subscribers()) == 23, "its topic has them all"
+    assert len(tables.pop(network.wanted[0][0]).own_subscribers()) == 23, "its topic has them all"
     for table in tables.values():
         assert len(table) <= max(OTHERS_MIN, len(table.levels()) + 2)
     for key in mine[3:]:
-        province.unsubscribe(0, key)
-    province.sim.run(province.sim.now + QUIET_S)
-    assert province.wrong() == []
-    assert {node.table.others_max for node in province.graphs[0].nodes.values()} == {SIZE}
-    assert {len(node.table) for node in province.graphs[0].nodes.values()} == {23}
+        network.lose_key(0, key)
+    network.sim.run(network.sim.now + QUIET_S)
+    assert network.wrong() == []
+    assert {node.table.others_max for node in network.overlays[0].nodes.values()} == {SIZE}
+    assert {len(node.table) for node in network.overlays[0].nodes.values()} == {23}
 
 
 def test_what_a_broker_was_before_its_restart_is_forgotten() -> None:
-    province = Province(9, Constant(0.01))
+    network = FlexibleNetwork(9, Constant(0.01))
     for address in range(8):
-        province.start(
+        network.start(
             address, [key_of("a", Role.SUBSCRIBER, "", f"b{address}"), key_of("b", Role.PUBLISHER, "", f"b{address}")]
         )
-    province.sim.run(60)
-    before, other = province.wanted[3]
-    assert any(node.table.get(before) for node in province.graphs[1].nodes.values())
-    province.crash(3)
-    province.start(3, [other])
-    province.sim.run(90)
-    assert entries_are_there(list(province.graphs.values())) == []
+    network.sim.run(60)
+    before, other = network.wanted[3]
+    assert any(node.table.get(before) for node in network.overlays[1].nodes.values())
+    network.crash(3)
+    network.start(3, [other])
+    network.sim.run(90)
+    assert entries_are_there(list(network.overlays.values())) == []
 
 
 @pytest.mark.parametrize(
@@ -337,8 +329,8 @@ def test_lookups_take_about_log2_n_hops() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_graph_mends_itself(seed: int) -> None:
-    assert rough_flexible(seed) == [], f"seed {seed}"
+    assert wrong_after_faults(seed) == [], f"seed {seed}"
 
 
 def test_what_is_learnt_only_in_a_slow_round_is_learnt() -> None:
-    assert rough_flexible(116, 64) == []
+    assert wrong_after_faults(116, 64) == []

@@ -36,8 +36,7 @@ from braidmq.sim.engine import Network, Simulator
 from braidmq.sim.layouts.skip_graph import lay_out
 from braidmq.sim.layouts.suzaku import lay_out_suzaku
 from tests.overlay.test_skip_graph import some_keys
-
-from .test_ring import Rough
+from tests.simulated import FaultyNetwork
 
 keys = st.binary(max_size=2)
 ranges = st.tuples(keys, keys).map(lambda pair: (min(pair), max(pair)))
@@ -231,7 +230,7 @@ def test_a_broker_without_a_key_can_send(overlay: str) -> None:
 @pytest.mark.parametrize("answering", list(Answering))
 @pytest.mark.parametrize("seed", range(4))
 def test_losses_do_not_show(overlay: str, answering: Answering, seed: int) -> None:
-    post = Post(overlay, some_keys(64, 1, seed), seed, Rough(0.05, until=1e9))
+    post = Post(overlay, some_keys(64, 1, seed), seed, FaultyNetwork(0.05, until=1e9))
     plan = Plan(Cut.RIGHT, answering, Retrying.BOTH)
     assert post.deliver(0, b"2", b"8", 120, plan).complete
     assert post.reached() == post.inside(b"2", b"8"), f"seed {seed}"

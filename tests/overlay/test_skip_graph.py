@@ -13,34 +13,32 @@ from braidmq.overlay.skip_graph import SkipGraph
 from braidmq.overlay.vectors import DIGITS_MAX, common_digits, is_member, level_of, list_of
 from braidmq.sim.checkers.ring import lookups_end_at_owners
 from braidmq.sim.checkers.skip_graph import levels_are_right, ranges_reach_each_once
-from braidmq.sim.engine import Constant, SimHost, Simulator
+from braidmq.sim.engine import Constant, Network, Simulator
 from braidmq.sim.layouts.skip_graph import lay_out, vectors_of
-from tests.overlay.city import City, endure, rough
-from tests.overlay.test_ring import Rough
+from tests.simulated import FaultyNetwork, OverlayNetwork, build_skip_graph, two_faulty_minutes
 
 QUIET_S = 20 * CHECK_INTERVAL_S
 
 
-class SkipCity(City[SkipGraph]):
-    def make(self, host: SimHost, vector: int) -> SkipGraph:
-        return SkipGraph(host, vector, lambda: self.introduce(host.address), host.incarnation)
+class SkipGraphNetwork(OverlayNetwork[SkipGraph]):
+    def __init__(self, seed: int, network: Network) -> None:
+        super().__init__(build_skip_graph, seed, network)
 
-    def keys_of(self, graph: SkipGraph) -> list[Key]:
-        return list(graph.nodes)
+    def broken(self) -> list[str]:
+        return levels_are_right(list(self.overlays.values()))
 
-    def broken(self, graphs: list[SkipGraph]) -> list[str]:
-        return levels_are_right(graphs)
-
-    def unreached(self, graphs: list[SkipGraph]) -> list[str]:
+    def unreached(self) -> list[str]:
+        graphs = list(self.overlays.values())
         keys = [b"%05d" % self.sim.chance.randrange(100_000) for _ in range(4)]
         lost = lookups_end_at_owners(self.sim, graphs, keys)
         return lost + ranges_reach_each_once(self.sim, graphs, min(keys), max(keys))
 
 
-def rough_city(seed: int, brokers: int = 12) -> SkipCity:
-    city = SkipCity(seed, rough())
-    endure(city, brokers, QUIET_S)
-    return city
+def wrong_after_faults(seed: int, brokers: int = 12) -> list[str]:
+    """What the checkers complain about after faults and churn."""
+    network = SkipGraphNetwork(seed, two_faulty_minutes())
+    network.endure(brokers, QUIET_S)
+    return network.wrong()
 
 
 def links(graphs: dict[Address, SkipGraph]) -> dict[Key, list[tuple[int, Key, Key]]]:
@@ -70,32 +68,32 @@ def test_lists_are_numbered_level_by_level() -> None:
 def test_joins_by_messages_reach_what_is_laid_out(brokers: int, keys: int) -> None:
     wanted = some_keys(brokers, keys, 5)
     vectors = vectors_of(wanted, 7)
-    city = SkipCity(1, Constant(0.02))
+    network = SkipGraphNetwork(1, Constant(0.02))
     for number, (address, mine) in enumerate(wanted.items()):
-        city.sim.at(number * 0.05, lambda a=address, m=mine: city.start(a, m, vectors[a]))  # type: ignore[misc]
-    city.sim.run(brokers * 0.05 + 60)
-    assert links(city.graphs) == links(lay_out(Simulator(2), wanted, 7))
+        network.sim.at(number * 0.05, lambda a=address, m=mine: network.start(a, m, vectors[a]))  # type: ignore[misc]
+    network.sim.run(brokers * 0.05 + 60)
+    assert links(network.overlays) == links(lay_out(Simulator(2), wanted, 7))
 
 
 def test_brokers_that_join_at_once_form_a_graph() -> None:
-    city = SkipCity(3, Rough(0.0))
+    network = SkipGraphNetwork(3, FaultyNetwork(0.0))
     for address in range(32):
-        city.start(address, [city.new_key(), city.new_key()])
-    city.sim.run(QUIET_S)
-    assert city.wrong() == []
+        network.start(address, [network.new_key(), network.new_key()])
+    network.sim.run(QUIET_S)
+    assert network.wrong() == []
 
 
 def test_all_keys_but_one_leave_at_once() -> None:
-    city = SkipCity(4, Rough(0.0))
+    network = SkipGraphNetwork(4, FaultyNetwork(0.0))
     for address in range(12):
-        city.start(address, [city.new_key(), city.new_key()])
-    city.sim.run(60)
+        network.start(address, [network.new_key(), network.new_key()])
+    network.sim.run(60)
     for address in range(12):
         for _ in range(2 if address else 1):
-            city.unsubscribe(address)
-    city.sim.run(60 + QUIET_S)
-    assert city.wrong() == []
-    assert sum(len(graph.nodes) for graph in city.graphs.values()) == 1
+            network.lose_key(address)
+    network.sim.run(60 + QUIET_S)
+    assert network.wrong() == []
+    assert sum(len(graph.nodes) for graph in network.overlays.values()) == 1
 
 
 def test_lookups_take_about_log2_n_hops() -> None:
@@ -119,4 +117,4 @@ def test_lookups_take_about_log2_n_hops() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_graph_mends_itself(seed: int) -> None:
-    assert rough_city(seed).wrong() == [], f"seed {seed}"
+    assert wrong_after_faults(seed) == [], f"seed {seed}"

@@ -8,106 +8,44 @@ import msgspec
 import pytest
 
 from braidmq.host import Address, Message
-from braidmq.overlay import FoundOwner, Peer
+from braidmq.overlay import FoundOwner, Introduce, Peer
 from braidmq.overlay.aggregates import Aggregate, merged
 from braidmq.overlay.ring import CHECK_INTERVAL_S
 from braidmq.overlay.suzaku import PERIOD_S, Suzaku, SuzakuNode
 from braidmq.overlay.suzaku.messages import AskSum, Leaving, Update, Updated
+from braidmq.overlay.vectors import Vector
 from braidmq.sim.checkers.ring import fingers_are_right, ring_is_closed_and_sorted
-from braidmq.sim.engine import Constant, Network, Simulator
+from braidmq.sim.engine import Constant, Network, SimHost, Simulator
 from braidmq.sim.layouts.suzaku import lay_out_suzaku
-
-from .test_ring import Rough
+from tests.simulated import FaultyNetwork, OverlayNetwork, suzaku_of
 
 QUIET_S = 40 * CHECK_INTERVAL_S
 
 
-class Country:
-    """Hosts with one key each."""
+class SuzakuNetwork(OverlayNetwork[Suzaku]):
+    """Brokers with one key each, which say of themselves what is summed up."""
 
     def __init__(
         self, seed: int, network: Network | None = None, period_s: float = PERIOD_S, both_ways: bool = True
     ) -> None:
-        self.sim = Simulator(seed, network or Constant(0.01))
         self.period_s = period_s
-        self.both_ways = both_ways
         self.labels: tuple[str, ...] | None = None
-        self.overlays: dict[Address, Suzaku] = {}
-        self.leaving: set[Address] = set()
-        self.next = 0
+        build = suzaku_of(period_s, both_ways=both_ways)
 
-    def add(self, number: int | None = None) -> None:
-        if number is None:
-            number, self.next = self.next, self.next + 1
-        host = self.sim.hosts.get(number) or self.sim.host(number)
-        host.restart()
-        overlay = Suzaku(
-            host,
-            lambda: self.introduce(host.address),
-            host.incarnation,
-            period_s=self.period_s,
-            both_ways=self.both_ways,
-        )
-        overlay.labels = lambda _mine, _theirs: self.labels
-        one: Aggregate = {"nodes:count": 1, "low:min": number}
-        overlay.value = lambda _key: one
-        key = b"%06d" % (number * 7919 % 1_000_000)
-        first = not self.overlays
-        self.overlays[number] = overlay
-        if first:
-            overlay.found(key)
-        else:
-            host.spawn(overlay.join(key))
+        def build_with_value(host: SimHost, introduce: Introduce, vector: Vector | None) -> Suzaku:
+            overlay = build(host, introduce, vector)
+            overlay.labels = lambda _mine, _theirs: self.labels
+            one: Aggregate = {"nodes:count": 1, "low:min": int(host.address)}
+            overlay.value = lambda _key: one
+            return overlay
 
-    def introduce(self, mine: Address) -> Address | None:
-        """Another host that is in, if chance finds one: of many, most are."""
-        addresses = list(self.overlays)
-        for _ in addresses:
-            address = self.sim.chance.choice(addresses)
-            if address != mine and any(node.link.is_in for node in self.overlays[address].nodes.values()):
-                return address
-        return None
+        super().__init__(build_with_value, seed, network)
 
     @property
     def nodes(self) -> list[SuzakuNode]:
         return [node for overlay in self.overlays.values() for node in overlay.nodes.values()]
 
-    def leave(self, number: Address) -> None:
-        overlay = self.overlays[number]
-        self.leaving.add(number)
-
-        async def go() -> None:
-            for key in list(overlay.nodes):
-                await overlay.leave(key)
-            del self.overlays[number]
-            self.leaving.discard(number)
-
-        self.sim.hosts[number].spawn(go())
-
-    def crash(self, number: Address) -> None:
-        self.sim.hosts[number].crash()
-        self.overlays.pop(number, None)
-        self.leaving.discard(number)
-
-    def churn(self) -> None:
-        chance = self.sim.chance
-        inside = [
-            n
-            for n, overlay in self.overlays.items()
-            if n not in self.leaving and all(node.link.is_in for node in overlay.nodes.values())
-        ]
-        gone = [n for n in range(self.next) if n not in self.overlays]
-        what = chance.randrange(4)
-        if what == 0 or len(inside) < 8:
-            self.add()
-        elif what == 1 and gone:
-            self.add(chance.choice(gone))
-        elif what == 2:
-            self.leave(chance.choice(inside))
-        else:
-            self.crash(chance.choice(inside))
-
-    def wrong(self) -> list[str]:
+    def broken(self) -> list[str]:
         return ring_is_closed_and_sorted([node.link for node in self.nodes]) + fingers_are_right(self.nodes)
 
     def lookups(self) -> list[FoundOwner]:
@@ -134,40 +72,40 @@ def grown(
     period_s: float = PERIOD_S,
     both_ways: bool = True,
     labels: tuple[str, ...] | None = None,
-) -> Country:
+) -> SuzakuNetwork:
     """Hosts that have joined one after the other."""
-    country = Country(1, period_s=period_s, both_ways=both_ways)
-    country.labels = labels
+    network = SuzakuNetwork(1, period_s=period_s, both_ways=both_ways)
+    network.labels = labels
     for number in range(count):
-        country.sim.at(number * apart_s, country.add)
-    country.sim.run(count * apart_s)
-    return country
+        network.sim.at(number * apart_s, network.add)
+    network.sim.run(count * apart_s)
+    return network
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 21, 32])
 def test_tables_converge(count: int) -> None:
-    country = grown(count)
-    country.sim.run(count + 12 * PERIOD_S * max(1, count.bit_length()))
-    assert country.wrong() == []
+    network = grown(count)
+    network.sim.run(count + 12 * PERIOD_S * max(1, count.bit_length()))
+    assert network.wrong() == []
 
 
 def test_a_lookup_takes_few_hops() -> None:
-    country = grown(64)
-    country.sim.run(100 * PERIOD_S)
-    assert country.wrong() == []
-    hops = [found.hops for found in country.lookups()]
+    network = grown(64)
+    network.sim.run(100 * PERIOD_S)
+    assert network.wrong() == []
+    hops = [found.hops for found in network.lookups()]
     assert mean(hops) <= 1.6
     assert max(hops) <= 3
 
 
 @pytest.mark.parametrize(("count", "periods"), [(2, 60), (3, 60), (24, 60), (100, 60), (1000, 100)])
 def test_a_network_that_is_laid_out_equals_one_that_has_grown(count: int, periods: int) -> None:
-    country = grown(count, apart_s=0.05, period_s=3.0)
-    country.sim.run(country.sim.now + periods * country.period_s)
+    network = grown(count, apart_s=0.05, period_s=3.0)
+    network.sim.run(network.sim.now + periods * network.period_s)
     other = Simulator(1)
-    overlays = lay_out_suzaku(other, {node.me.address: [node.me.key] for node in country.nodes})
+    overlays = lay_out_suzaku(other, {node.me.address: [node.me.key] for node in network.nodes})
     laid_out = sorted((node for one in overlays.values() for node in one.nodes.values()), key=lambda node: node.me.key)
-    for mine, theirs in zip(sorted(country.nodes, key=lambda node: node.me.key), laid_out, strict=True):
+    for mine, theirs in zip(sorted(network.nodes, key=lambda node: node.me.key), laid_out, strict=True):
         assert (mine.link.left, mine.link.right) == (theirs.link.left, theirs.link.right)
         assert mine.link.neighbours == theirs.link.neighbours
         for level in range(1, count.bit_length() + 1):
@@ -202,9 +140,9 @@ def test_a_lookup_right_after_the_joins_ends() -> None:
 
 @pytest.mark.parametrize("count", [2, 7, 16, 20])
 def test_aggregates_count_every_node_once(count: int) -> None:
-    country = grown(count)
-    country.sim.run(count + 60 * PERIOD_S)
-    for node in country.nodes:
+    network = grown(count)
+    network.sim.run(count + 60 * PERIOD_S)
+    for node in network.nodes:
         fingers = [node.finger(level, True) for level in range(len(node.forward) + 1)]
         totals = [finger.total for finger in fingers if finger]
         assert all(totals)
@@ -218,20 +156,20 @@ def between(keys: list[bytes], low: bytes, high: bytes) -> Aggregate:
     return {"nodes:count": len(inside), "keys:union": tuple(sorted(key.decode() for key in inside))}
 
 
-def told_by_keys(country: Country) -> list[bytes]:
+def told_by_keys(network: SuzakuNetwork) -> list[bytes]:
     """Has every node add its own key to the aggregates; all keys, in order."""
-    for overlay in country.overlays.values():
+    for overlay in network.overlays.values():
         overlay.value = lambda key: {"nodes:count": 1, "keys:union": (key.decode(),)}
-    return sorted(node.me.key for node in country.nodes)
+    return sorted(node.me.key for node in network.nodes)
 
 
 @pytest.mark.parametrize("count", [2, 3, 7, 16, 20])
 def test_the_backward_table_adds_up_what_lies_up_to_the_next_finger(count: int) -> None:
     """BFT[0] is the left neighbour alone, BFT[i] 2^(i − 1) nodes up to BFT[i − 1] (Ishihara et al. 2021, Table 1)."""
-    country = grown(count)
-    keys = told_by_keys(country)
-    country.sim.run(count + 60 * PERIOD_S)
-    for node in country.nodes:
+    network = grown(count)
+    keys = told_by_keys(network)
+    network.sim.run(count + 60 * PERIOD_S)
+    for node in network.nodes:
         end = node.me.key
         for level in range(len(node.backward) + 1):
             finger = node.finger(level, False)
@@ -246,15 +184,15 @@ def test_the_backward_table_adds_up_what_lies_up_to_the_next_finger(count: int) 
 
 def test_the_left_neighbours_aggregate_is_there_from_the_start_and_goes_with_it() -> None:
     """A node that joins asks for it; the next to come between is asked in its turn, and the old one is forgotten."""
-    country = grown(8)
-    told_by_keys(country)
-    country.sim.run(country.sim.now + 60 * PERIOD_S)
-    country.add()
-    told_by_keys(country)
-    country.sim.run(country.sim.now + 1.0)
-    keys = told_by_keys(country)
+    network = grown(8)
+    told_by_keys(network)
+    network.sim.run(network.sim.now + 60 * PERIOD_S)
+    network.add()
+    told_by_keys(network)
+    network.sim.run(network.sim.now + 1.0)
+    keys = told_by_keys(network)
     assert len(keys) == 9
-    for node in country.nodes:
+    for node in network.nodes:
         left = keys[keys.index(node.me.key) - 1]
         finger = node.finger(0, False)
         assert finger is not None
@@ -262,7 +200,7 @@ def test_the_left_neighbours_aggregate_is_there_from_the_start_and_goes_with_it(
         assert finger.total is not None
         assert finger.total.aggregate == between(keys, left, node.me.key)
         if left < node.me.key:
-            known = country.overlays[node.me.address].view.aggregate_over(left, node.me.key)
+            known = network.overlays[node.me.address].view.aggregate_over(left, node.me.key)
             assert known is not None
             assert known.peer.key == left
             assert known.aggregate == finger.total.aggregate
@@ -272,17 +210,17 @@ def test_chord_sharp_has_fingers_to_one_side_only_and_takes_more_hops() -> None:
     """The ancestor, by a flag: the same tables to the right, none to the left."""
     means = {}
     for both_ways in (True, False):
-        country = grown(48, 0.2, 10.0, both_ways)
-        country.sim.run(country.sim.now + 100 * 10.0)
-        assert all(bool(node.backward) == both_ways for node in country.nodes)
-        before = [node.finger(0, False) for node in country.nodes]
+        network = grown(48, 0.2, 10.0, both_ways)
+        network.sim.run(network.sim.now + 100 * 10.0)
+        assert all(bool(node.backward) == both_ways for node in network.nodes)
+        before = [node.finger(0, False) for node in network.nodes]
         assert all((finger is not None and finger.total is not None) == both_ways for finger in before)
-        ordered = sorted(country.nodes, key=lambda node: node.me.key)
+        ordered = sorted(network.nodes, key=lambda node: node.me.key)
         for index, node in enumerate(ordered):
             assert [finger.peer for finger in node.forward] == [
                 ordered[(index + (1 << level)) % 48].me for level in range(1, 6)
             ]
-        hops = [found.hops for found in country.lookups()]
+        hops = [found.hops for found in network.lookups()]
         assert max(hops) <= 6
         means[both_ways] = mean(hops)
     assert means[True] < means[False]
@@ -292,9 +230,9 @@ def test_only_the_labels_that_are_wanted_travel() -> None:
     """Of two labels one, or none at all: updates get smaller by what is not asked for (Ishihara et al. 2021, §4.7)."""
     sizes: dict[tuple[str, ...] | None, int] = {}
     for labels in (None, ("low:min",), ()):
-        country = grown(16, 0.2, 10.0, labels=labels)
-        country.sim.run(country.sim.now + 300)
-        for node in country.nodes:
+        network = grown(16, 0.2, 10.0, labels=labels)
+        network.sim.run(network.sim.now + 300)
+        for node in network.nodes:
             for level in range(len(node.forward) + 1):
                 finger = node.finger(level, True)
                 assert finger is not None
@@ -306,8 +244,8 @@ def test_only_the_labels_that_are_wanted_travel() -> None:
             if isinstance(message, Update | Updated):
                 sent.append(len(msgspec.msgpack.encode(message)))
 
-        country.sim.on_message = weigh
-        country.sim.run(country.sim.now + 200)
+        network.sim.on_message = weigh
+        network.sim.run(network.sim.now + 200)
         sizes[labels] = sum(sent)
     assert sizes[()] < sizes["low:min",] < sizes[None]
 
@@ -338,11 +276,11 @@ def test_without_values_nothing_is_added_up_asked_or_sent() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_it_mends_itself(seed: int) -> None:
     """Loss, repetition, overtaking, churn and a partition; then quiet: ring and fingers are right, lookups end."""
-    country = Country(seed, Rough(0.02, split=(40.0, 55.0), until=120.0))
+    network = SuzakuNetwork(seed, FaultyNetwork(0.02, split=(40.0, 55.0), until=120.0))
     for _ in range(24):
-        country.add()
+        network.add()
     for second in range(20, 120):
-        country.sim.at(second, country.churn)
-    country.sim.run(120 + QUIET_S + 60 * PERIOD_S)
-    assert country.wrong() == [], f"seed {seed}"
-    country.lookups()
+        network.sim.at(second, network.churn_brokers)
+    network.sim.run(120 + QUIET_S + 60 * PERIOD_S)
+    assert network.wrong() == [], f"seed {seed}"
+    network.lookups()

@@ -25,7 +25,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from braidmq.pipeline import java
+from braidmq.pipeline.launch import java
 from braidmq.pipeline.session import LOOPBACK, QUICK_JVM, session
 
 TIMEOUT_S = 600

@@ -11,15 +11,15 @@ import pytest
 
 from braidmq.log.log import Log
 from braidmq.log.run import Run as Row
-from braidmq.pipeline import running
-from braidmq.pipeline.running import Memory
-from braidmq.pipeline.snapshots import KEPT, SUFFIX
+from braidmq.pipeline.stateful import running
+from braidmq.pipeline.stateful.running import SpoolCache
+from braidmq.pipeline.stateful.snapshots import KEPT, SUFFIX
 from tests.pipeline.test_stateful import BEGAN_US, PARTITIONS, Tasks, processor_file
 
 BATCHES = 240
 BATCH_ROWS = 60
 SETTLED = 60
-"""Batches after which all bounds are reached."""
+"""MicroBatches after which all bounds are reached."""
 PAYLOAD_BYTES = 2_000
 GROWTH_BYTES_MAX = 5_000_000
 """What may be in use more at the end than then: Python's tables grow in steps. All payloads are four times that."""
@@ -56,8 +56,8 @@ def test_a_long_run_stays_within_its_bounds(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR, "braidmq.pipeline")  # what is kept of warnings would count
-    memory = Memory()
-    monkeypatch.setattr(running, "memory", lambda: memory)
+    memory = SpoolCache()
+    monkeypatch.setattr(running, "spool_cache", lambda: memory)
     monkeypatch.setattr(running, "CACHED_MESSAGES_MAX", CACHED_MESSAGES_MAX)
     monkeypatch.setattr(running, "SNAPSHOT_ROWS_MIN", 1)
     monkeypatch.setattr(running, "SNAPSHOT_SHARE", 0)

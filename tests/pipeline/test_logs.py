@@ -18,15 +18,15 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from braidmq.log.log import Log
 from braidmq.log.reader import LogReader
 from braidmq.log.schema import schema_of
-from braidmq.pipeline.logs import Logs, Place, RowsLost, SourceError, folders, settled
-from braidmq.pipeline.options import OptionError, ReadOptions
-from braidmq.pipeline.plan import TASK_ROWS_MAX, Piece, Range, Task, tasks
-from braidmq.pipeline.reading import rows
-from braidmq.pipeline.source import BatchReader
-from braidmq.pipeline.stream import StreamReader
+from braidmq.pipeline.source.format import BatchReader
+from braidmq.pipeline.source.logs import LogLocation, Logs, RowsLost, SourceError, folders, with_starting_offsets
+from braidmq.pipeline.source.options import OptionError, ReadOptions
+from braidmq.pipeline.source.plan import TASK_ROWS_MAX, Piece, Range, ReadTask, tasks
+from braidmq.pipeline.source.reading import rows
+from braidmq.pipeline.source.stream import StreamReader
 from tests.pipeline.logs import fill, written
 
-NOWHERE = Place("/nowhere", None, 0.0)
+NOWHERE = LogLocation("/nowhere", None, 0.0)
 
 
 def offsets(reader: BatchReader) -> list[int]:
@@ -72,14 +72,14 @@ def test_what_latest_means_can_be_settled_before_spark_is_there(tmp_path: Path) 
     log = Log(tmp_path, "site1", partitions=4)
     fill(log, 10)
     for options in ({}, {"startingOffsets": "latest"}, {"startingoffsets": '{"site1": "latest"}'}):
-        found = settled({"path": str(tmp_path), "topics": "a/#", **options})
+        found = with_starting_offsets({"path": str(tmp_path), "topics": "a/#", **options})
         fill(log, 1)
         assert found["topics"] == "a/#"
         begun = StreamReader(ReadOptions.parse(found), schema_of(["offset"])).initialOffset()
         assert begun["brokers"]["site1"]["offset"] == log.next_offset - 1
     for options in ({"startingOffsets": "earliest"}, {"startingTime": "2026-11-16T08:30:00Z"}):
         given = {"path": str(tmp_path), **options}
-        assert settled(given) == given
+        assert with_starting_offsets(given) == given
     log.close()
 
 
@@ -127,10 +127,12 @@ def test_rows_that_are_lost_between_planning_and_reading(tmp_path: Path) -> None
     options = ReadOptions.parse({"path": str(tmp_path)})
     first = retained(tmp_path)
     log_id = LogReader(tmp_path).state().id
-    place = Place(str(tmp_path), None, 0.0)
+    location = LogLocation(str(tmp_path), None, 0.0)
 
     def read(log_id: str, start: int, until: int) -> None:
-        for _ in rows(Task((Piece("site1", place, log_id, 0, start, until),)), options, (), schema_of(["offset"])):
+        for _ in rows(
+            ReadTask((Piece("site1", location, log_id, 0, start, until),)), options, (), schema_of(["offset"])
+        ):
             pass
 
     read(log_id, first, 2000)

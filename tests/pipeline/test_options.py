@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from braidmq.log.schema import COLUMNS
-from braidmq.pipeline.options import OptionError, ReadOptions
+from braidmq.pipeline.source.options import OptionError, ReadOptions
 
 
 def test_what_is_not_said_has_a_default() -> None:

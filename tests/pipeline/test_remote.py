@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 
 from braidmq.log.remote import idle_connections
 from braidmq.log.schema import schema_of
-from braidmq.pipeline.logs import Logs, SourceError
-from braidmq.pipeline.options import ReadOptions
-from braidmq.pipeline.source import BatchReader
+from braidmq.pipeline.source.format import BatchReader
+from braidmq.pipeline.source.logs import Logs, SourceError
+from braidmq.pipeline.source.options import ReadOptions
 from tests.conftest import Broker, StartBroker
 from tests.raw import wait_until
 

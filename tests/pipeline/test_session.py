@@ -89,13 +89,13 @@ def test_without_the_extra_everything_else_works_and_the_pipeline_says_what_to_i
     master: str | None, tmp_path: Path
 ) -> None:
     program = f"""{WITHOUT_PYSPARK}
-import braidmq, braidmq.cli.main, braidmq.pipeline.java, braidmq.pipeline.session
+import braidmq, braidmq.cli.main, braidmq.pipeline.launch.java, braidmq.pipeline.session
 try:
     braidmq.pipeline.session.session("x", {master!r})
 except ImportError as error:
     print(error)
 try:
-    import braidmq.pipeline.source
+    import braidmq.pipeline.source.format
 except ImportError as error:
     print(error)
 """

@@ -18,12 +18,12 @@ from pyspark.sql import SparkSession
 from braidmq.cli.process.local_run import _logged
 from braidmq.log.log import Log
 from braidmq.log.run import Run as Row
-from braidmq.pipeline.logs import Place
-from braidmq.pipeline.options import ReadOptions
-from braidmq.pipeline.plan import Piece
-from braidmq.pipeline.running import TOPICS_MAX, Memory, Part, Run
-from braidmq.pipeline.shipped import Shipped
+from braidmq.pipeline.portable import PortableProcessor
+from braidmq.pipeline.source.logs import LogLocation
+from braidmq.pipeline.source.options import ReadOptions
+from braidmq.pipeline.source.plan import Piece
 from braidmq.pipeline.stateful import answers, start
+from braidmq.pipeline.stateful.running import TOPICS_MAX, PartitionBatch, SpoolCache, TaskRunner
 from braidmq.processors import Spool, SpoolState, spool_step
 from braidmq.processors.hops import HOPS
 from braidmq.processors.loading import load_processor
@@ -89,19 +89,19 @@ class Tasks:
     """What tasks do, without Spark: batch after batch over the log's partitions."""
 
     def __init__(self, file: Path, log: Path, folder: Path, spool: int | None = None) -> None:
-        self.shipped = Shipped.of(str(file), spool=spool)
+        self.portable = PortableProcessor.of(str(file), spool=spool)
         self.options = ReadOptions.parse({"path": str(log)})
-        self.place = Place(str(log), None, 0)
+        self.location = LogLocation(str(log), None, 0)
         self.folder = str(folder)
         self.topics_max = TOPICS_MAX
 
     def batch(self, start: int, until: int) -> list[dict[str, Any]]:
-        state = self.place.ask(lambda log: log.state())
-        run = Run(self.shipped.load(), self.options, self.folder, _no_state, self.topics_max)
+        state = self.location.ask(lambda log: log.state())
+        runner = TaskRunner(self.portable.load(), self.options, self.folder, _no_state, self.topics_max)
         rows: list[dict[str, Any]] = []
         for partition in range(state.partitions):
-            piece = Piece(state.broker, self.place, state.id, partition, start, until)
-            rows += [row for found in run.answers(Part(piece)) for row in found.to_pylist()]
+            piece = Piece(state.broker, self.location, state.id, partition, start, until)
+            rows += [row for found in runner.answers(PartitionBatch(piece)) for row in found.to_pylist()]
         return rows
 
 
@@ -117,17 +117,17 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 
 @pytest.fixture(autouse=True)
-def forgetful(monkeypatch: pytest.MonkeyPatch) -> list[Memory]:
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> list[SpoolCache]:
     """Workers whose memory a test can take away."""
-    held = [Memory()]
-    monkeypatch.setattr("braidmq.pipeline.running.memory", lambda: held[0])
-    monkeypatch.setattr("braidmq.pipeline.running.SNAPSHOT_ROWS_MIN", 1)
-    monkeypatch.setattr("braidmq.pipeline.running.SNAPSHOT_SHARE", 0)
+    held = [SpoolCache()]
+    monkeypatch.setattr("braidmq.pipeline.stateful.running.spool_cache", lambda: held[0])
+    monkeypatch.setattr("braidmq.pipeline.stateful.running.SNAPSHOT_ROWS_MIN", 1)
+    monkeypatch.setattr("braidmq.pipeline.stateful.running.SNAPSHOT_SHARE", 0)
     return held
 
 
 def test_spools_come_from_memory_snapshots_or_the_log(
-    log: Log, tmp_path: Path, forgetful: list[Memory], caplog: pytest.LogCaptureFixture
+    log: Log, tmp_path: Path, forgetful: list[SpoolCache], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Wherever they come from, a batch gives the same."""
     file, folder = processor_file(tmp_path), tmp_path / "spools"
@@ -136,10 +136,10 @@ def test_spools_come_from_memory_snapshots_or_the_log(
     end = log.next_offset
     found = tasks.batch(0, 40) + tasks.batch(40, 80)
     again = tasks.batch(40, 80)  # what is in memory is too far on
-    forgetful[0] = Memory()
+    forgetful[0] = SpoolCache()
     found += tasks.batch(80, 100)  # from snapshots
     shutil.rmtree(folder)
-    forgetful[0] = Memory()
+    forgetful[0] = SpoolCache()
     found += tasks.batch(100, end)  # from the log
     assert of_rows(found) == alone(file, tmp_path / "log")
     assert of_rows(again) == [one for one in of_rows(found) if 40 <= one[1] < 80]
@@ -155,7 +155,7 @@ def test_spools_come_from_memory_snapshots_or_the_log(
 
     for path in folder.rglob("*.spools"):
         path.write_bytes(path.read_bytes()[:-1] + b"x")
-    forgetful[0] = Memory()
+    forgetful[0] = SpoolCache()
     last = [one for one in alone(file, tmp_path / "log") if one[1] >= end]
     assert of_rows(tasks.batch(end, log.next_offset)) == last
     assert "it is damaged" in caplog.text
@@ -173,10 +173,14 @@ def test_snapshots_are_few(log: Log, tmp_path: Path) -> None:
 
 
 def test_memory_is_bounded(
-    log: Log, tmp_path: Path, forgetful: list[Memory], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    log: Log,
+    tmp_path: Path,
+    forgetful: list[SpoolCache],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A worker keeps so much, and no more; a partition with too many topics forgets the most silent ones."""
-    monkeypatch.setattr("braidmq.pipeline.running.CACHED_MESSAGES_MAX", 10)
+    monkeypatch.setattr("braidmq.pipeline.stateful.running.CACHED_MESSAGES_MAX", 10)
     file = processor_file(tmp_path)
     write(log, 0, 200)
     tasks = Tasks(file, tmp_path / "log", tmp_path / "spools")
@@ -204,8 +208,10 @@ def test_a_function_that_never_ends_is_ended(log: Log, tmp_path: Path) -> None:
 
 
 def test_a_processor_that_workers_cannot_load(tmp_path: Path) -> None:
-    shipped = Shipped.of(str(processor_file(tmp_path)))
-    broken = Shipped.decode(shipped.encode().replace("from braidmq.processors import", "import nothing_like_it #"))
+    portable = PortableProcessor.of(str(processor_file(tmp_path)))
+    broken = PortableProcessor.decode(
+        portable.encode().replace("from braidmq.processors import", "import nothing_like_it #")
+    )
     with pytest.raises(ProcessorError, match=r"by a worker of Spark: ModuleNotFoundError.*\(line 2\)"):
         broken.load()
 
@@ -216,7 +222,7 @@ def test_a_query_gives_what_one_place_gives(spark: SparkSession, log: Log, tmp_p
     write(log, 0, 50, poison=(20,))
     options = {"path": str(tmp_path / "log"), "startingOffsets": "earliest", "maxRowsPerTrigger": "30"}
     folder = str(tmp_path / "spools")
-    table = answers(spark, Shipped.of(str(file)), options, folder=folder)
+    table = answers(spark, PortableProcessor.of(str(file)), options, folder=folder)
 
     def run() -> None:
         writer = table.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -257,7 +263,7 @@ def test_topics_go_to_spark_and_come_back(spark: SparkSession, start_broker: Sta
     site = Site(start_broker, tmp_path, DIGEST, more=LOGGED)
     listener = site.listener("out", "$processor/+/errors")
     options = {"brokers": site.broker.address("http")}
-    query = start(spark, Shipped.of(str(site.file)), options, str(tmp_path / "checkpoint"), delegated=True)
+    query = start(spark, PortableProcessor.of(str(site.file)), options, str(tmp_path / "checkpoint"), delegated=True)
     device = Thread(target=publish, args=(site.broker, 0, MESSAGES, 0.05))
     device.start()
 
@@ -298,13 +304,13 @@ DRIVER = """
 import sys
 
 from braidmq.pipeline.session import session
-from braidmq.pipeline.shipped import Shipped
+from braidmq.pipeline.portable import PortableProcessor
 from braidmq.pipeline.stateful import start
 
 url, file, checkpoint = sys.argv[1:]
 spark = session("processor", "local[2,4]", quick=True)
 options = {"brokers": url, "startingOffsets": "earliest", "maxRowsPerTrigger": "50"}
-query = start(spark, Shipped.of(file), options, checkpoint)
+query = start(spark, PortableProcessor.of(file), options, checkpoint)
 print("started", flush=True)
 query.awaitTermination()
 """

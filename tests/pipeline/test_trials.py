@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from braidmq.pipeline.errors import PipelineError
-from braidmq.pipeline.player import played, player
-from braidmq.pipeline.trials import SCHEMA, TrialTable, on_connect, on_spark, play_all, play_here, table_of
+from braidmq.pipeline.trials.table import SCHEMA, TrialTable, on_connect, on_spark, play_all, play_here, table_of
+from braidmq.pipeline.trials.trial_process import played, trial_process
 from braidmq.sim.figures import OF_THE_MACHINE
 from braidmq.sim.rows import name_of, row_of, trial_of
 from braidmq.sim.trial import Trial
@@ -147,7 +147,8 @@ def test_the_command_plays_on_spark(tmp_path: Path) -> None:
 def test_java_may_take_its_time_to_write_its_classes_down(tmp_path: Path) -> None:
     """Even where any other Java would have been killed long since."""
     program = """
-        from braidmq.pipeline import context, gateway
+        from braidmq.pipeline import context
+        from braidmq.pipeline.launch import gateway
 
         gateway.JAVA_END_S = 0.0
         with context.context("archive", "local[1]") as made:
@@ -162,13 +163,13 @@ def test_java_may_take_its_time_to_write_its_classes_down(tmp_path: Path) -> Non
 
 def test_a_player_that_ends_is_replaced() -> None:
     name = name_of(TRIALS[0])
-    first = player()
+    first = trial_process()
     assert first.play(name)["trial"] == name
     first._process.kill()
     with pytest.raises(PipelineError, match="has ended, with exit code -9"):
         played([name])
     assert played([name])[0]["trial"] == name
-    assert player() is not first
+    assert trial_process() is not first
 
 
 def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:

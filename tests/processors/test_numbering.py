@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("pyarrow", reason="a log needs the extra `log`")
 
 from braidmq.broker.message import Message
-from braidmq.log.orders import Settings
-from braidmq.log.reader import open_log
+from braidmq.log.opening import open_log
+from braidmq.log.writer_messages import WriterSettings
 from braidmq.log.writer_process import WriterProcess
 from braidmq.server.log_recorder import LogRecorder
 from tests.raw import wait_until
@@ -19,7 +19,7 @@ from tests.raw import wait_until
 
 @pytest.fixture
 def numbered(tmp_path: Path) -> Iterator[LogRecorder]:
-    settings = Settings(str(tmp_path / "log"), "here", 8, 2**24, 2**30, 86_400.0, "normal")
+    settings = WriterSettings(str(tmp_path / "log"), "here", 8, 2**24, 2**30, 86_400.0, "normal")
     recorder = LogRecorder(WriterProcess(settings), ["in/#"])
     yield recorder
     recorder.close()

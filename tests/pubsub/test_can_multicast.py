@@ -14,8 +14,8 @@ from braidmq.pubsub.baselines.can.multicast import SILENT_UPDATES_MAX, UPDATES_A
 from braidmq.pubsub.baselines.can.network import SIDE, Can, Space, overlap, sibling, volume
 from braidmq.pubsub.baselines.rendezvous_tree import REFRESH_S
 from braidmq.sim.network import Constant, Duplication
-from tests.overlay.test_ring import Rough
-from tests.pubsub.village import Village
+from tests.pubsub.dht_network import DhtNetwork
+from tests.simulated import FaultyNetwork
 
 STILL = partial(CanMulticast, refresh_s=None)
 KEEP_S = REFRESH_S / UPDATES_A_REFRESH
@@ -23,24 +23,24 @@ NOTICED_S = (SILENT_UPDATES_MAX + 4) * KEEP_S
 """After this a crash is noticed and its zone taken over."""
 
 
-def settled(brokers: int, seed: int, subscribers: list[Address], publisher: Address) -> Village[CanMulticast]:
-    village = Village(CanMulticast, brokers, seed).grow()
-    village.subscribe("t", subscribers)
-    village.advertise("t", publisher)
-    village.run(15)
-    return village
+def settled(brokers: int, seed: int, subscribers: list[Address], publisher: Address) -> DhtNetwork[CanMulticast]:
+    network = DhtNetwork(CanMulticast, brokers, seed).grow()
+    network.subscribe("t", *subscribers)
+    network.advertise("t", publisher)
+    network.run(15)
+    return network
 
 
-def zones(village: Village[CanMulticast], topic: str) -> dict[Address, list[str]]:
-    parts = {address: method.topics[topic] for address, method in village.methods.items() if topic in method.topics}
+def zones(network: DhtNetwork[CanMulticast], topic: str) -> dict[Address, list[str]]:
+    parts = {address: method.topics[topic] for address, method in network.methods.items() if topic in method.topics}
     return {address: list(part.can.zones) if part.can else [] for address, part in parts.items()}
 
 
-def is_whole(village: Village[CanMulticast], topic: str) -> bool:
+def is_whole(network: DhtNetwork[CanMulticast], topic: str) -> bool:
     """Whether the zones cover the space once, and every member knows all its neighbours."""
-    held = [zone for mine in zones(village, topic).values() for zone in mine]
+    held = [zone for mine in zones(network, topic).values() for zone in mine]
     apart = not any(overlap(a, b) for i, a in enumerate(held) for b in held[:i])
-    cans = [method.topics[topic].can for method in village.methods.values() if topic in method.topics]
+    cans = [method.topics[topic].can for method in network.methods.values() if topic in method.topics]
     return apart and sum(map(volume, held)) == 1 and not any(can is None or can.holes() for can in cans)
 
 
@@ -118,190 +118,190 @@ def test_siblings() -> None:
 
 @pytest.mark.parametrize("members", [1, 2, 3, 4, 7, 20, 64])
 def test_each_subscriber_gets_it_once_and_nobody_else(members: int) -> None:
-    village = Village(STILL, 100, members).lay_out()
+    network = DhtNetwork(STILL, 100, members).lay_out()
     subscribers = list(range(1, members))
-    village.subscribe("t", subscribers)
-    village.advertise("t", 0)
-    village.run(30)
-    assert is_whole(village, "t")
-    assert sorted(map(int, zones(village, "t"))) == list(range(members)), "publishers are members, others are not"
-    village.publish("t", 0)
-    assert village.receivers() == dict.fromkeys(subscribers, 1)
-    assert village.demand == [(0, "t", True)]
+    network.subscribe("t", *subscribers)
+    network.advertise("t", 0)
+    network.run(30)
+    assert is_whole(network, "t")
+    assert sorted(map(int, zones(network, "t"))) == list(range(members)), "publishers are members, others are not"
+    network.publish("t", 0)
+    assert network.copies() == dict.fromkeys(subscribers, 1)
+    assert network.demand == [(0, "t", True)]
 
 
 @pytest.mark.parametrize("dimensions", [1, 3])
 def test_floods_in_other_dimensions(dimensions: int) -> None:
-    village = Village(partial(CanMulticast, refresh_s=None, dimensions=dimensions), 64, 1).lay_out()
-    village.subscribe("t", range(1, 40))
-    village.advertise("t", 0)
-    village.run(30)
-    village.publish("t", 0)
-    assert village.receivers() == dict.fromkeys(range(1, 40), 1)
+    network = DhtNetwork(partial(CanMulticast, refresh_s=None, dimensions=dimensions), 64, 1).lay_out()
+    network.subscribe("t", *range(1, 40))
+    network.advertise("t", 0)
+    network.run(30)
+    network.publish("t", 0)
+    assert network.copies() == dict.fromkeys(range(1, 40), 1)
 
 
 def test_every_member_can_publish() -> None:
-    village = Village(STILL, 40, 3).lay_out()
-    village.subscribe("t", range(40))
+    network = DhtNetwork(STILL, 40, 3).lay_out()
+    network.subscribe("t", *range(40))
     for address in range(40):
-        village.advertise("t", address)
-    village.run(30)
+        network.advertise("t", address)
+    network.run(30)
     for address in range(40):
-        village.publish("t", address)
-        assert village.receivers() == dict.fromkeys(range(40), 1)
+        network.publish("t", address)
+        assert network.copies() == dict.fromkeys(range(40), 1)
 
 
 def test_the_mean_path_is_that_of_a_torus() -> None:
     """d/4 · M^(1/d) hops, and hardly more messages than members."""
-    village = Village(STILL, 256, 4).lay_out()
-    village.subscribe("t", range(256))
+    network = DhtNetwork(STILL, 256, 4).lay_out()
+    network.subscribe("t", *range(256))
     for address in range(0, 256, 16):
-        village.advertise("t", address)
-    village.run(30)
+        network.advertise("t", address)
+    network.run(30)
     floods: list[Address] = []
-    village.sim.on_message = lambda _, to, message, __: floods.append(to) if type(message) is CanFlood else None
-    hops = [got.hops for address in range(0, 256, 16) for got in village.publish("t", address)]
+    network.sim.on_message = lambda _, to, message, __: floods.append(to) if type(message) is CanFlood else None
+    hops = [got.hops for address in range(0, 256, 16) for got in network.publish("t", address)]
     assert len(hops) == 16 * 256
     assert 6.5 <= sum(hops) / len(hops) <= 9
     assert len(floods) < 16 * 256 * 1.6
 
 
 def test_topics_do_not_mix() -> None:
-    village = Village(STILL, 64, 5).lay_out()
-    village.subscribe("a", [1, 2])
-    village.subscribe("b", [2, 3])
+    network = DhtNetwork(STILL, 64, 5).lay_out()
+    network.subscribe("a", 1, 2)
+    network.subscribe("b", 2, 3)
     for topic in ("a", "b"):
-        village.advertise(topic, 4)
-    village.run(20)
-    village.publish("a", 4)
-    village.methods[4].publish("b", b"other")
-    village.run(5)
-    assert sorted((address, got.topic) for address, got in village.got) == [(1, "a"), (2, "a"), (2, "b"), (3, "b")]
+        network.advertise(topic, 4)
+    network.run(20)
+    network.publish("a", 4)
+    network.methods[4].publish("b", b"other")
+    network.run(5)
+    assert sorted((address, got.topic) for address, got in network.got) == [(1, "a"), (2, "a"), (2, "b"), (3, "b")]
 
 
 def test_nothing_is_published_before_it_is_advertised() -> None:
-    village = Village(STILL, 8, 5).lay_out()
+    network = DhtNetwork(STILL, 8, 5).lay_out()
     with pytest.raises(ValueError, match="advertised"):
-        village.methods[0].publish("t", b"")
+        network.methods[0].publish("t", b"")
 
 
 def test_repeated_messages_are_delivered_once() -> None:
-    village = Village(CanMulticast, 24, 6, Duplication(0.5, Constant(0.01))).grow()
-    village.subscribe("t", [2, 3, 5, 7])
-    village.advertise("t", 1)
-    village.run(15)
-    village.publish("t", 1)
-    assert village.receivers() == {2: 1, 3: 1, 5: 1, 7: 1}
+    network = DhtNetwork(CanMulticast, 24, 6, Duplication(0.5, Constant(0.01))).grow()
+    network.subscribe("t", 2, 3, 5, 7)
+    network.advertise("t", 1)
+    network.run(15)
+    network.publish("t", 1)
+    assert network.copies() == {2: 1, 3: 1, 5: 1, 7: 1}
 
 
 # Members that come and go
 
 
 def test_who_leaves_hands_its_zones_over() -> None:
-    village = Village(STILL, 40, 7).lay_out()
-    village.subscribe("t", range(1, 20))
-    village.advertise("t", 0)
-    village.run(30)
+    network = DhtNetwork(STILL, 40, 7).lay_out()
+    network.subscribe("t", *range(1, 20))
+    network.advertise("t", 0)
+    network.run(30)
     for address in range(1, 20, 2):
-        village.do(address, village.methods[address].unsubscribe("t"))
-        village.run(2)
-        assert is_whole(village, "t")
-    village.publish("t", 0)
-    assert village.receivers() == dict.fromkeys(range(2, 20, 2), 1)
+        network.do(address, network.methods[address].unsubscribe("t"))
+        network.run(2)
+        assert is_whole(network, "t")
+    network.publish("t", 0)
+    assert network.copies() == dict.fromkeys(range(2, 20, 2), 1)
     for address in range(2, 20, 2):
-        village.do(address, village.methods[address].unsubscribe("t"))
-    village.do(0, village.methods[0].withdraw("t"))
-    village.run(30)
-    assert not any(method.topics or method.introducer.topics for method in village.methods.values())
+        network.do(address, network.methods[address].unsubscribe("t"))
+    network.do(0, network.methods[0].withdraw("t"))
+    network.run(30)
+    assert not any(method.topics or method.introducer.topics for method in network.methods.values())
 
 
 def test_who_comes_back_is_served_again() -> None:
-    village = settled(16, 8, [2, 3, 5], 1)
-    village.do(3, village.methods[3].unsubscribe("t"))
-    village.do(3, village.methods[3].subscribe("t"))
-    village.run(15)
-    village.publish("t", 1)
-    assert village.receivers() == {2: 1, 3: 1, 5: 1}
+    network = settled(16, 8, [2, 3, 5], 1)
+    network.do(3, network.methods[3].unsubscribe("t"))
+    network.do(3, network.methods[3].subscribe("t"))
+    network.run(15)
+    network.publish("t", 1)
+    assert network.copies() == {2: 1, 3: 1, 5: 1}
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_smallest_neighbour_takes_over_after_a_crash(seed: int) -> None:
     members: list[Address] = list(range(1, 12))
-    village = settled(20, 20 + seed, members, 0)
-    assert is_whole(village, "t")
-    victim = village.sim.chance.choice(members)
-    can = village.methods[victim].topics["t"].can
+    network = settled(20, 20 + seed, members, 0)
+    assert is_whole(network, "t")
+    victim = network.sim.chance.choice(members)
+    can = network.methods[victim].topics["t"].can
     assert can is not None
     lost, near = list(can.zones), list(can.holders)
-    least = min(sum(map(volume, zones(village, "t")[address])) for address in near)
-    before = zones(village, "t")
-    village.crash(victim)
-    village.run(NOTICED_S)
-    assert is_whole(village, "t")
-    heirs = [a for a, held in zones(village, "t").items() if any(overlap(zone, lost[0]) for zone in held)]
+    least = min(sum(map(volume, zones(network, "t")[address])) for address in near)
+    before = zones(network, "t")
+    network.crash(victim)
+    network.run(NOTICED_S)
+    assert is_whole(network, "t")
+    heirs = [a for a, held in zones(network, "t").items() if any(overlap(zone, lost[0]) for zone in held)]
     assert [sum(map(volume, before[address])) for address in heirs] == [least]
-    village.publish("t", 0)
-    assert village.receivers() == dict.fromkeys([address for address in members if address != victim], 1)
+    network.publish("t", 0)
+    assert network.copies() == dict.fromkeys([address for address in members if address != victim], 1)
 
 
 def test_half_of_the_members_crash_at_once() -> None:
-    village = settled(24, 31, list(range(1, 17)), 0)
+    network = settled(24, 31, list(range(1, 17)), 0)
     for address in range(2, 17, 2):
-        village.crash(address)
-    village.run(3 * NOTICED_S)
-    assert is_whole(village, "t")
-    village.publish("t", 0)
-    assert village.receivers() == dict.fromkeys(range(1, 17, 2), 1)
+        network.crash(address)
+    network.run(3 * NOTICED_S)
+    assert is_whole(network, "t")
+    network.publish("t", 0)
+    assert network.copies() == dict.fromkeys(range(1, 17, 2), 1)
 
 
 def test_a_crash_of_the_introducer_is_no_matter() -> None:
-    village = Village(CanMulticast, 24, 32).grow()
-    introducer = village.root_of("t")
+    network = DhtNetwork(CanMulticast, 24, 32).grow()
+    introducer = network.root_of("t")
     publisher, *subscribers = [address for address in range(24) if address != introducer][:8]
-    village.subscribe("t", subscribers[:-1])
-    village.advertise("t", publisher)
-    village.run(15)
-    village.crash(introducer)
-    village.run(REFRESH_S + 15)
-    village.subscribe("t", subscribers[-1:])
-    village.run(15)
-    village.publish("t", publisher)
-    assert village.receivers() == dict.fromkeys(subscribers, 1)
+    network.subscribe("t", *subscribers[:-1])
+    network.advertise("t", publisher)
+    network.run(15)
+    network.crash(introducer)
+    network.run(REFRESH_S + 15)
+    network.subscribe("t", *subscribers[-1:])
+    network.run(15)
+    network.publish("t", publisher)
+    assert network.copies() == dict.fromkeys(subscribers, 1)
 
 
 def test_two_networks_of_one_topic_become_one() -> None:
     """A new introducer that knows nobody lets a newcomer found another one."""
-    village = settled(24, 33, [2, 3, 5], 1)
-    village.start(24, vector=id_of("t"))
-    village.run(12)
-    village.subscribe("t", [7])
-    village.run(3)
-    village.run(2 * REFRESH_S)
-    assert is_whole(village, "t")
-    village.publish("t", 1)
-    assert village.receivers() == {2: 1, 3: 1, 5: 1, 7: 1}
+    network = settled(24, 33, [2, 3, 5], 1)
+    network.start(24, vector=id_of("t"))
+    network.run(12)
+    network.subscribe("t", 7)
+    network.run(3)
+    network.run(2 * REFRESH_S)
+    assert is_whole(network, "t")
+    network.publish("t", 1)
+    assert network.copies() == {2: 1, 3: 1, 5: 1, 7: 1}
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_after_loss_repetition_churn_and_a_partition_everybody_is_served(seed: int) -> None:
-    village = Village(CanMulticast, 24, seed, Rough(0.03, split=(90.0, 120.0), until=150.0)).grow()
-    village.subscribe("t", range(2, 24, 3))
-    village.advertise("t", 1)
-    village.run(20)
-    village.crash(4)
-    village.crash(5)
-    village.start(24)
-    village.do(8, village.methods[8].unsubscribe("t"))
-    village.run(90 + 6 * REFRESH_S)
-    assert is_whole(village, "t")
-    village.publish("t", 1)
-    assert village.receivers() == dict.fromkeys([2, 11, 14, 17, 20, 23], 1)
+    network = DhtNetwork(CanMulticast, 24, seed, FaultyNetwork(0.03, split=(90.0, 120.0), until=150.0)).grow()
+    network.subscribe("t", *range(2, 24, 3))
+    network.advertise("t", 1)
+    network.run(20)
+    network.crash(4)
+    network.crash(5)
+    network.start(24)
+    network.do(8, network.methods[8].unsubscribe("t"))
+    network.run(90 + 6 * REFRESH_S)
+    assert is_whole(network, "t")
+    network.publish("t", 1)
+    assert network.copies() == dict.fromkeys([2, 11, 14, 17, 20, 23], 1)
 
 
 def test_one_seed_twice_is_the_same() -> None:
     def run() -> tuple[int, list[tuple[Address, int]]]:
-        village = settled(16, 16, [2, 3, 5], 1)
-        village.publish("t", 1)
-        return village.sim.messages, [(address, got.hops) for address, got in village.got]
+        network = settled(16, 16, [2, 3, 5], 1)
+        network.publish("t", 1)
+        return network.sim.messages, [(address, got.hops) for address, got in network.got]
 
     assert run() == run()

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from itertools import pairwise
 from random import Random
 from statistics import mean
-from typing import Any
 
 import msgspec
 import pytest
 
 from braidmq.host import Address, Message
-from braidmq.keys import Key, Role, key_of, segment
-from braidmq.overlay import Overlay
+from braidmq.keys import Role, is_within, key_of, segment
 from braidmq.overlay.key_ranges import without
 from braidmq.overlay.ranges import Cut, Deliver, Outcome
 from braidmq.overlay.suzaku import Suzaku
@@ -28,15 +26,14 @@ from braidmq.pubsub.locality.delegates import (
     ClusterArea,
     ClusterDirectories,
     area_of,
-    is_within,
 )
 from braidmq.pubsub.locality.locality import HandOver, Locality
 from braidmq.pubsub.locality.proofs import RoutedPublication
-from braidmq.pubsub.method import Publication
 from braidmq.sim.engine import Simulator
 from braidmq.sim.layouts.skip_graph import lay_out
 from braidmq.sim.layouts.suzaku import lay_out_suzaku
-from braidmq.sim.network import ByCluster, Constant, Faults, Network
+from braidmq.sim.network import ClusterDelays, Constant, Faults, Network
+from tests.simulated import BUILDS, AnyOverlay, MethodNetwork
 
 TOPIC = "plant/heat"
 
@@ -44,23 +41,22 @@ NESTED = ["x", "x", "x/1", "x/1", "x/1/a", "x/2", "x/2", "y/1", "y/1", "y/2", "y
 """Clusters of 16 brokers: with and without brokers of their own above their children, and without any name."""
 
 
-class Country:
-    """Brokers, each in a cluster. What they get, what enters which cluster, and what is said of demand is noted."""
+class ClusterNetwork(MethodNetwork[AnyOverlay, Locality]):
+    """Brokers, each in a cluster, and one topic; what enters which cluster is counted."""
 
     def __init__(self, clusters: list[str], seed: int = 1, network: Network | None = None) -> None:
-        self.sim = Simulator(seed, network or Constant(0.01))
         self.clusters: dict[Address, str] = dict(enumerate(clusters))
-        self.brokers: dict[Address, Locality] = {}
-        self.got: list[tuple[Address, Publication]] = []
-        self.demand: list[tuple[Address, bool]] = []
         self.outcomes: list[Outcome] = []
-        self.sent: list[tuple[Address, Address]] = []
-        """Who sent a publication to whom."""
-        self.kinds: Counter[str] = Counter()
-        self.sim.on_message = self._count
+        super().__init__(
+            BUILDS["suzaku"],
+            lambda overlay, address: Locality(overlay, f"b{address}", self.clusters[address]),
+            seed,
+            network,
+            counted=(HandOver, Deliver),
+        )
 
-    def lay_out(self, subscribers: Iterable[Address], overlay: str = "suzaku") -> Country:
-        """All at their homes, and some subscribed; nothing is mended."""
+    def lay_out(self, subscribers: Iterable[Address], overlay: str = "suzaku") -> ClusterNetwork:
+        """All in the overlay, and some subscribed; nothing is mended."""
         wanted = {*subscribers}
         keys = {
             a: [
@@ -69,104 +65,66 @@ class Country:
             ]
             for a, c in self.clusters.items()
         }
-        overlays: dict[Address, Overlay] = (
+        overlays: dict[Address, AnyOverlay] = (
             dict(lay_out_suzaku(self.sim, keys)) if overlay == "suzaku" else dict(lay_out(self.sim, keys, 1))
         )
         for address, one in overlays.items():
-            one.introduce = lambda address=address: self._introduce(address)  # type: ignore[misc]
-            self._settle(address, one)
+            one.introduce = lambda address=address: self.introduce(address)  # type: ignore[misc]
+            self.equip(address, one)
             if address in wanted:
-                self.brokers[address].adopt([TOPIC])
+                self.methods[address].adopt([TOPIC])
         return self
 
-    def grow(self, subscribers: Iterable[Address]) -> Country:
+    def grow(self, subscribers: Iterable[Address]) -> ClusterNetwork:
         """All by messages, with repair."""
         for address in self.clusters:
             self.start(address)
-            self.do(address, self.brokers[address].advertise("something else"))
+            self.advertise("something else", address)
             self.run(1)
-        for address in subscribers:
-            self.do(address, self.brokers[address].subscribe(TOPIC))
+        self.subscribe(TOPIC, *subscribers)
         self.run(20)
         return self
 
-    def start(self, address: Address) -> None:
-        host = self.sim.hosts.get(address) or self.sim.host(address)
-        host.restart()
-        self._settle(address, Suzaku(host, lambda: self._introduce(address), host.incarnation))
-
-    def _settle(self, address: Address, overlay: Overlay) -> None:
-        broker = self.brokers[address] = Locality(overlay, f"b{address}", self.clusters[address])
-        broker.on_message = lambda publication: self.got.append((address, publication))
-        broker.on_demand = lambda _topic, wanted: self.demand.append((address, wanted))
-
-    def _introduce(self, mine: Address) -> Address | None:
-        others = [a for a, broker in self.brokers.items() if a != mine and broker.overlay.view.own]
-        return self.sim.chance.choice(others) if others else None
-
-    def _count(self, sender: Address, to: Address, message: Message, _hops: int) -> None:
-        self.kinds[type(message).__name__] += 1
-        if isinstance(message, HandOver | Deliver) and sender != to:
-            self.sent.append((sender, to))
-
-    def crash(self, address: Address) -> None:
-        self.sim.hosts[address].crash()
-        del self.brokers[address]
-
-    def do(self, address: Address, procedure: Coroutine[Any, Any, None]) -> None:
-        self.sim.hosts[address].spawn(procedure)
-
-    def run(self, seconds: float) -> None:
-        self.sim.run(self.sim.now + seconds)
-
-    def advertise(self, address: Address, seconds: float = 10.0) -> None:
-        self.do(address, self.brokers[address].advertise(TOPIC))
+    def begin_publishing(self, address: Address, seconds: float = 10.0) -> None:
+        self.advertise(TOPIC, address)
         self.run(seconds)
 
-    def subscribe(self, *addresses: Address, seconds: float = 10.0) -> None:
+    def begin_subscribing(self, *addresses: Address, seconds: float = 10.0) -> None:
+        self.subscribe(TOPIC, *addresses)
+        self.run(seconds)
+
+    def insert_silently(self, *addresses: Address, seconds: float = 2.0) -> None:
+        """As subscribers that cannot tell any broker."""
         for address in addresses:
-            self.do(address, self.brokers[address].subscribe(TOPIC))
+            self.methods[address].adopt([TOPIC])
+            self.join(address, key_of(TOPIC, Role.SUBSCRIBER, self.clusters[address], f"b{address}"))
         self.run(seconds)
 
-    def stand(self, *addresses: Address, seconds: float = 2.0) -> None:
-        """As who subscribes, and cannot tell anybody."""
-        for address in addresses:
-            broker = self.brokers[address]
-            broker.adopt([TOPIC])
-            key = key_of(TOPIC, Role.SUBSCRIBER, self.clusters[address], f"b{address}")
-            self.do(address, join(broker.overlay, key))
+    def end_subscribing(self, *addresses: Address, seconds: float = 10.0) -> None:
+        self.unsubscribe(TOPIC, *addresses)
         self.run(seconds)
 
-    def unsubscribe(self, *addresses: Address, seconds: float = 10.0) -> None:
-        for address in addresses:
-            self.do(address, self.brokers[address].unsubscribe(TOPIC))
-        self.run(seconds)
-
-    def publish(self, address: Address, within: str | None = None, seconds: float = 5.0) -> list[Address]:
-        """Publishes, lets it spread, and says who got it."""
-        self.forget()
-        broker = self.brokers[address]
-        is_sent = broker.publish(TOPIC, b"hot") if within is None else broker.publish_within(TOPIC, b"hot", within)
-        assert is_sent
-        self.run(seconds)
-        return self.receivers()
+    def reached(self, address: Address, within: str | None = None, seconds: float = 5.0) -> list[Address]:
+        """Publishes, lets it spread, and says which brokers got it."""
+        if within is None:
+            self.publish(TOPIC, address, b"hot", seconds)
+        else:
+            self.forget()
+            assert self.methods[address].publish_within(TOPIC, b"hot", within)
+            self.run(seconds)
+        return self.all_receivers()
 
     def publish_surely(self, address: Address, timeout_s: float, within: str | None = None) -> Outcome:
         self.forget()
-        assert self.brokers[address].publish_surely(TOPIC, b"hot", timeout_s, self.outcomes.append, within)
+        self.outcomes.clear()
+        assert self.methods[address].publish_surely(TOPIC, b"hot", timeout_s, self.outcomes.append, within)
         self.run(timeout_s + 5)
         (outcome,) = self.outcomes
         return outcome
 
-    def forget(self) -> None:
-        self.got.clear()
-        self.sent.clear()
-        self.kinds.clear()
-        self.outcomes.clear()
-
-    def receivers(self) -> list[Address]:
+    def all_receivers(self) -> list[Address]:
         assert all(publication.body == b"hot" and publication.topic == TOPIC for _, publication in self.got)
-        return sorted(address for address, _ in self.got)
+        return self.receivers()
 
     def entries(self) -> Counter[str]:
         """How often the publication came into each cluster, from outside it and of what is below it."""
@@ -183,12 +141,8 @@ class Country:
 
     def delegate_of(self, address: Address, path: str) -> Address:
         """Who a broker would hand messages for a cluster to."""
-        directory = self.brokers[address].directories.of(TOPIC, None)
+        directory = self.methods[address].directories.of(TOPIC, None)
         return next(d.first.address for d in directory.delegates if d.area.path == path)
-
-
-async def join(overlay: Overlay, key: Key) -> None:
-    await overlay.join(key)
 
 
 # Areas
@@ -242,140 +196,140 @@ def grid(clusters: int, brokers: int) -> list[str]:
 @pytest.mark.parametrize("publisher", [0, 59])
 def test_each_subscriber_gets_it_once_and_each_cluster_once(overlay: str, publisher: int) -> None:
     """Of 60 brokers in 6 clusters 50 subscribe, the publisher or not."""
-    country = Country(grid(6, 10)).lay_out(range(50), overlay)
-    country.advertise(publisher)
-    assert country.publish(publisher) == list(range(50))
-    home = country.clusters[publisher]
-    assert country.entries() == {path: 1 for path in country.clusters.values() if path != home}
-    assert len(country.sent) == 50 - (publisher < 50), "nobody else was bothered"
-    assert {publication.number for _, publication in country.got} == {country.got[0][1].number}
-    assert country.publish_surely(publisher, 20.0).complete
-    assert country.receivers() == list(range(50))
-    assert country.entries() == {path: 1 for path in country.clusters.values() if path != home}
+    network = ClusterNetwork(grid(6, 10)).lay_out(range(50), overlay)
+    network.begin_publishing(publisher)
+    assert network.reached(publisher) == list(range(50))
+    home = network.clusters[publisher]
+    assert network.entries() == {path: 1 for path in network.clusters.values() if path != home}
+    assert len(network.sent) == 50 - (publisher < 50), "nobody else was bothered"
+    assert {publication.number for _, publication in network.got} == {network.got[0][1].number}
+    assert network.publish_surely(publisher, 20.0).complete
+    assert network.all_receivers() == list(range(50))
+    assert network.entries() == {path: 1 for path in network.clusters.values() if path != home}
 
 
 @pytest.mark.parametrize("publisher", range(len(NESTED)))
 def test_nested_clusters_are_entered_once_on_every_level(publisher: int) -> None:
-    country = Country(NESTED).lay_out(range(len(NESTED)))
-    country.advertise(publisher)
+    network = ClusterNetwork(NESTED).lay_out(range(len(NESTED)))
+    network.begin_publishing(publisher)
     everybody = list(range(len(NESTED)))
     paths = {"x", "x/1", "x/1/a", "x/2", "y", "y/1", "y/2", "z", "", "xx"}
     others = {path: 1 for path in paths if not is_within(NESTED[publisher], path)}
     for _ in range(2):
-        assert country.publish(publisher) == everybody
-        assert country.entries() == others
-        assert len(country.sent) == len(NESTED) - 1
-    assert country.publish_surely(publisher, 20.0).complete
-    assert country.receivers() == everybody
-    assert country.entries() == others
+        assert network.reached(publisher) == everybody
+        assert network.entries() == others
+        assert len(network.sent) == len(NESTED) - 1
+    assert network.publish_surely(publisher, 20.0).complete
+    assert network.all_receivers() == everybody
+    assert network.entries() == others
 
 
 @pytest.mark.parametrize("scope", sorted({*NESTED, "y"}))
 @pytest.mark.parametrize("publisher", [0, 4, 9])
 def test_a_publication_stays_inside_its_scope(scope: str, publisher: int) -> None:
-    country = Country(NESTED).lay_out(range(len(NESTED)))
-    country.advertise(publisher)
+    network = ClusterNetwork(NESTED).lay_out(range(len(NESTED)))
+    network.begin_publishing(publisher)
     inside = [a for a, cluster in enumerate(NESTED) if is_within(cluster, scope)]
-    assert country.publish(publisher, scope) == inside
-    assert all(to in inside for _, to in country.sent), "no message about it leaves the scope, or passes through others"
-    assert max(country.entries().values(), default=1) == 1
-    assert country.publish_surely(publisher, 20.0, scope).complete
-    assert country.receivers() == inside
+    assert network.reached(publisher, scope) == inside
+    assert all(to in inside for _, to in network.sent), "no message about it leaves the scope, or passes through others"
+    assert max(network.entries().values(), default=1) == 1
+    assert network.publish_surely(publisher, 20.0, scope).complete
+    assert network.all_receivers() == inside
 
 
 def test_a_scope_without_subscribers_costs_nothing_once_that_is_known() -> None:
-    country = Country(NESTED).lay_out([0, 1, 2])
-    country.advertise(0)
-    assert country.publish(0, "z") == []
-    assert not country.sent
-    assert not country.brokers[0].publish_within(TOPIC, b"hot", "z")
+    network = ClusterNetwork(NESTED).lay_out([0, 1, 2])
+    network.begin_publishing(0)
+    assert network.reached(0, "z") == []
+    assert not network.sent
+    assert not network.methods[0].publish_within(TOPIC, b"hot", "z")
 
 
 def test_the_check_costs_one_question_a_cluster_and_no_lookup() -> None:
-    country = Country(grid(12, 5)).lay_out(range(60))
-    country.advertise(0)
-    country.kinds.clear()
-    country.run(CHECK_S)
-    assert country.kinds["AskOwner"] <= 13
-    assert country.kinds[FindAlongFingers.__name__] == 0
+    network = ClusterNetwork(grid(12, 5)).lay_out(range(60))
+    network.begin_publishing(0)
+    network.kinds.clear()
+    network.run(CHECK_S)
+    assert network.kinds["AskOwner"] <= 13
+    assert network.kinds[FindAlongFingers.__name__] == 0
 
 
 # Demand
 
 
 def test_demand_is_known_when_subscribe_returns_and_nothing_is_sent_without() -> None:
-    country = Country(grid(4, 4)).grow([])
-    country.advertise(5)
-    assert not country.brokers[5].publish(TOPIC, b"hot")
-    country.sent.clear()
-    assert country.demand == []
+    network = ClusterNetwork(grid(4, 4)).grow([])
+    network.begin_publishing(5)
+    assert not network.methods[5].publish(TOPIC, b"hot")
+    network.sent.clear()
+    assert network.demand == []
     known: list[bool] = []
 
     async def subscribe() -> None:
-        await country.brokers[6].subscribe(TOPIC)
-        known.append(country.brokers[5].is_wanted(TOPIC))
+        await network.methods[6].subscribe(TOPIC)
+        known.append(network.methods[5].is_wanted(TOPIC))
 
-    country.do(6, subscribe())
-    country.run(2)
+    network.do(6, subscribe())
+    network.run(2)
     assert known == [True]
-    assert country.demand == [(5, True)]
-    assert country.brokers[5].is_wanted(TOPIC)
-    assert country.publish(5) == [6]
-    country.unsubscribe(6, seconds=CHECK_S + 5)
-    assert country.demand == [(5, True), (5, False)]
-    assert not country.brokers[5].publish(TOPIC, b"hot")
-    assert not country.brokers[5].publish_surely(TOPIC, b"hot", 5.0, country.outcomes.append)
-    country.do(5, country.brokers[5].withdraw(TOPIC))
-    country.subscribe(6, seconds=CHECK_S + 5)
-    assert len(country.demand) == 2, "nobody asks about what is not advertised"
+    assert network.demand == [(5, TOPIC, True)]
+    assert network.methods[5].is_wanted(TOPIC)
+    assert network.reached(5) == [6]
+    network.end_subscribing(6, seconds=CHECK_S + 5)
+    assert network.demand == [(5, TOPIC, True), (5, TOPIC, False)]
+    assert not network.methods[5].publish(TOPIC, b"hot")
+    assert not network.methods[5].publish_surely(TOPIC, b"hot", 5.0, network.outcomes.append)
+    network.do(5, network.methods[5].withdraw(TOPIC))
+    network.begin_subscribing(6, seconds=CHECK_S + 5)
+    assert len(network.demand) == 2, "nobody asks about what is not advertised"
     with pytest.raises(ValueError, match="not advertised"):
-        country.brokers[5].publish(TOPIC, b"hot")
+        network.methods[5].publish(TOPIC, b"hot")
 
 
 def test_the_own_subscription_is_demand_at_once() -> None:
-    country = Country(grid(2, 2)).grow([])
-    country.advertise(1)
-    country.subscribe(1, seconds=3)
-    assert country.publish(1) == [1]
-    country.unsubscribe(1, seconds=3)
-    assert country.demand == [(1, True), (1, False)]
+    network = ClusterNetwork(grid(2, 2)).grow([])
+    network.begin_publishing(1)
+    network.begin_subscribing(1, seconds=3)
+    assert network.reached(1) == [1]
+    network.end_subscribing(1, seconds=3)
+    assert network.demand == [(1, TOPIC, True), (1, TOPIC, False)]
 
 
 def test_who_changes_its_mind_ends_as_it_said_last() -> None:
-    country = Country(grid(2, 3)).grow([])
+    network = ClusterNetwork(grid(2, 3)).grow([])
     for _ in range(3):
-        country.do(3, country.brokers[3].subscribe(TOPIC))
-        country.do(3, country.brokers[3].unsubscribe(TOPIC))
-    country.run(20)
-    assert country.brokers[3].overlay.view.own_inside(*segment(TOPIC, Role.SUBSCRIBER)) == []
-    country.do(3, country.brokers[3].unsubscribe(TOPIC))
-    country.do(3, country.brokers[3].subscribe(TOPIC))
-    country.run(20)
-    country.advertise(0)
-    assert country.publish(0) == [3]
+        network.do(3, network.methods[3].subscribe(TOPIC))
+        network.do(3, network.methods[3].unsubscribe(TOPIC))
+    network.run(20)
+    assert network.methods[3].overlay.view.own_inside(*segment(TOPIC, Role.SUBSCRIBER)) == []
+    network.do(3, network.methods[3].unsubscribe(TOPIC))
+    network.do(3, network.methods[3].subscribe(TOPIC))
+    network.run(20)
+    network.begin_publishing(0)
+    assert network.reached(0) == [3]
 
 
 # Clusters that come and go
 
 
 def test_a_cluster_that_appears_is_entered_at_once() -> None:
-    country = Country(grid(4, 4)).grow([0, 4, 2, 6])  # of c00 and c02
-    country.advertise(0)
-    country.subscribe(8, 10, seconds=2)
-    assert country.publish(0) == [0, 2, 4, 6, 8, 10]
-    country.subscribe(1, 3, 5, 7, 9, seconds=2)
-    assert country.publish(0) == list(range(11))
-    assert country.entries() == {"c01": 1, "c02": 1, "c03": 1}
+    network = ClusterNetwork(grid(4, 4)).grow([0, 4, 2, 6])  # of c00 and c02
+    network.begin_publishing(0)
+    network.begin_subscribing(8, 10, seconds=2)
+    assert network.reached(0) == [0, 2, 4, 6, 8, 10]
+    network.begin_subscribing(1, 3, 5, 7, 9, seconds=2)
+    assert network.reached(0) == list(range(11))
+    assert network.entries() == {"c01": 1, "c02": 1, "c03": 1}
 
 
 def test_who_could_not_tell_is_found_by_the_next_check() -> None:
-    country = Country(grid(4, 4)).grow([0, 4, 2, 6])
-    country.advertise(0)
-    country.stand(8, 10)
-    assert country.publish(0) == [0, 2, 4, 6, 8, 10], "who is not the first of its cluster is reached at once"
-    country.stand(1, 3, 5, 7, 9, seconds=CHECK_S + 5)
-    assert country.publish(0) == list(range(11))
-    assert country.entries() == {"c01": 1, "c02": 1, "c03": 1}
+    network = ClusterNetwork(grid(4, 4)).grow([0, 4, 2, 6])
+    network.begin_publishing(0)
+    network.insert_silently(8, 10)
+    assert network.reached(0) == [0, 2, 4, 6, 8, 10], "who is not the first of its cluster is reached at once"
+    network.insert_silently(1, 3, 5, 7, 9, seconds=CHECK_S + 5)
+    assert network.reached(0) == list(range(11))
+    assert network.entries() == {"c01": 1, "c02": 1, "c03": 1}
 
 
 class SlowAnswer(Network):
@@ -388,147 +342,147 @@ class SlowAnswer(Network):
 
 
 def test_what_was_asked_before_a_subscriber_told_does_not_make_it_unknown_again() -> None:
-    network = SlowAnswer()
-    country = Country(grid(3, 2), network=network).grow([0])
-    country.advertise(5)
-    directories = country.brokers[5].directories
-    network.is_slow = True
-    country.do(5, directories.learn(directories.of(TOPIC, None)))
-    country.run(0.05)
-    network.is_slow = False
-    country.subscribe(1, seconds=1)
-    assert country.publish(5, seconds=0.5) == [0, 1]
-    country.run(3)  # the answer of before has come
-    assert country.publish(5) == [0, 1]
+    slow = SlowAnswer()
+    network = ClusterNetwork(grid(3, 2), network=slow).grow([0])
+    network.begin_publishing(5)
+    directories = network.methods[5].directories
+    slow.is_slow = True
+    network.do(5, directories.learn(directories.of(TOPIC, None)))
+    network.run(0.05)
+    slow.is_slow = False
+    network.begin_subscribing(1, seconds=1)
+    assert network.reached(5, seconds=0.5) == [0, 1]
+    network.run(3)  # the answer of before has come
+    assert network.reached(5) == [0, 1]
 
 
 def test_what_was_known_before_a_broker_stood_for_the_topic_again_is_forgotten() -> None:
     """A delegate that has left hears nothing of clusters that come meanwhile."""
-    country = Country(["x", "y", "y/1"]).grow([1])
-    country.advertise(0)
-    assert country.publish(0) == [1]
-    country.unsubscribe(1, seconds=3)
-    country.subscribe(2, seconds=3)
-    country.subscribe(1, seconds=3)
-    assert country.publish(0) == [1, 2]
+    network = ClusterNetwork(["x", "y", "y/1"]).grow([1])
+    network.begin_publishing(0)
+    assert network.reached(0) == [1]
+    network.end_subscribing(1, seconds=3)
+    network.begin_subscribing(2, seconds=3)
+    network.begin_subscribing(1, seconds=3)
+    assert network.reached(0) == [1, 2]
 
 
 @pytest.mark.parametrize(("known", "new"), [([0, 4, 2, 6], [1, 5, 3, 7]), ([2, 6], [0, 4, 1]), ([1], [0, 2, 3])])
 def test_a_sure_publication_reaches_clusters_that_nobody_knows_of(known: list[Address], new: list[Address]) -> None:
     """Between those that are known, behind and before them."""
-    country = Country(grid(4, 4)).grow(known)
-    country.advertise(15)
-    country.stand(*new)
-    assert country.publish_surely(15, 20.0).complete
-    assert country.receivers() == sorted([*known, *new])
+    network = ClusterNetwork(grid(4, 4)).grow(known)
+    network.begin_publishing(15)
+    network.insert_silently(*new)
+    assert network.publish_surely(15, 20.0).complete
+    assert network.all_receivers() == sorted([*known, *new])
 
 
 @pytest.mark.parametrize("can_tell", [True, False])
 def test_a_nested_cluster_that_appears_is_entered_at_once_or_when_the_delegate_looks_again(can_tell: bool) -> None:
-    country = Country(["x", "y", "y", "y/1", "y/1", "y/2"]).grow([0, 1, 2, 5])
-    country.advertise(0)
-    assert country.publish(0) == [0, 1, 2, 5]
+    network = ClusterNetwork(["x", "y", "y", "y/1", "y/1", "y/2"]).grow([0, 1, 2, 5])
+    network.begin_publishing(0)
+    assert network.reached(0) == [0, 1, 2, 5]
     if can_tell:
-        country.subscribe(3, 4, seconds=2)
+        network.begin_subscribing(3, 4, seconds=2)
     else:
-        country.stand(3, 4)
-        assert country.publish(0) == [0, 1, 2, 5]
-        country.run(EXPIRY_S)
-    assert country.publish(0) == [0, 1, 2, 3, 4, 5]
-    assert country.entries() == {"y": 1, "y/1": 1, "y/2": 1}
+        network.insert_silently(3, 4)
+        assert network.reached(0) == [0, 1, 2, 5]
+        network.run(EXPIRY_S)
+    assert network.reached(0) == [0, 1, 2, 3, 4, 5]
+    assert network.entries() == {"y": 1, "y/1": 1, "y/2": 1}
 
 
 def test_a_cluster_that_disappears_is_left_alone_and_not_mourned() -> None:
-    country = Country(grid(4, 4)).grow(range(16))
-    country.advertise(0)
-    country.unsubscribe(1, 5, 9, 13)
+    network = ClusterNetwork(grid(4, 4)).grow(range(16))
+    network.begin_publishing(0)
+    network.end_subscribing(1, 5, 9, 13)
     left = [a for a in range(16) if a % 4 != 1]
-    assert country.publish(0) == left, "its delegate says no, and nobody is there any more"
-    assert country.brokers[0].given_up == 0
-    assert country.publish(0) == left
-    assert country.entries() == {"c02": 1, "c03": 1}
-    country.unsubscribe(*left)
-    country.publish(0, seconds=20)
-    assert country.demand == [(0, True), (0, False)], "the publication found nobody"
+    assert network.reached(0) == left, "its delegate says no, and nobody is there any more"
+    assert network.methods[0].given_up == 0
+    assert network.reached(0) == left
+    assert network.entries() == {"c02": 1, "c03": 1}
+    network.end_subscribing(*left)
+    network.reached(0, seconds=20)
+    assert network.demand == [(0, TOPIC, True), (0, TOPIC, False)], "the publication found nobody"
 
 
 def test_those_who_have_just_left_hinder_nobody() -> None:
     """Some still have them in their tables."""
-    country = Country(grid(3, 8)).grow(range(24))
-    country.advertise(0)
+    network = ClusterNetwork(grid(3, 8)).grow(range(24))
+    network.begin_publishing(0)
     gone = [3, 7, 8, 11, 12, 15, 16, 20]
-    country.unsubscribe(*gone)
+    network.end_subscribing(*gone)
     left = [a for a in range(24) if a not in gone]
-    assert country.publish(0, seconds=20) == left
-    assert country.publish_surely(0, 30.0).complete
-    assert country.receivers() == left
+    assert network.reached(0, seconds=20) == left
+    assert network.publish_surely(0, 30.0).complete
+    assert network.all_receivers() == left
 
 
 def test_a_delegate_that_subscribes_no_longer_is_replaced() -> None:
-    country = Country(grid(4, 4)).grow(range(16))
-    country.advertise(0)
-    stale = country.delegate_of(0, "c02")
-    country.unsubscribe(stale)
-    assert country.publish(0) == [a for a in range(16) if a != stale]
-    assert country.kinds["HandOverDeclined"] == 1
-    assert country.publish(0) == [a for a in range(16) if a != stale]
-    assert country.kinds["HandOverDeclined"] == 0
-    assert country.brokers[0].given_up == 0
+    network = ClusterNetwork(grid(4, 4)).grow(range(16))
+    network.begin_publishing(0)
+    stale = network.delegate_of(0, "c02")
+    network.end_subscribing(stale)
+    assert network.reached(0) == [a for a in range(16) if a != stale]
+    assert network.kinds["HandOverDeclined"] == 1
+    assert network.reached(0) == [a for a in range(16) if a != stale]
+    assert network.kinds["HandOverDeclined"] == 0
+    assert network.methods[0].given_up == 0
 
 
 @pytest.mark.parametrize("surely", [False, True])
 def test_a_delegate_that_crashes_is_replaced(surely: bool) -> None:
     """At once, by the last of its cluster; nobody waits for the ring to be mended."""
-    country = Country(grid(4, 4)).lay_out(range(16))
-    country.advertise(0)
-    gone = country.delegate_of(0, "c02")
-    country.crash(gone)
+    network = ClusterNetwork(grid(4, 4)).lay_out(range(16))
+    network.begin_publishing(0)
+    gone = network.delegate_of(0, "c02")
+    network.crash(gone)
     alive = [a for a in range(16) if a != gone]
     if surely:
-        outcome = country.publish_surely(0, 40.0)
+        outcome = network.publish_surely(0, 40.0)
         key = key_of(TOPIC, Role.SUBSCRIBER, "c02", f"b{gone}")
         assert [low <= key < high for low, high in outcome.gaps] == [True], (
             "the part of the dead is all that is missing"
         )
         inside = without([segment(TOPIC, Role.SUBSCRIBER, "c02")], outcome.gaps)
-        others = (key_of(TOPIC, Role.SUBSCRIBER, "c02", f"b{a}") for a in alive if country.clusters[a] == "c02")
+        others = (key_of(TOPIC, Role.SUBSCRIBER, "c02", f"b{a}") for a in alive if network.clusters[a] == "c02")
         assert all(any(low <= other < high for low, high in inside) for other in others)
     else:
-        country.publish(0, seconds=10)
-        assert country.brokers[0].given_up == 0
-    assert country.receivers() == alive
+        network.reached(0, seconds=10)
+        assert network.methods[0].given_up == 0
+    assert network.all_receivers() == alive
 
 
 def test_a_delegate_that_crashes_is_forgotten_when_the_ring_is_mended() -> None:
-    country = Country(grid(4, 4)).grow([a for a in range(16) if a not in (6, 10, 14)])  # 2 is alone in c02
-    country.advertise(0)
-    country.crash(2)
+    network = ClusterNetwork(grid(4, 4)).grow([a for a in range(16) if a not in (6, 10, 14)])  # 2 is alone in c02
+    network.begin_publishing(0)
+    network.crash(2)
     alive = [0, 1, 3, 4, 5, 7, 8, 9, 11, 12, 13, 15]
-    assert country.publish(0, seconds=90) == alive
-    assert country.brokers[0].given_up == 0
-    assert country.publish(0) == alive
-    assert country.entries() == {"c01": 1, "c03": 1}
-    outcome = country.publish_surely(0, 20.0)
+    assert network.reached(0, seconds=90) == alive
+    assert network.methods[0].given_up == 0
+    assert network.reached(0) == alive
+    assert network.entries() == {"c01": 1, "c03": 1}
+    outcome = network.publish_surely(0, 20.0)
     assert outcome.complete
-    assert country.receivers() == alive
+    assert network.all_receivers() == alive
 
 
 def test_what_nobody_takes_is_counted() -> None:
     """Nothing is mended here, so the cluster of one dead broker is looked for in vain."""
-    country = Country(["x", "y", "z"]).lay_out(range(3))
-    country.advertise(0)
-    country.crash(1)
-    assert country.publish(0, seconds=300) == [0, 2]
-    assert country.brokers[0].given_up == 1
+    network = ClusterNetwork(["x", "y", "z"]).lay_out(range(3))
+    network.begin_publishing(0)
+    network.crash(1)
+    assert network.reached(0, seconds=300) == [0, 2]
+    assert network.methods[0].given_up == 1
 
 
 def test_a_failed_over_message_is_not_delivered_twice() -> None:
     """Two delegates of one cluster run the same publication: each subscriber gets it once."""
-    country = Country(grid(3, 5)).lay_out(range(15))
-    country.advertise(0)
+    network = ClusterNetwork(grid(3, 5)).lay_out(range(15))
+    network.begin_publishing(0)
     delegates: list[Address] = [a for a in range(15) if a % 3 == 1]
     first: list[HandOver] = []
-    counted = country.sim.on_message
+    counted = network.sim.on_message
 
     def keep(sender: Address, to: Address, message: Message, hops: int) -> None:
         if isinstance(message, HandOver) and to in delegates:
@@ -536,12 +490,12 @@ def test_a_failed_over_message_is_not_delivered_twice() -> None:
         if counted is not None:
             counted(sender, to, message, hops)
 
-    country.sim.on_message = keep
-    country.publish(0)
+    network.sim.on_message = keep
+    network.reached(0)
     for address in delegates:
-        country.sim.hosts[0].send(address, first[0])
-    country.run(5)
-    assert country.receivers() == list(range(15))
+        network.sim.hosts[0].send(address, first[0])
+    network.run(5)
+    assert network.all_receivers() == list(range(15))
 
 
 # Losses
@@ -552,48 +506,48 @@ def test_losses_and_repetitions_do_not_show(seed: int) -> None:
     """Publications that must be proven, over a network that loses, repeats and reorders, nested clusters included."""
     faults = Faults.parse("loss=0.05,dup=0.05,reorder=0.1")
     clusters = [*NESTED, *grid(6, 4)]
-    country = Country(clusters, seed, faults.over(Constant(0.02))).lay_out(range(len(clusters)))
-    country.advertise(3, seconds=60)
+    network = ClusterNetwork(clusters, seed, faults.over(Constant(0.02))).lay_out(range(len(clusters)))
+    network.begin_publishing(3, seconds=60)
     for _ in range(5):
-        assert country.publish_surely(3, 120.0).complete, f"seed {seed}"
-        assert country.receivers() == list(range(len(clusters))), f"seed {seed}"
+        assert network.publish_surely(3, 120.0).complete, f"seed {seed}"
+        assert network.all_receivers() == list(range(len(clusters))), f"seed {seed}"
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_plain_publications_are_never_doubled_and_each_cluster_is_entered(seed: int) -> None:
     """Without proof a loss inside a cluster may show; on the way into one it does not."""
     faults = Faults.parse("loss=0.05,dup=0.05,reorder=0.1")
-    country = Country(grid(10, 4), seed, faults.over(Constant(0.02))).lay_out(range(40))
-    country.advertise(0, seconds=60)
+    network = ClusterNetwork(grid(10, 4), seed, faults.over(Constant(0.02))).lay_out(range(40))
+    network.begin_publishing(0, seconds=60)
     came = 0
     for _ in range(10):
-        got = country.publish(0, seconds=60)
+        got = network.reached(0, seconds=60)
         assert len(got) == len({*got}), f"seed {seed}"
-        assert {country.clusters[a] for a in got} == {*country.clusters.values()}, f"seed {seed}"
+        assert {network.clusters[a] for a in got} == {*network.clusters.values()}, f"seed {seed}"
         came += len(got)
     assert came > 0.9 * 400
-    assert country.brokers[0].given_up == 0
+    assert network.methods[0].given_up == 0
 
 
 def test_losses_do_not_show_while_brokers_come_and_go() -> None:
     """Those who subscribe all the time get every proven publication once."""
     faults = Faults.parse("loss=0.02,dup=0.02,reorder=0.05")
-    country = Country(grid(4, 5), 3, faults.over(Constant(0.02))).grow(range(10))
-    country.run(60)
-    country.advertise(0, seconds=60)
+    network = ClusterNetwork(grid(4, 5), 3, faults.over(Constant(0.02))).grow(range(10))
+    network.run(60)
+    network.begin_publishing(0, seconds=60)
     for _ in range(3):
         for address in range(10, 20):
-            delay_s = country.sim.chance.uniform(0, 4)
-            country.sim.at(
-                country.sim.now + delay_s,
-                lambda a=address: country.do(a, country.brokers[a].subscribe(TOPIC)),  # type: ignore[misc]
+            delay_s = network.sim.chance.uniform(0, 4)
+            network.sim.at(
+                network.sim.now + delay_s,
+                lambda a=address: network.do(a, network.methods[a].subscribe(TOPIC)),  # type: ignore[misc]
             )
-            country.sim.at(
-                country.sim.now + delay_s + 3,
-                lambda a=address: country.do(a, country.brokers[a].unsubscribe(TOPIC)),  # type: ignore[misc]
+            network.sim.at(
+                network.sim.now + delay_s + 3,
+                lambda a=address: network.do(a, network.methods[a].unsubscribe(TOPIC)),  # type: ignore[misc]
             )
-        assert country.publish_surely(0, 120.0).complete
-        got = country.receivers()
+        assert network.publish_surely(0, 120.0).complete
+        got = network.all_receivers()
         assert len(got) == len({*got})
         assert {*range(10)} <= {*got}
 
@@ -603,13 +557,13 @@ def test_losses_do_not_show_while_brokers_come_and_go() -> None:
 
 @pytest.mark.parametrize("name", [b"\xff", b"a\0b\0c", b"c00/x\0b1", b"c00", b"", b"zz\x03"])
 def test_who_stands_where_no_subscriber_can_stand_gets_nothing_and_hinders_nobody(name: bytes) -> None:
-    country = Country(grid(3, 3)).grow([0, 1, 2, 4, 5])
-    country.do(8, join(country.brokers[8].overlay, segment(TOPIC, Role.SUBSCRIBER)[0] + name))
-    country.run(10)
-    country.advertise(0)
-    assert country.publish(0) == [0, 1, 2, 4, 5]
-    assert country.publish_surely(0, 20.0).complete
-    assert country.receivers() == [0, 1, 2, 4, 5]
+    network = ClusterNetwork(grid(3, 3)).grow([0, 1, 2, 4, 5])
+    network.join(8, segment(TOPIC, Role.SUBSCRIBER)[0] + name)
+    network.run(10)
+    network.begin_publishing(0)
+    assert network.reached(0) == [0, 1, 2, 4, 5]
+    assert network.publish_surely(0, 20.0).complete
+    assert network.all_receivers() == [0, 1, 2, 4, 5]
 
 
 def test_of_directories_those_used_longest_ago_go_first() -> None:
@@ -626,29 +580,29 @@ def test_of_directories_those_used_longest_ago_go_first() -> None:
 
 
 def test_what_waits_for_a_directory_keeps_its_order_and_what_finds_no_room_is_counted() -> None:
-    country = Country(grid(2, 3)).lay_out(range(6))
-    country.advertise(0)
-    broker = country.brokers[0]
+    network = ClusterNetwork(grid(2, 3)).lay_out(range(6))
+    network.begin_publishing(0)
+    broker = network.methods[0]
     for number in range(WAITING_MAX + 3):
         assert broker.publish_within(TOPIC, b"%d" % number, "c01")
-    assert country.got == []
+    assert network.got == []
     assert broker.given_up == 3
-    country.run(10)
+    network.run(10)
     for subscriber in (1, 3, 5):
-        bodies = [publication.body for address, publication in country.got if address == subscriber]
+        bodies = [publication.body for address, publication in network.got if address == subscriber]
         assert bodies == [b"%d" % number for number in range(WAITING_MAX)]
     assert broker.given_up == 3
 
 
 def test_hand_overs_without_room_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locality, "HANDING_MAX", 2)
-    country = Country(grid(6, 2)).lay_out(range(12))
-    country.advertise(0)
-    got = country.publish(0)
-    assert len({country.clusters[address] for address in got}) == 3
-    assert country.brokers[0].given_up == 3
-    assert country.publish_surely(0, 60.0).complete, "a proof comes back to what found no room"
-    assert country.receivers() == list(range(12))
+    network = ClusterNetwork(grid(6, 2)).lay_out(range(12))
+    network.begin_publishing(0)
+    got = network.reached(0)
+    assert len({network.clusters[address] for address in got}) == 3
+    assert network.methods[0].given_up == 3
+    assert network.publish_surely(0, 60.0).complete, "a proof comes back to what found no room"
+    assert network.all_receivers() == list(range(12))
 
 
 # The figures
@@ -658,17 +612,17 @@ def test_the_way_is_short_and_crosses_between_clusters_once() -> None:
     """200 subscribers in 20 clusters, one publication, against one plain range delivery to all of them."""
     clusters = grid(20, 10)
     delays = {a: {b: 0.002 if a == b else 0.05 for b in {*clusters}} for a in {*clusters}}
-    network = ByCluster(delays, lambda address: clusters[int(address)])
-    country = Country(clusters, 1, network).lay_out(range(200))
-    country.advertise(0)
-    assert country.publish(0) == list(range(200))
-    by_delegates = country.figures()
-    country.forget()
-    country.brokers[0].ranges.send(
+    far = ClusterDelays(delays, lambda address: clusters[int(address)])
+    network = ClusterNetwork(clusters, 1, far).lay_out(range(200))
+    network.begin_publishing(0)
+    assert network.reached(0) == list(range(200))
+    by_delegates = network.figures()
+    network.forget()
+    network.methods[0].ranges.send(
         *segment(TOPIC, Role.SUBSCRIBER), msgspec.msgpack.encode(RoutedPublication(0, 1, 0, None, b"hot")), Cut.SFB
     )
-    country.run(5)
-    assert country.receivers() == list(range(200))
-    plain = country.figures()
+    network.run(5)
+    assert network.all_receivers() == list(range(200))
+    plain = network.figures()
     assert by_delegates[1] == 19 < plain[1]
     assert by_delegates[0] < 3

@@ -14,7 +14,7 @@ from braidmq.pubsub import registry
 from braidmq.pubsub.method import Method, ProvenMethod, ScopedMethod
 from braidmq.pubsub.registry import METHODS, MethodName, MethodSettings, OverlaySettings
 from braidmq.sim.engine import SimHost, Simulator
-from braidmq.sim.methods import KINDS
+from braidmq.sim.methods import TRIAL_METHODS
 
 
 def built(name: MethodName) -> tuple[SimHost, Method]:
@@ -25,8 +25,8 @@ def built(name: MethodName) -> tuple[SimHost, Method]:
 
 
 def test_every_name_has_an_entry_and_the_simulator_can_play_each() -> None:
-    assert set(METHODS) == set(get_args(MethodName)) == set(KINDS)
-    assert all(KINDS[name].entry is entry for name, entry in METHODS.items())
+    assert set(METHODS) == set(get_args(MethodName)) == set(TRIAL_METHODS)
+    assert all(TRIAL_METHODS[name].entry is entry for name, entry in METHODS.items())
     assert registry.TABLE_SIZE_DEFAULT == SIZE
 
 

@@ -10,10 +10,10 @@ from braidmq.host import Address
 from braidmq.sim.checkers.complaints import Complaints
 from braidmq.sim.engine import Simulator
 from braidmq.sim.meter import Tally
-from braidmq.sim.methods import KINDS, Options
+from braidmq.sim.methods import TRIAL_METHODS, Options
 from braidmq.sim.network import Network
 from braidmq.sim.patterns import parse
-from braidmq.sim.stage import Stage
+from braidmq.sim.trial_brokers import TrialBrokers
 
 NODES = 40
 STALL_S = 10.0
@@ -47,14 +47,14 @@ class Stalling(Network):
 def test_brokers_that_were_silent_for_a_moment_are_found_again(method: str, count: int, seed: int) -> None:
     network = Stalling()
     sim = Simulator(seed, network)
-    stage = Stage(sim, KINDS[method], Options())
-    assert stage.grow(parse("5x12x3").deal(NODES, Random(seed)), lambda _part: None) == []
+    brokers = TrialBrokers(sim, TRIAL_METHODS[method], Options())
+    assert brokers.grow(parse("5x12x3").deal(NODES, Random(seed)), lambda _part: None) == []
     sim.run(sim.now + 60 + 10 * sim.chance.random())
     network.from_s, network.until_s = sim.now, sim.now + STALL_S
-    network.stalled = frozenset(sim.chance.sample(sorted(stage.methods), count))
+    network.stalled = frozenset(sim.chance.sample(sorted(brokers.methods), count))
     sim.run(network.until_s + SOON_S)
     tally, complaints = Tally(), Complaints()
-    publications = [(topic, broker) for topic, (publishers, _) in stage.members.items() for broker in publishers]
-    stage.publish_all(publications, tally, complaints, lambda _part: None)
+    publications = [(topic, broker) for topic, (publishers, _) in brokers.members.items() for broker in publishers]
+    brokers.publish_all(publications, tally, complaints, lambda _part: None)
     assert complaints.first == []
     assert tally.expected == tally.deliveries > 0

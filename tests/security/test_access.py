@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braidmq.config.settings import AccessConfig, Rule
 from braidmq.security.access import AccessRules, BothAccess, UserGlobs
 from braidmq.security.identity import ANONYMOUS, Identity
+from braidmq.security.settings import AccessConfig, Rule
 from braidmq.security.topic_patterns import bound, covers, overlaps, pattern_problem, without_share
 
 ALICE = Identity("alice")

@@ -11,10 +11,10 @@ import argon2
 import jwt as pyjwt
 import pytest
 
+from braidmq.config.clients import build_access, build_authenticator, build_methods
 from braidmq.config.problems import ConfigError
-from braidmq.config.settings import AccessConfig, Authentication, Config, Jwt, Listener, Plugin, Rule
+from braidmq.config.settings import Config, Listener
 from braidmq.mqtt.reasons import Reason
-from braidmq.security.authentication import build_access, build_authenticator, build_methods
 from braidmq.security.identity import (
     ANONYMOUS,
     Authenticator,
@@ -27,6 +27,7 @@ from braidmq.security.identity import (
     Verdict,
 )
 from braidmq.security.passwords import set_password
+from braidmq.security.settings import AccessConfig, Authentication, Jwt, Plugin, Rule
 
 CHEAP = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 SECRET = "a secret of thirty-two bytes or more"

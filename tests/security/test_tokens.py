@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-from braidmq.config.settings import Jwt
 from braidmq.mqtt.reasons import Reason
 from braidmq.security.identity import Credentials, Identity, Origin, Refusal, Verdict
+from braidmq.security.settings import Jwt
 from braidmq.security.tokens import TokenAuthenticator, TokenKeyError, looks_like_token, read_token_keys
 
 SECRET = "a secret of thirty-two bytes or more"

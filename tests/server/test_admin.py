@@ -1,4 +1,4 @@
-"""The admin port: metrics that Prometheus can read, health, readiness, and who may ask."""
+"""The admin port: metrics that Prometheus can read, health, readiness, and the token that it asks for."""
 
 from __future__ import annotations
 

@@ -329,7 +329,7 @@ def test_a_queue_is_bounded_by_its_bytes(start_broker: StartBroker) -> None:
             assert kept[-1].payload.startswith(b"59 ")
 
 
-def test_a_session_of_somebody_else(start_broker: StartBroker, tmp_path: Path) -> None:
+def test_a_session_of_another_user(start_broker: StartBroker, tmp_path: Path) -> None:
     """Who connects under another user's client id is refused, and its owner finds all that waited."""
     users = tmp_path / "users"
     for user in ("ada", "eve"):

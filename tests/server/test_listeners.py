@@ -120,7 +120,7 @@ def test_the_bound_on_connections_is_kept(start_broker: StartBroker) -> None:
         with dial(broker) as client:
             return is_let_in(client, "has-room")
 
-    wait_until(has_room, "nobody is let in though the others have left")
+    wait_until(has_room, "no client is let in though the rest have left")
 
 
 def test_clients_above_the_connect_rate_wait_and_come_in(start_broker: StartBroker) -> None:

@@ -1,4 +1,4 @@
-"""TLS listeners with real certificates: who is let in, as whom, and how a new certificate comes into force."""
+"""TLS listeners with real certificates: which clients are let in, as which users, and reloads of certificates."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def refused(broker: Broker, context: ssl.SSLContext) -> bool:
 
 
 class Stranger(NamedTuple):
-    """Somebody who is not let in: what it shows, what it is told (TLS 1.3 and 1.2), and what the log says of it."""
+    """A client that is not let in: what it shows, what it is told (TLS 1.3 and 1.2), and what the log says of it."""
 
     certificate: Callable[[Certificates], trustme.LeafCert | None]
     alerts: tuple[str, str]
@@ -236,7 +236,7 @@ def test_other_handshakes_that_fail_are_counted_and_told(start_broker: StartBrok
     assert "WARNING" not in broker.log
 
 
-def test_whoever_only_looks_for_an_open_port_is_no_failure(
+def test_a_peer_that_only_looks_for_an_open_port_is_no_failure(
     start_broker: StartBroker, certificates: Certificates
 ) -> None:
     broker = start_broker(certificates.listener("tls") + ADMIN)
@@ -244,7 +244,7 @@ def test_whoever_only_looks_for_an_open_port_is_no_failure(
         socket.create_connection(("127.0.0.1", broker.port_of("mqtts")), timeout=30).close()
     with tls_socket(broker, certificates.client_context()) as client:
         assert answer(client, CONNECT, 4) == CONNACK
-        wait_until(lambda: metrics(broker)["listener_sockets"] == 1, "the others have left", 30)
+        wait_until(lambda: metrics(broker)["listener_sockets"] == 1, "the other peers have left", 30)
     assert metrics(broker)["tls_handshakes_failed_total"] == 0
     assert "handshake" not in broker.log
 
@@ -308,7 +308,7 @@ def test_a_renewed_certificate_comes_into_force(start_broker: StartBroker, certi
         assert serial_served(broker, context) == first
         broker.signal(signal.SIGHUP)
         wait_until_served(broker, context, second)
-        assert answer(staying, b"\xc0\x00", 2) == b"\xd0\x00"  # who was inside stays
+        assert answer(staying, b"\xc0\x00", 2) == b"\xd0\x00"  # a connected client stays
 
 
 def test_a_broken_certificate_leaves_the_old_one_in_force(

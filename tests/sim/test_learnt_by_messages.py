@@ -14,24 +14,24 @@ import pytest
 from braidmq.host import Reply
 from braidmq.overlay.flexible import FlexibleGraph
 from braidmq.pubsub.baselines.bayeux import Bayeux, BayeuxTree
-from braidmq.pubsub.baselines.can.multicast import CanMulticast
+from braidmq.pubsub.baselines.can.flooding import Flooding
 from braidmq.pubsub.baselines.scribe import Scribe
 from braidmq.pubsub.effect import Effect
 from braidmq.pubsub.locality.delegates import ClusterDirectories
 from braidmq.pubsub.locality.locality import HandOverAccepted, Locality
 from braidmq.pubsub.relay_free.demand import DemandTracker
 from braidmq.sim.engine import Simulator
-from braidmq.sim.methods import KINDS, Learning, Options
+from braidmq.sim.methods import TRIAL_METHODS, LearningTables, Options
 from braidmq.sim.patterns import RoleAssignment, Topic
-from braidmq.sim.stage import Stage
-from braidmq.sim.trial import Report, Trial, play
+from braidmq.sim.trial import Trial, TrialReport, play
+from braidmq.sim.trial_brokers import TrialBrokers
 
 DESERTED = "10x0x3"
 SUSPENDED, PUBLISHING, MISSED = "has subscribers, but suspended", "has no subscribers, but publishing", "did not reach"
 sees_subscriber = DemandTracker.sees_subscriber
 
 
-def trial(method: str, pattern: str, **more: object) -> Report:
+def trial(method: str, pattern: str, **more: object) -> TrialReport:
     return play(msgspec.convert({"method": method, "pattern": pattern, **more}, Trial))
 
 
@@ -87,8 +87,8 @@ MUTATIONS: list[tuple[str, str, type, str, Callable[..., Any], str]] = [
     ("locality", "zeta", ClusterDirectories, "learn", nothing_at_all, SUSPENDED),
     ("locality", "3x12x2", Locality, "on_hand_over", takes_and_keeps, MISSED),  # a delegate that does not forward
     ("scribe", "zeta", Scribe, "_next_hops", no_children, MISSED),
-    ("bayeux", "zeta", Bayeux, "_note", notes_nothing, MISSED),
-    ("canmc", "zeta", CanMulticast, "_ways_on", nowhere, MISSED),
+    ("bayeux", "zeta", Bayeux, "_update_route", notes_nothing, MISSED),
+    ("canmc", "zeta", Flooding, "_ways_on", nowhere, MISSED),
 ]
 
 
@@ -124,7 +124,7 @@ def _handled_as(sound: Callable[..., Any], broken: Callable[..., Any]) -> Callab
     return instead
 
 
-@pytest.mark.parametrize("method", [name for name, kind in KINDS.items() if kind.entry.knows_demand])
+@pytest.mark.parametrize("method", [name for name, kind in TRIAL_METHODS.items() if kind.entry.knows_demand])
 def test_publishers_that_nobody_wants_were_told_so(method: str) -> None:
     report = trial(method, DESERTED)
     assert report.complaints == []
@@ -139,22 +139,22 @@ def test_fingers_that_led_to_visitors_are_learnt_again() -> None:
     assert report.figures.suspended == 150
 
 
-@pytest.mark.parametrize("method", [name for name, kind in KINDS.items() if kind.entry.knows_demand])
+@pytest.mark.parametrize("method", [name for name, kind in TRIAL_METHODS.items() if kind.entry.knows_demand])
 def test_so_were_those_of_a_network_that_grew(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told: dict[tuple[int, str], list[bool]] = {}
-    listen = Stage._listen
+    listen = TrialBrokers._listen
 
-    def note(stage: Stage, broker: int) -> None:
-        listen(stage, broker)
-        on_demand = stage.methods[broker].on_demand
+    def note(brokers: TrialBrokers, broker: int) -> None:
+        listen(brokers, broker)
+        on_demand = brokers.methods[broker].on_demand
 
         def tell(topic: str, wanted: bool) -> None:
             told.setdefault((broker, topic), []).append(wanted)
             on_demand(topic, wanted)
 
-        stage.methods[broker].on_demand = tell
+        brokers.methods[broker].on_demand = tell
 
-    monkeypatch.setattr(Stage, "_listen", note)
+    monkeypatch.setattr(TrialBrokers, "_listen", note)
     report = trial(method, "4x0x3", faults="dup=0.05")
     assert report.complaints == []
     assert (report.figures.suspended, report.figures.messages) == (12, 0)
@@ -179,8 +179,8 @@ def test_many_tables_are_laid_out_and_the_report_says_so() -> None:
 
 
 def test_introducers_are_brokers_that_are_in_the_overlay() -> None:
-    kind = KINDS["adaptive"]
-    assert isinstance(kind, Learning)
+    kind = TRIAL_METHODS["adaptive"]
+    assert isinstance(kind, LearningTables)
     sim = Simulator(1)
     members = (3, 17, 5, 11)
     cast = RoleAssignment(20, (Topic("t", members[:1], members[1:]),))

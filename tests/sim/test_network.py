@@ -13,8 +13,8 @@ from braidmq.host import Address, Message, Service, handles
 from braidmq.sim.clocks import ClockError, Drift, Jumps
 from braidmq.sim.engine import SimHost, Simulator
 from braidmq.sim.network import (
-    ByCluster,
     Clog,
+    ClusterDelays,
     Constant,
     Duplication,
     Faults,
@@ -24,7 +24,7 @@ from braidmq.sim.network import (
     OneWayPartition,
     Partition,
     Reordering,
-    Samples,
+    SampledDelays,
     Slow,
     Uniform,
     position_of,
@@ -55,7 +55,7 @@ def test_uniform_fills_its_bounds_evenly() -> None:
 
 
 def test_samples_are_drawn_as_often_as_they_are_given() -> None:
-    delays = drawn(Samples([0.1, 0.1, 0.1, 0.7]))
+    delays = drawn(SampledDelays([0.1, 0.1, 0.1, 0.7]))
     assert set(delays) == {(0.1,), (0.7,)}
     assert delays.count((0.7,)) / DRAWS == pytest.approx(0.25, abs=0.01)
 
@@ -69,7 +69,9 @@ def test_a_wide_area_has_a_long_tail() -> None:
 
 def test_by_cluster_takes_both_ends_and_jitter() -> None:
     clusters: dict[Address, str] = {1: "edge", 2: "edge", 3: "cloud"}
-    network = ByCluster({"edge": {"edge": 0.001, "cloud": 0.02}, "cloud": {"cloud": 0.002}}, clusters.__getitem__, 0.5)
+    network = ClusterDelays(
+        {"edge": {"edge": 0.001, "cloud": 0.02}, "cloud": {"cloud": 0.002}}, clusters.__getitem__, 0.5
+    )
     for source, to, base in ((1, 2, 0.001), (1, 3, 0.02), (3, 1, 0.02), (3, 3, 0.002)):
         delays = [delay for (delay,) in drawn(network, source, to)]
         assert base <= min(delays) < 1.01 * base
@@ -77,7 +79,7 @@ def test_by_cluster_takes_both_ends_and_jitter() -> None:
 
 
 def test_by_cluster_may_differ_by_direction_and_names_what_is_missing() -> None:
-    network = ByCluster({"up": {"down": 0.1}, "down": {"up": 0.3}}, lambda address: str(address))
+    network = ClusterDelays({"up": {"down": 0.1}, "down": {"up": 0.3}}, lambda address: str(address))
     assert network.delays(Random(1), "up", "down", 0.0) == (0.1,)
     assert network.delays(Random(1), "down", "up", 0.0) == (0.3,)
     with pytest.raises(ValueError, match="from cluster 'up' to 'mars'"):
@@ -315,8 +317,8 @@ def test_bad_words_are_told(text: str, wrong: str) -> None:
         lambda: Constant(float("nan")),
         lambda: Uniform(0.2, 0.1),
         lambda: Uniform(0.1, float("inf")),
-        lambda: Samples([]),
-        lambda: Samples([0.1, -0.1]),
+        lambda: SampledDelays([]),
+        lambda: SampledDelays([0.1, -0.1]),
         lambda: Loss(1.1, Constant(0.1)),
         lambda: Reordering(0.1, Constant(0.1), -1.0),
         lambda: Partition([[1], [2]], 5.0, 5.0, Constant(0.1)),
@@ -324,8 +326,8 @@ def test_bad_words_are_told(text: str, wrong: str) -> None:
         lambda: Clog(1.1, Constant(0.1)),
         lambda: Clog(0.1, Constant(0.1), -1.0),
         lambda: Slow([1], 0.0, Constant(0.1)),
-        lambda: ByCluster({"a": {"a": -1.0}}, str),
-        lambda: ByCluster({}, str, -1.0),
+        lambda: ClusterDelays({"a": {"a": -1.0}}, str),
+        lambda: ClusterDelays({}, str, -1.0),
     ],
 )
 def test_impossible_networks_are_refused(made: Callable[[], Network]) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from braidmq.host import Address, Message
-from braidmq.sim import fault_schedule as rough
+from braidmq.sim import fault_schedule
 from braidmq.sim.checkers.complaints import Complaints
 from braidmq.sim.checkers.pubsub import (
     each_got_it_once,
@@ -20,17 +20,17 @@ from braidmq.sim.checkers.pubsub import (
 from braidmq.sim.engine import Simulator
 from braidmq.sim.figures import OF_THE_MACHINE, Figures
 from braidmq.sim.meter import BODY_BYTES, Meter, Tally, number_of
-from braidmq.sim.methods import KINDS, Options
+from braidmq.sim.methods import TRIAL_METHODS, Options
 from braidmq.sim.network import Constant, Faults, FaultsError
 from braidmq.sim.patterns import parse
-from braidmq.sim.stage import Stage
-from braidmq.sim.trial import Report, Trial, TrialError, play
+from braidmq.sim.trial import Trial, TrialError, TrialReport, play
+from braidmq.sim.trial_brokers import TrialBrokers
 
-KNOWING = [name for name, kind in KINDS.items() if kind.entry.knows_demand]
+KNOWING = [name for name, kind in TRIAL_METHODS.items() if kind.entry.knows_demand]
 ROUGH = "loss=0.02,dup=0.02,reorder=0.05,partition=20-40,churn=1"
 
 
-def trial(method: str, pattern: str = "delta", nodes: int | None = 200, **more: object) -> Report:
+def trial(method: str, pattern: str = "delta", nodes: int | None = 200, **more: object) -> TrialReport:
     return play(msgspec.convert({"method": method, "pattern": pattern, "nodes": nodes, **more}, Trial))
 
 
@@ -38,7 +38,7 @@ def protocol_figures(figures: Figures) -> dict[str, object]:
     return {name: value for name, value in msgspec.structs.asdict(figures).items() if name not in OF_THE_MACHINE}
 
 
-@pytest.mark.parametrize("method", KINDS)
+@pytest.mark.parametrize("method", TRIAL_METHODS)
 def test_every_subscriber_gets_everything_once(method: str) -> None:
     report = trial(method)
     figures = report.figures
@@ -51,13 +51,13 @@ def test_every_subscriber_gets_everything_once(method: str) -> None:
     assert figures.bytes > figures.messages * BODY_BYTES
     assert 1 <= figures.children_max <= figures.forwards_max
     assert figures.delay_mean_s == pytest.approx(figures.hops_mean * 0.01, rel=0.2)
-    if KINDS[method].entry.is_relay_free or method == "suzaku":
+    if TRIAL_METHODS[method].entry.is_relay_free or method == "suzaku":
         assert figures.bothered == 0
     else:
         assert figures.bothered > 0
 
 
-@pytest.mark.parametrize("method", KINDS)
+@pytest.mark.parametrize("method", TRIAL_METHODS)
 def test_what_nobody_wants_is_not_sent_if_the_method_knows(method: str) -> None:
     report = trial(method, "2x0x20", None)
     figures = report.figures
@@ -142,13 +142,13 @@ def test_demand_is_right_after_a_rough_time() -> None:
 
 def test_after_a_rough_time_the_measured_topic_is_measured_and_all_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     published: list[set[str]] = []
-    publish_all = Stage.publish_all
+    publish_all = TrialBrokers.publish_all
 
-    def note(stage: Stage, publications: Sequence[tuple[str, int]], *more: Any) -> None:
+    def note(brokers: TrialBrokers, publications: Sequence[tuple[str, int]], *more: Any) -> None:
         published.append({topic for topic, _ in publications})
-        publish_all(stage, publications, *more)
+        publish_all(brokers, publications, *more)
 
-    monkeypatch.setattr(Stage, "publish_all", note)
+    monkeypatch.setattr(TrialBrokers, "publish_all", note)
     report = trial("relayfree", "subs10", 30, faults="loss=0.02")
     assert report.complaints == []
     assert (report.figures.publications, report.figures.publications_of) == (1, 1)
@@ -234,20 +234,20 @@ def test_checkers_say_who_did_not_get_it_and_who_should_not_have() -> None:
     ]
 
 
-def staged(method: str, pattern: str) -> Stage:
+def staged(method: str, pattern: str) -> TrialBrokers:
     found = parse(pattern)
-    stage = Stage(Simulator(1), KINDS[method], Options())
-    assert stage.lay_out(found.deal(found.nodes_default, Random(1)), lambda _part: None) == []
-    return stage
+    brokers = TrialBrokers(Simulator(1), TRIAL_METHODS[method], Options())
+    assert brokers.lay_out(found.deal(found.nodes_default, Random(1)), lambda _part: None) == []
+    return brokers
 
 
 def test_a_subscriber_that_is_silent_is_missed() -> None:
-    stage = staged("relayfree", "1x4x1")
-    topic, (publishers, subscribers) = next(iter(stage.members.items()))
+    brokers = staged("relayfree", "1x4x1")
+    topic, (publishers, subscribers) = next(iter(brokers.members.items()))
     silent = next(iter(subscribers))
-    stage.sim.hosts[silent].crash()  # and nobody knows
+    brokers.sim.hosts[silent].crash()  # and nobody knows
     tally, complaints = Tally(), Complaints()
-    stage.publish_all([(topic, next(iter(publishers)))], tally, complaints, lambda _part: None)
+    brokers.publish_all([(topic, next(iter(publishers)))], tally, complaints, lambda _part: None)
     assert tally.missed >= 1
     assert complaints.count >= 1
     assert "did not reach" in complaints.first[0]
@@ -255,11 +255,11 @@ def test_a_subscriber_that_is_silent_is_missed() -> None:
 
 
 def test_a_publisher_that_knows_the_wrong_thing_is_found() -> None:
-    stage = staged("relayfree", "2x2x1")
-    topic, (publishers, _) = next(iter(stage.members.items()))
-    assert stage.wrong_demand() == []
-    stage.roles[next(iter(publishers))].demand[topic] = False
-    assert len(stage.wrong_demand()) == 1
+    brokers = staged("relayfree", "2x2x1")
+    topic, (publishers, _) = next(iter(brokers.members.items()))
+    assert brokers.wrong_demand() == []
+    brokers.roles[next(iter(publishers))].demand[topic] = False
+    assert len(brokers.wrong_demand()) == 1
 
 
 def test_complaints_are_counted_when_there_are_too_many() -> None:
@@ -299,20 +299,20 @@ def test_the_meter_counts_what_carries_the_body_and_nothing_else() -> None:
 
 
 def test_the_weather_is_rough_for_a_while() -> None:
-    weather = rough.FaultSchedule(Constant(0.01), Faults(loss=1.0), 0.0)
+    schedule = fault_schedule.FaultSchedule(Constant(0.01), Faults(loss=1.0), 0.0)
     source: Address = 1
-    delays = [bool(weather.delays(Random(1), source, 2, now)) for now in (0.0, 10.0)]
-    until_s = weather.turn_rough(20.0)
-    delays += [bool(weather.delays(Random(1), source, 2, now)) for now in (20.0, until_s - 1, until_s)]
+    delays = [bool(schedule.delays(Random(1), source, 2, now)) for now in (0.0, 10.0)]
+    until_s = schedule.begin(20.0)
+    delays += [bool(schedule.delays(Random(1), source, 2, now)) for now in (20.0, until_s - 1, until_s)]
     assert delays == [True, True, False, False, True]
 
 
 def test_partitions_count_from_the_beginning_of_the_rough_time() -> None:
-    faults, churn = rough.parse("partition=100-200, churn=0.5,loss=0.1")
+    faults, churn = fault_schedule.parse("partition=100-200, churn=0.5,loss=0.1")
     assert churn == 0.5
     assert (faults.partitions, faults.loss) == (((100.0, 200.0),), 0.1)
-    assert rough.length_s(faults) == 230.0
-    assert rough.length_s(Faults()) == 100.0
+    assert fault_schedule.length_s(faults) == 230.0
+    assert fault_schedule.length_s(Faults()) == 100.0
 
 
 @pytest.mark.parametrize(
@@ -321,4 +321,4 @@ def test_partitions_count_from_the_beginning_of_the_rough_time() -> None:
 )
 def test_faults_that_are_none_are_told(text: str, words: str) -> None:
     with pytest.raises(FaultsError, match=words):
-        rough.parse(text)
+        fault_schedule.parse(text)

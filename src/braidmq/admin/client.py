@@ -25,9 +25,6 @@ TIMEOUT_S: Final = 30.0
 """How long a connection, an answer, or the next piece of it may take."""
 
 ANSWER_BYTES_MAX: Final = 64 << 20
-SPOOL_BYTES_MAX: Final = 256 << 20
-"""The largest spool that changes hands."""
-
 REFUSAL_BYTES_MAX: Final = 1 << 16
 REST_BYTES_MAX: Final = 1 << 16
 """What may stand behind the part of a stream that was read; a connection with more to read is not used again."""
@@ -131,7 +128,7 @@ class AdminClient:
     def spool(self, processor: str, topic: str) -> bytes:
         """The spool, as bytes, with which Spark's turn begins."""
         with self._answer("GET", "/processing/state", {"processor": processor, "topic": topic}) as response:
-            return self._read(response, SPOOL_BYTES_MAX)
+            return self._read(response, contract.SPOOL_BYTES_MAX)
 
     def return_spool(self, processor: str, topic: str, first: int, spool: bytes) -> None:
         """Gives a topic back to the edge from an offset on. Refused with 409 if it is still Spark's turn."""

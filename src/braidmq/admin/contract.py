@@ -15,11 +15,25 @@ from msgspec import UNSET, Meta, UnsetType
 JSON: Final = "application/json"
 SPOOL: Final = "application/msgpack"
 """The content type of a spool that changes hands: `SpoolState.encode()`."""
+SPOOL_BYTES_MAX: Final = 256 << 20
+"""The largest spool that changes hands."""
 ROWS: Final = "application/vnd.apache.arrow.stream"
 """The content type of the log's rows."""
 
 Number = int | float
 """Stays as it was written: 5 is not read as 5.0."""
+
+
+ADMIN_FILE: Final = "admin.json"
+"""In the data folder of a site that runs beside others: an AdminFile. Commands with --data find it there."""
+
+
+class AdminFile(msgspec.Struct, frozen=True):
+    """Where a site's admin port is."""
+
+    name: str
+    url: str
+    pid: int = 0
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True):
@@ -174,7 +188,7 @@ class PublishedTopic(msgspec.Struct, frozen=True):
     filters: list[str]
     """Those in use that could match it."""
     wanted: list[str]
-    """Those of them that somebody subscribes to."""
+    """Those of them that clients subscribe to."""
     is_settled: bool
     """Whether that is known."""
     idle_s: float

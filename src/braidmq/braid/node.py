@@ -1,4 +1,4 @@
-"""A broker's place on the network of its braid: the host, the overlay and the method that its configuration names."""
+"""A broker on the network of its braid: the host, the overlay and the method that its configuration names."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import logging
 import random
 import time
 from hashlib import sha256
-from typing import TYPE_CHECKING
 
 from braidmq.braid.braid import Braid
-from braidmq.braid.identity import own_of
-from braidmq.braid.inspect.status import Status
-from braidmq.braid.introducers import Introducers
+from braidmq.braid.identity import identity_of
+from braidmq.braid.inspect.status import BraidInspector
+from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.transfer.accounting import weigh
-from braidmq.braid.transfer.cut_through import CutThrough
+from braidmq.broker.broker import Broker
 from braidmq.config.braid_security import security_of
 from braidmq.config.naming import lasting_address
 from braidmq.config.settings import BraidConfig
@@ -25,11 +24,8 @@ from braidmq.overlay.vectors import DIGITS_MAX, Vector
 from braidmq.pubsub.method import Method
 from braidmq.pubsub.registry import METHODS, MethodName, MethodSettings, OverlaySettings, message_kinds
 
-if TYPE_CHECKING:
-    from braidmq.broker.broker import Broker
-
 PROTOCOL = "1"
-"""What brokers say to each other: another number if a message changes so that others cannot read it any more."""
+"""What brokers say to each other: another number if a message changes so that other brokers cannot read it any more."""
 
 LEAVE_S = 5.0
 """How long a broker that ends has to leave the braid in good order."""
@@ -48,7 +44,7 @@ def messages_of(method: MethodName) -> list[type[Message]]:
 
 
 def vector_of(name: str) -> Vector:
-    """A broker's membership vector: as good as random, and the same each time it starts."""
+    """A broker's admission vector: as good as random, and the same each time it starts."""
     return int.from_bytes(sha256(name.encode()).digest()[:8]) >> (64 - DIGITS_MAX)
 
 
@@ -58,43 +54,54 @@ class BraidNode:
     def __init__(self, broker: Broker, config: BraidConfig) -> None:
         self._broker = broker
         self._config = config
-        self._own = own_of(broker, random.SystemRandom(), config.name, lasting_address(config))
+        self._identity = identity_of(broker, random.SystemRandom(), config.name, lasting_address(config))
         self.host = NetHost(
             config.listen,
             messages_of(config.method),
-            name=self._own.name,
+            name=self._identity.name,
             advertise=config.advertise,
             security=security_of(config),
-            identity=self._own.identity,
+            identity=self._identity.identity,
             terms={"braid.method": config.method, "protocol": PROTOCOL},
         )
         self.host.is_member = False
         self.host.weigh = weigh
         self.braid: Braid | None = None
-        self.status: Status | None = None
+        """From the start on."""
+
+    @property
+    def status(self) -> BraidInspector | None:
         """What can be told of the braid; from the start on."""
+        return None if self.braid is None else self.braid.status
 
     async def start(self) -> None:
         """Listens for other brokers, and begins to join them. OSError if it cannot listen."""
         await self.host.start()
         config = self._config
-        name = self._own.name
+        name = self._identity.name
         incarnation = int((time.time() - INCARNATION_EPOCH_S) * INCARNATIONS_A_SECOND)
         introducers = Introducers(self.host, config.join)
         overlay_, method = build(config, self.host, name, incarnation, introducers)
-        self.braid = self._broker.braid = Braid(
-            self._broker, overlay_, method, name, incarnation, introducers, config.cluster, self._own
+        self.braid = braid = Braid(
+            self._broker,
+            overlay_,
+            method,
+            name,
+            incarnation,
+            introducers,
+            config.cluster,
+            self._identity,
+            config.method,
         )
-        membership = self.braid.membership
-        membership.refusals = lambda: self.host.refusals
-        self.host.watch(membership.on_linked, membership.on_parted)
-        self.braid.cork, self.braid.uncork = self.host.cork, self.host.uncork
-        self.host.on_read = self._broker.begin_read
-        self.status = Status(self.braid, config.cluster, config.method)
-        if CutThrough.can_serve(self.braid):
-            self.braid.lanes = CutThrough(self.braid, self.host, self.status.hops)
-            self.host.take_shortcut(self.braid.lanes)
-        self.host.spawn(self._enter(self.braid))
+        self._join_host(braid)
+        self.host.spawn(self._enter(braid))
+
+    def _join_host(self, braid: Braid) -> None:
+        """What only a host with real links has."""
+        admission = braid.membership.admission
+        admission.refusals = lambda: self.host.refusals
+        self.host.watch(admission.on_linked, admission.on_parted)
+        braid.transfer.use_links(self.host, braid.overlay)
 
     async def _enter(self, braid: Braid) -> None:
         await braid.enter()
@@ -103,7 +110,7 @@ class BraidNode:
 
     async def stop(self, is_polite: bool = True) -> bool:
         """Leaves, in good order if `is_polite` and that does not take too long: whether it did not."""
-        if is_polite and self.braid is not None and self.braid.is_in and not _is_alone(self.braid):
+        if is_polite and self.braid is not None and self.braid.presence.is_in and not _is_alone(self.braid):
             try:
                 async with asyncio.timeout(LEAVE_S):
                     await self.braid.leave()
@@ -116,7 +123,7 @@ class BraidNode:
 
     def trouble(self) -> str | None:
         """Why this broker is not in its braid, None if it is."""
-        return "this broker is just starting" if self.braid is None else self.braid.membership.trouble
+        return "this broker is just starting" if self.braid is None else self.braid.membership.admission.trouble
 
 
 def _is_alone(braid: Braid) -> bool:

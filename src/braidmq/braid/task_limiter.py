@@ -1,7 +1,7 @@
-"""A crew: a few procedures at a time, the others in their order behind them.
+"""Procedures beside each other: all of them, or a few at a time.
 
 A client that subscribes to a thousand topics makes a thousand keys. If all of them joined at once they would be in each
-other's way: of those that want the same gap in the ring, one gets it and the others try again.
+other's way: of those that want the same gap in the ring, one gets it and the rest try again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ Procedure = Callable[[], Coroutine[Any, Any, None]]
 
 
 class TaskLimiter:
+    """Runs a few procedures at a time; more of them wait in their order."""
+
     def __init__(self, host: Host, workers_max: int = WORKERS_MAX) -> None:
         self._host = host
         self._workers_max = workers_max
@@ -25,7 +27,7 @@ class TaskLimiter:
         self._waiting: deque[Procedure] = deque()
         """One for each topic that changes: as many as clients may subscribe to and publish, at the most."""
 
-    def do(self, procedure: Procedure) -> None:
+    def submit(self, procedure: Procedure) -> None:
         """Runs a procedure when its turn comes."""
         self._waiting.append(procedure)
         if self._workers < self._workers_max:
@@ -38,3 +40,25 @@ class TaskLimiter:
                 await self._waiting.popleft()()
         finally:
             self._workers -= 1
+
+
+async def run_all(
+    host: Host, procedures: list[Coroutine[Any, Any, None]], is_enough: Callable[[], bool] = lambda: False
+) -> None:
+    """Runs procedures beside each other; returns when all are through, or it is enough."""
+    through = host.event()
+    under_way = len(procedures)
+
+    async def run(procedure: Coroutine[Any, Any, None]) -> None:
+        nonlocal under_way
+        try:
+            await procedure
+        finally:
+            under_way -= 1
+            if not under_way or is_enough():
+                through.set()
+
+    for procedure in procedures:
+        host.spawn(run(procedure))
+    if procedures:
+        await through.wait()

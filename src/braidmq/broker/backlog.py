@@ -93,6 +93,16 @@ class Backlog:
     def feed_count(self) -> int:
         return len(self._feed)
 
+    def check(self) -> None:
+        """Asserts that the counters agree with what they count."""
+        items = self._items
+        resent = [one for one in items if one.packet_id]
+        assert self.bytes == sum(one.message.size for one in items), "the backlog's bytes"
+        assert self.qos0_count == sum(not one.qos for one in items), "the backlog's QoS 0"
+        assert self._resend_count == len(resent), "what the backlog sends again"
+        assert self._resend_bytes == sum(one.message.size for one in resent), "what the backlog sends again, in bytes"
+        assert sum(one is FEED for one in items) == bool(self._feed), "the mark of a feed"
+
     def forget_size(self, delivery: Delivery) -> None:
         """The message of one that waits to be sent again is about to be taken away from it."""
         self.bytes -= delivery.message.size

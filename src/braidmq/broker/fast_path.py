@@ -7,29 +7,17 @@ retain flag, an unknown topic, a client with restrictions) is declined here and 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from braidmq.broker.connection import Connection
 from braidmq.broker.message import Message
-from braidmq.broker.session import SENT
+from braidmq.broker.router import Route
+from braidmq.broker.runs import Repeat, append_run, payloads_of, translated
+from braidmq.broker.session import SENT, Session
 from braidmq.mqtt.packets import V5
-from braidmq.mqtt.wire import packet_places, string, varint
-
-if TYPE_CHECKING:
-    from braidmq.braid.transfer.outbound import OutboundTopic
-    from braidmq.broker.broker import Broker
-    from braidmq.broker.connection import Connection
-    from braidmq.broker.router import Route
-    from braidmq.broker.session import Session
-
+from braidmq.mqtt.wire import varint
 
 _ACKNOWLEDGED = (b"", b"\x40\x02", b"\x50\x02")
 _NOBODY = (b"", b"\x40\x03", b"\x50\x03")
 """PUBACK and PUBREC, plain and with a reason code (0x10: no matching subscribers)."""
-
-
-Repeat = tuple[bytes, int, int, "list[Connection]", "OutboundTopic | None"]
-"""What a connection published last, alone in its read: first bytes, size, the router's version, the receivers here, and
-the way to other brokers."""
 
 
 def send_repeat(connection: Connection, repeat: Repeat, data: bytes) -> bool:
@@ -38,18 +26,18 @@ def send_repeat(connection: Connection, repeat: Repeat, data: bytes) -> bool:
     A device that sends one reading at a time always takes this way. Nothing waits in this tick (the caller has looked),
     so the bytes go straight to the sockets.
     """
-    first_bytes, size, version, receivers, outlet = repeat
+    first_bytes, size, version, receivers, outbound = repeat
     broker = connection.broker
     if len(data) != size or version != broker.router.version or not data.startswith(first_bytes):
         return False
-    if outlet is not None:
-        lane = outlet.lane
-        if lane is None or not lane.send(outlet, connection.version, data, connection.seen_at):
+    if outbound is not None:
+        cut_through = outbound.cut_through
+        if cut_through is None or not cut_through.send(connection.version, data, connection.seen_at):
             return False
     metrics = broker.metrics
     sent = 0
     for receiver in receivers:
-        if receiver.writable or receiver.stalls(connection):
+        if receiver.writable or receiver.flow.stalls(connection.flow):
             receiver.link.write(data)
             sent += 1
     metrics.messages_received += 1
@@ -85,33 +73,32 @@ def forward_run(connection: Connection, data: bytes, at: int, body: int, after: 
         return 0
 
     same, other = (route.plain5, route.plain3) if is_v5 else (route.plain3, route.plain5)
-    places = [at] if other or route.special or route.groups or route.tap is not None else None
+    places = [at] if other or route.special or route.groups or route.feed is not None else None
     stop, count = after, 1
     if not route.mixed:
         stop, count = _end_of_run(connection, data, at, body, after, payload_at, places)
     broker.metrics.messages_received += count
     run = data[at:stop]
     if same:
-        _append(connection, broker, same, run, count)
-    if route.outlet is not None:
-        route.outlet.take_run(connection.version, run, count)
+        append_run(connection.tick, same, run, count, connection.flow)
+    if route.outbound is not None:
+        route.outbound.send_run(connection.version, run, count)
     if route.logged:
         broker.recorder.take_run(name[2:], session.client_id, broker.now(), run, count, payload_at - at, after - at)
     if places is None:
         if count == 1 and after - at == len(data) and not route.logged:
-            connection.repeat = (data[:payload_at], after, broker.router.version, same, route.outlet)
+            connection.repeat = (data[:payload_at], after, broker.router.version, same, route.outbound)
         return stop
 
-    payloads = _payloads(data, places, stop, len(name) + is_v5)
+    payloads = payloads_of(data, places, stop, len(name) + is_v5)
     if other:
-        _append(connection, broker, other, _translated(name, payloads, not is_v5), count)
+        append_run(connection.tick, other, translated(name, payloads, not is_v5), count, connection.flow)
     if route.special or route.groups:
-        broker.publisher = connection
         for payload in payloads:
             message = Message(route.topic, name, payload, 0, False, session.client_id)
-            broker.deliver(message, route.special, route.groups)
-    if route.tap is not None:
-        route.tap.take_run(payloads, session.client_id, route.logged)
+            broker.deliver(message, route.special, route.groups, connection.flow)
+    if route.feed is not None:
+        route.feed.on_run(payloads, session.client_id, route.logged)
     return stop
 
 
@@ -164,78 +151,22 @@ def _end_of_run(
                 break
 
 
-def _payloads(data: bytes, places: list[int], stop: int, head: int) -> list[bytes]:
-    """What each publication of a run carries behind fixed header and `head` more bytes."""
-    payloads = []
-    for place, following in zip(places, [*places[1:], stop], strict=True):
-        begin = place + 2
-        while data[begin - 1] > 127:
-            begin += 1
-        payloads.append(data[begin + head : following])
-    return payloads
-
-
-def deliver_run(broker: Broker, route: Route, run: bytes, version: int) -> None:
-    """Gives a run of QoS 0 publications to one topic, which came from another broker, to the receivers here."""
-    is_v5 = version == V5
-    places = packet_places(run)
-    count = len(places)
-    broker.metrics.messages_received += count
-    same, other = (route.plain5, route.plain3) if is_v5 else (route.plain3, route.plain5)
-    if same:
-        _append(None, broker, same, run, count)
-    if not (other or route.special or route.groups or route.tap is not None):
-        return
-    name = string(route.topic)
-    payloads = _payloads(run, places, len(run), len(name) + is_v5)
-    if other:
-        _append(None, broker, other, _translated(name, payloads, not is_v5), count)
-    if route.special or route.groups:
-        broker.publisher = None
-        for payload in payloads:
-            broker.deliver(Message(route.topic, name, payload, 0), route.special, route.groups)
-    if route.tap is not None:
-        route.tap.take_foreign_run(payloads)
-
-
-def _append(connection: Connection | None, broker: Broker, receivers: list[Connection], run: bytes, count: int) -> None:
-    touched = broker.touched_connections
-    sent = 0
-    for receiver in receivers:
-        if receiver.writable or receiver.stalls(connection):
-            out = receiver.out
-            if not out:
-                touched.append(receiver)
-            out.append(run)
-            sent += 1
-    broker.metrics.messages_sent += count * sent
-    broker.metrics.messages_dropped += count * (len(receivers) - sent)
-
-
-def _translated(name: bytes, payloads: list[bytes], to_v5: bool) -> bytes:
-    """A run for receivers of the other version: the empty property block comes in, or goes."""
-    name += b"\0" if to_v5 else b""
-    pieces: list[bytes] = []
-    for payload in payloads:
-        pieces += (b"\x30", varint(len(name) + len(payload)), name, payload)
-    return b"".join(pieces)
-
-
 def forward_and_acknowledge(connection: Connection, data: bytes, body: int, after: int, qos: int) -> bool:
     """Forwards and acknowledges a QoS 1 or 2 publication without DUP, RETAIN or properties; False if not so plain."""
     session = connection.session
-    broker = connection.broker
-    if session is None or after - body < 2 or broker.degraded:
+    tick = connection.tick
+    if session is None or after - body < 2 or tick.degraded:
         return False
+    broker = connection.broker
     name_end = body + 2 + (data[body] << 8 | data[body + 1])
     payload_at = name_end + 2
     is_v5 = connection.version == V5
     if is_v5:
         payload_at += 1
-        if connection.unacknowledged_tick != broker.tick:
-            if connection.owed is not None:
+        if connection.unacknowledged_tick != tick.number:
+            if connection.held is not None:
                 return False  # its acknowledgement must not overtake others
-            connection.unacknowledged_tick = broker.tick
+            connection.unacknowledged_tick = tick.number
             connection.unacknowledged = len(session.received)
         if connection.unacknowledged >= broker.limits.receive_max:
             return False
@@ -244,7 +175,7 @@ def forward_and_acknowledge(connection: Connection, data: bytes, body: int, afte
     name = data[body:name_end]
     route = broker.router.routes.get(name)
     packet_id = data[name_end : name_end + 2]
-    if route is None or not route.offered or route.outlet is not None or route.tap is not None:
+    if route is None or not route.offered or route.outbound is not None or route.feed is not None:
         return False
     if packet_id == b"\0\0" or broker.expires_all:
         return False
@@ -252,12 +183,11 @@ def forward_and_acknowledge(connection: Connection, data: bytes, body: int, afte
         return False
     if qos == 2 and int.from_bytes(packet_id) in session.received:
         return False
-    broker.publisher = connection
     if route.logged:
         broker.recorder.take_plain(name[2:], session.client_id, broker.now(), data[payload_at:after], qos)
         connection.awaits_commit = True
     if qos == 1 and route.plain1 is not None and route.plain1_version == connection.version:
-        _forward_plain_qos1(route, name, data[name_end + 2 : after], session)
+        _forward_plain_qos1(connection, route, name, data[name_end + 2 : after], session)
         broker.metrics.messages_received += 1
         connection.unacknowledged += is_v5
         connection.send(b"\x40\x02" + packet_id)
@@ -271,7 +201,7 @@ def forward_and_acknowledge(connection: Connection, data: bytes, body: int, afte
             broker.store.save_received(session.row, number)
     broker.metrics.messages_received += 1
     message = Message(route.topic, name, data[payload_at:after], qos, False, session.client_id)
-    reached = broker.deliver(message, route.targets, route.groups)
+    reached = broker.deliver(message, route.targets, route.groups, connection.flow)
     acknowledgement = _ACKNOWLEDGED[qos] + packet_id
     if is_v5:
         connection.unacknowledged += 1
@@ -283,14 +213,14 @@ def forward_and_acknowledge(connection: Connection, data: bytes, body: int, afte
     return True
 
 
-def _forward_plain_qos1(route: Route, name: bytes, tail: bytes, publisher: Session) -> None:
+def _forward_plain_qos1(publisher: Connection, route: Route, name: bytes, tail: bytes, own: Session) -> None:
     """QoS 1 to sessions that end with their connection, so that nobody will ever ask for the message again.
 
-    Only its packet id is remembered; who cannot take it at once gets it the careful way. `tail` is what stands behind
-    the packet id.
+    Only its packet id is remembered; a session that cannot take it at once gets it the careful way. `tail` is what
+    stands behind the packet id, `own` the publisher's session.
     """
-    broker = publisher.broker
-    touched = broker.touched_connections
+    tick = publisher.tick
+    touched = tick.touched
     head = b"\x32" + varint(len(name) + 2 + len(tail)) + name
     for session in route.plain1 or ():
         connection = session.connection
@@ -298,8 +228,8 @@ def _forward_plain_qos1(route: Route, name: bytes, tail: bytes, publisher: Sessi
             out = connection.out
             if not out:
                 touched.append(connection)
-            out.append(b"%b%b%b" % (head, session.take_id(SENT).to_bytes(2), tail))
-            broker.metrics.messages_sent += 1
+            out.append(b"%b%b%b" % (head, session.put_in_flight(SENT).to_bytes(2), tail))
+            tick.metrics.messages_sent += 1
         else:
             payload = tail[1:] if route.plain1_version == V5 else tail
-            session.deliver(Message(route.topic, name, payload, 1, False, publisher.client_id), 1)
+            session.deliver(Message(route.topic, name, payload, 1, False, own.client_id), 1)

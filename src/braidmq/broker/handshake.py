@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING
 
-from braidmq.braid.interest.scope import ScopeError
 from braidmq.broker.admission import Arrived
+from braidmq.broker.connection import Connection
 from braidmq.broker.connection_state import State
+from braidmq.broker.federation import ScopeError
 from braidmq.broker.limits import FOREVER
 from braidmq.broker.local_topics import is_local
 from braidmq.mqtt import packets as p
@@ -27,9 +27,6 @@ from braidmq.security.identity import (
     Refusal,
     Verdict,
 )
-
-if TYPE_CHECKING:
-    from braidmq.broker.connection import Connection
 
 
 class Handshake:
@@ -55,7 +52,7 @@ class Handshake:
         self._check()
         if not connect.client_id:
             self.assigned = True
-            connect.client_id = broker.new_client_id()
+            connect.client_id = broker.sessions.new_client_id()
         credentials = self._credentials()
         if self.method is not None:
             method = broker.methods.get(self.method)
@@ -70,7 +67,7 @@ class Handshake:
             verdict = self._broken()
         if isawaitable(verdict):
             connection.state = State.AUTHENTICATING
-            connection.hold_reading()
+            connection.flow.hold_reading()
             broker.spawn(self._await(verdict))
         else:
             self._judge(verdict)
@@ -88,12 +85,10 @@ class Handshake:
             raise self._refused(Reason.QOS_NOT_SUPPORTED, f"a will of QoS {connect.will.qos}")
         if connect.will.retain and not limits.retain:  # [MQTT-3.2.2-13]
             raise self._refused(Reason.RETAIN_NOT_SUPPORTED, "a retained will")
-        braid = self.connection.broker.braid
-        if braid is not None:
-            try:
-                braid.scopes.settle(connect.will)
-            except ScopeError as error:
-                raise self._refused(error.reason, f"the will: {error.text}") from None
+        try:
+            self.connection.broker.federation.resolve_scope(connect.will)
+        except ScopeError as error:
+            raise self._refused(error.reason, f"the will: {error.text}") from None
 
     def _credentials(self) -> Credentials:
         connect = self.connect
@@ -126,7 +121,7 @@ class Handshake:
     def _go_on(self) -> None:
         """Reads on, after one reason to wait is gone; another one may have come."""
         if self.connection.state is State.AUTHENTICATING:
-            self.connection.release_reading()
+            self.connection.flow.release_reading()
         else:
             self.connection.go_on()
 
@@ -202,7 +197,7 @@ class Handshake:
             assert self.exchange is not None
             if identity.owner != connection.identity.owner:
                 raise PacketError(Reason.NOT_AUTHORIZED, "a session cannot be given to another user")
-            connection.broker.identify(connection, identity)
+            connection.identify(identity)
             properties = Properties(authentication_method=self.method, authentication_data=self.exchange.final_data)
             connection.send_packet(p.Auth(Reason.SUCCESS, properties))
             self.exchange = None
@@ -210,10 +205,10 @@ class Handshake:
     # The session
 
     def accept(self, identity: Identity) -> None:
-        """The client is who it says: it gets its session, from another broker of the braid if it was there."""
+        """The client is who it says: it gets its session, from another broker if it was there."""
         connect = self.connect
         connection = self.connection
-        braid = connection.broker.braid
+        federation = connection.broker.federation
         if not self.assigned and not connection.broker.client_ids.allows(
             identity, connection.origin, connect.client_id
         ):
@@ -222,19 +217,19 @@ class Handshake:
         if connect.will and not self._may_will(identity, connect.will.topic):
             raise self._refused(Reason.NOT_AUTHORIZED, f"a will for {connect.will.topic!r} is not allowed")
         self._check_room(identity)
-        if braid is None or not braid.is_in:
+        if not federation.is_in:
             self._open(identity)
             return
         connection.state = State.AUTHENTICATING
-        connection.hold_reading()
-        braid.moves.arrive(connect.client_id, identity.owner, connect.clean_start, partial(self._arrived, identity))
+        connection.flow.hold_reading()
+        federation.admit(connect.client_id, identity.owner, connect.clean_start, partial(self._arrived, identity))
 
     def _check_room(self, identity: Identity) -> None:
         """Whether there is a place for the client's session."""
         broker = self.connection.broker
         if broker.is_kept_from(self.connect.client_id, identity.owner):
             raise self._foreign()
-        if self._expiry_s() and broker.degraded:
+        if self._expiry_s() and broker.tick.degraded:
             raise self._refused(Reason.SERVER_UNAVAILABLE, "the broker's store cannot be written")
         if self.connect.client_id not in broker.sessions and len(broker.sessions) >= broker.limits.sessions_max:
             raise self._refused(Reason.QUOTA_EXCEEDED, f"{broker.limits.sessions_max} sessions are the bound")
@@ -243,7 +238,7 @@ class Handshake:
         return self._refused(Reason.NOT_AUTHORIZED, "this client identifier has a session of another user")
 
     def _arrived(self, identity: Identity, arrived: Arrived) -> bool:
-        """The braid has found out where the client's session is; whether it is opened here."""
+        """It is known where the client's session is; whether it is opened here."""
         connection = self.connection
         if connection.state is not State.AUTHENTICATING:
             return False
@@ -272,16 +267,16 @@ class Handshake:
         broker = connection.broker
         client_id = connect.client_id
         expiry_s = self._expiry_s()
-        session, present = broker.take_up(client_id, identity.owner, connect.clean_start, expiry_s)
+        session, present = broker.sessions.open(client_id, identity.owner, connect.clean_start, expiry_s)
         window = min(connect.properties.receive_maximum or 65535, broker.limits.inflight_max)
         connection.session = session
         connection.aliases_out_max = min(connect.properties.topic_alias_maximum or 0, broker.limits.topic_alias_out_max)
-        connection.takes_plain = not connection.aliases_out_max and not connection.packet_max_out
+        connection.reset_plain()
         if present:
-            broker.withdraw_forbidden([(session, identity)])
+            broker.sessions.withdraw_forbidden(broker.access, [(session, identity)])
         session.attach(connection, window)
-        broker.attached(session, connect.will)
-        broker.identify(connection, identity)
+        broker.sessions.attached(session, connect.will)
+        connection.identify(identity)
         connection.unacknowledged = len(session.received)
         keep_alive = self._keep_alive()
         if not connection.send_packet(self._connack(present, expiry_s, keep_alive)):

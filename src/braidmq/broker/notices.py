@@ -22,6 +22,8 @@ LINES_EACH_MAX: Final = 10
 """Lines in that time about one: a client that is let in goes by its id, anyone else by the address without the port."""
 NAME_CHARS_MAX: Final = 100
 """Characters of a name, a topic or another text that came from outside."""
+COMPLAINTS_MAX: Final = 1_000
+"""Lines that are remembered, so that each is written once; the oldest is forgotten."""
 LINE_CHARS_MAX: Final = 1_000
 """Characters of what was wrong, which may quote several of those."""
 
@@ -76,6 +78,17 @@ class Notices:
         self._lines: dict[str, int] = {}
         self._count = 0
         self._left_out = 0
+        self._complaints: dict[tuple[str, str], None] = {}
+
+    def is_news(self, client_id: str, text: str) -> bool:
+        """Whether this was not said of this client before, as far as is remembered."""
+        complaint = (client_id, text)
+        if complaint in self._complaints:
+            return False
+        self._complaints[complaint] = None
+        if len(self._complaints) > COMPLAINTS_MAX:
+            self._complaints.pop(next(iter(self._complaints)))
+        return True
 
     def say(self, about: str, who: object, text: str, *arguments: object) -> None:
         """One line about somebody, unless there were enough already; `who` is asked for its name only if not."""

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from braidmq.braid.interest.scope import ScopeError
-from braidmq.broker.held_acknowledgements import HeldAcknowledgements
+from braidmq.broker.connection import Connection
+from braidmq.broker.federation import ScopeError
 from braidmq.broker.local_topics import is_local
 from braidmq.broker.message import Message, Reached, message_of
 from braidmq.broker.notices import one_line, quoted
+from braidmq.broker.session import Session
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.errors import PacketError, violation
 from braidmq.mqtt.properties import Properties
 from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.topics import check_topic
 from braidmq.mqtt.wire import string
-
-if TYPE_CHECKING:
-    from braidmq.broker.connection import Connection
-    from braidmq.broker.session import Session
 
 ALLOWED_TOPICS_MAX = 1024
 """Topics that a connection may publish to, remembered so that the fast path need not ask."""
@@ -89,11 +86,11 @@ def _count_unacknowledged(connection: Connection, session: Session, packet_id: i
     """[MQTT-3.3.4-7]: more publications under way than this broker's Receive Maximum."""
     if packet_id in session.received:
         return
-    if connection.owed is not None:
+    if connection.held is not None:
         connection.unacknowledged_tick = NEVER
-        connection.unacknowledged = len(session.received) + connection.owed.qos1
-    elif connection.unacknowledged_tick != connection.broker.tick:
-        connection.unacknowledged_tick = connection.broker.tick
+        connection.unacknowledged = len(session.received) + connection.held.qos1
+    elif connection.unacknowledged_tick != connection.tick.number:
+        connection.unacknowledged_tick = connection.tick.number
         connection.unacknowledged = len(session.received)
     if connection.unacknowledged >= connection.broker.limits.receive_max:
         text = f"more than {connection.broker.limits.receive_max} publications wait for their acknowledgement"
@@ -104,19 +101,18 @@ def _count_unacknowledged(connection: Connection, session: Session, packet_id: i
 def _publish(connection: Connection, session: Session, packet: p.Publish) -> Verdict:
     """Publishes if the client may, and says how it went."""
     broker = connection.broker
-    if broker.braid is not None and (packet.properties.user_properties or packet.topic[:1] == "$"):
+    if packet.properties.user_properties or packet.topic[:1] == "$":
         try:
-            broker.braid.scopes.settle(packet)
+            broker.federation.resolve_scope(packet)
         except ScopeError as error:
             broker.metrics.publish_refused += 1
-            if broker.braid.scopes.is_news(session.client_id, error):
-                connection.notice("a publication is refused: %s", one_line(error.text))
+            connection.notice_once("a publication is refused: %s", one_line(error.text))
             return Verdict(error.reason, error.text)
     if not _may_publish(connection, session, packet.topic):
         broker.metrics.publish_refused += 1
         connection.notice("may not publish to %s", quoted(packet.topic))
         return Verdict(Reason.NOT_AUTHORIZED, f"{packet.topic!r} may not be published by this client")
-    if broker.degraded and (packet.qos or packet.retain):
+    if connection.tick.degraded and (packet.qos or packet.retain):
         if connection.version == p.V3:
             raise PacketError(Reason.QUOTA_EXCEEDED, "the store cannot be written")
         broker.metrics.publish_refused += 1
@@ -125,7 +121,7 @@ def _publish(connection: Connection, session: Session, packet: p.Publish) -> Ver
     if packet.retain and packet.payload and not broker.retained.fits(message):
         broker.metrics.publish_refused += 1
         return Verdict(Reason.QUOTA_EXCEEDED, "no room for another retained message")
-    reached = broker.publish(message, connection)
+    reached = broker.publish(message, connection.flow)
     if reached is Reached.UNKNOWN and packet.qos and connection.version == p.V5:
         return Verdict(Reason.SUCCESS, "", message)
     return Verdict(Reason.SUCCESS if reached else Reason.NO_MATCHING_SUBSCRIBERS, "")
@@ -175,14 +171,13 @@ def _acknowledge(
 
 def _send(connection: Connection, packet: p.Puback | p.Pubrec, doubtful: Message | None = None) -> None:
     """Sends an acknowledgement; behind others that wait, if there are any, and not before it is known what to say."""
-    braid = connection.broker.braid
-    if doubtful is not None and braid is not None and not braid.outlets.is_resting:
-        if connection.owed is None:
-            connection.owed = HeldAcknowledgements(connection)
+    federation = connection.broker.federation
+    if doubtful is not None and federation.is_demand_told:
+        if connection.held is None:
             connection.unacknowledged_tick = NEVER
-        braid.when_known(doubtful, connection.owed.add_doubtful(packet))
-    elif connection.owed is not None:
-        connection.owed.add(packet)
+        federation.when_known(doubtful, connection.hold_back().add_doubtful(packet))
+    elif connection.held is not None:
+        connection.held.add(packet)
     else:
         connection.send_packet(packet)
 

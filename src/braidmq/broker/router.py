@@ -7,21 +7,18 @@ the tree of filters is walked once. A change of one plain filter drops one route
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from braidmq.broker.client import Client
+from braidmq.broker.federation import Alone, Federation, Outbound
+from braidmq.broker.feed import TopicFeed
 from braidmq.broker.local_topics import is_local
-from braidmq.broker.shares import ShareGroup, Subscribed
+from braidmq.broker.session import Session
+from braidmq.broker.shares import ShareGroup
+from braidmq.broker.subscription import Subscribed
 from braidmq.mqtt.packets import V3, V5
 from braidmq.mqtt.topics import has_wildcard, split_share
 from braidmq.mqtt.trees import FilterTree
 from braidmq.mqtt.wire import string
-
-if TYPE_CHECKING:
-    from braidmq.braid.transfer.outbound import OutboundTopic
-    from braidmq.broker.connection import Connection
-    from braidmq.broker.session import Session
-    from braidmq.processing.feed import ProcessorFeed
-
 
 LEVEL_BYTES = 200
 """What a level of a filter costs in the tree, if nobody else has it."""
@@ -72,17 +69,17 @@ class Route:
     """
 
     __slots__ = (
+        "feed",
         "groups",
         "logged",
         "mixed",
         "offered",
-        "outlet",
+        "outbound",
         "plain1",
         "plain1_version",
         "plain3",
         "plain5",
         "special",
-        "tap",
         "targets",
         "topic",
     )
@@ -93,16 +90,16 @@ class Route:
         self.groups: list[ShareGroup] = []
         self.mixed = False
         """Whether a session is reached both by itself and in a group: then its copies must keep step."""
-        self.outlet: OutboundTopic | None = None
+        self.outbound: Outbound | None = None
         """Where publications of clients here leave for other brokers, if anybody there may want them."""
-        self.tap: ProcessorFeed | None = None
-        """What message processors take of it, if it is the topic of any."""
+        self.feed: TopicFeed | None = None
+        """What message processors get of it, if it is the topic of any."""
         self.offered = True
         """False while other brokers have not been asked about this topic: then the fast path does not know it."""
         self.logged = False
         """Whether publications of clients here are kept for those who read them later."""
-        self.plain3: list[Connection] = []
-        self.plain5: list[Connection] = []
+        self.plain3: list[Client] = []
+        self.plain5: list[Client] = []
         self.special: list[Target] = []
         self.plain1: list[Session] | None = None
         self.plain1_version = 0
@@ -132,14 +129,10 @@ class Router:
         self.version = 0
         """Grows whenever a route may have changed."""
         self.routes_max = routes_max
-        self.on_filter: Callable[[str, bool], None] | None = None
-        """Called with a filter that has its first subscription, or has lost its last."""
-        self.outlet_for: Callable[[str], OutboundTopic | None] | None = None
-        """The way of a topic to other brokers, if it is published here and they may want it."""
-        self.tap_for: Callable[[str], ProcessorFeed | None] = _nobody
-        """What message processors take of a topic."""
-        self.is_offered: Callable[[str], bool] = _always
-        """Whether other brokers have been asked about a topic that is published here, or need not be."""
+        self.federation: Federation = Alone()
+        """The way to other brokers."""
+        self.feed_for: Callable[[str], TopicFeed | None] = _nobody
+        """What message processors get of a topic."""
         self.is_logged: Callable[[str], bool] = _never
         """Whether what is published to a topic here is kept for those who read it later."""
         self._tree: FilterTree[Audience] = FilterTree()
@@ -165,11 +158,10 @@ class Router:
 
     def _build(self, topic: str) -> Route:
         route = Route(topic)
-        route.tap = self.tap_for(topic)
+        route.feed = self.feed_for(topic)
         route.logged = self.is_logged(topic)
-        if self.outlet_for is not None:
-            route.outlet = self.outlet_for(topic)
-            route.offered = self.is_offered(topic)
+        route.outbound = self.federation.outbound_for(topic)
+        route.offered = self.federation.is_offered(topic)
         found: dict[Session, list[Subscribed]] = {}
         for audience in self._tree.match(topic):
             for session, subscribed in audience.members.items():
@@ -236,20 +228,18 @@ class Router:
             audience = Audience()
             self._tree.set(topic_filter, audience)
             self._filters[topic_filter] = None
-            if self.on_filter is not None:
-                self.on_filter(topic_filter, True)
+            self.federation.on_filter(topic_filter, True)
         return audience
 
     def _drop_if_empty(self, topic_filter: str, audience: Audience) -> None:
         if not audience.members and not audience.groups and not audience.holds:
             self._tree.remove(topic_filter)
             self._filters.pop(topic_filter, None)
-            if self.on_filter is not None:
-                self.on_filter(topic_filter, False)
+            self.federation.on_filter(topic_filter, False)
 
     def has_receivers(self, topic: str) -> bool:
         """Whether anybody here subscribes to a topic, connected or not, or processes it."""
-        return bool(self._tree.match(topic)) or self.tap_for(topic) is not None
+        return bool(self._tree.match(topic)) or self.feed_for(topic) is not None
 
     def group(self, full_filter: str) -> ShareGroup | None:
         share, topic_filter = split_share(full_filter)
@@ -271,10 +261,6 @@ class Router:
         for route in self.routes.values():
             route.void()
         self.routes.clear()
-
-
-def _always(_topic: str) -> bool:
-    return True
 
 
 def _nobody(_topic: str) -> None:

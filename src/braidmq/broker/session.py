@@ -12,27 +12,40 @@ On a new connection what is in flight is put before the backlog and sent again, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from braidmq.broker.backlog import NOTHING, Backlog
-from braidmq.broker.limits import FOREVER
+from braidmq.broker.client import Client
+from braidmq.broker.flow import Flow
+from braidmq.broker.limits import FOREVER, Limits
 from braidmq.broker.message import Delivery, Message
-from braidmq.broker.shares import Subscribed
-from braidmq.broker.store import SavedSession
+from braidmq.broker.metrics import Metrics
+from braidmq.broker.store import SavedSession, Store
+from braidmq.broker.subscription import Subscribed
+from braidmq.broker.tick import Tick
+from braidmq.broker.timers import Timer
 from braidmq.mqtt.errors import PacketError, malformed, violation
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.reasons import Reason
 from braidmq.security.identity import Identity, is_foreign
 
-if TYPE_CHECKING:
-    from braidmq.broker.broker import Broker
-    from braidmq.broker.connection import Connection
-    from braidmq.broker.timers import Timer
-
 DUP = 0x08
 
 SENT = Delivery(NOTHING, 1, under_way=True)
 """Stands in flight for a QoS 1 publication that will never be sent again: its session ends with the connection."""
+
+
+class SessionBroker(Protocol):
+    """What a session needs of its broker."""
+
+    limits: Limits
+    tick: Tick
+    store: Store
+    metrics: Metrics
+
+    def order_changed(self, session: Session) -> None:
+        """QoS 0 waits for this session, or no longer does."""
+        ...
 
 
 class Session:
@@ -55,20 +68,22 @@ class Session:
         "row",
         "stored",
         "subscriptions",
+        "tick",
         "was_in_order",
         "will",
         "will_timer",
         "window",
     )
 
-    def __init__(self, broker: Broker, client_id: str, row: int) -> None:
+    def __init__(self, broker: SessionBroker, client_id: str, row: int) -> None:
         self.broker = broker
+        self.tick = broker.tick
         self.client_id = client_id
         self.row = row
         self.stored = False
         """Whether the store knows this session."""
         self.was_in_order = True
-        self.connection: Connection | None = None
+        self.connection: Client | None = None
         self.expiry_s = 0
         self.owner: str | None = None
         """The user whose it is, "" if an anonymous client's; None if an earlier version did not write it down."""
@@ -130,13 +145,19 @@ class Session:
     # Sending
 
     def deliver(
-        self, message: Message, qos: int, retain: bool = False, ids: tuple[int, ...] = (), group: str = ""
+        self,
+        message: Message,
+        qos: int,
+        retain: bool = False,
+        ids: tuple[int, ...] = (),
+        group: str = "",
+        publisher: Flow | None = None,
     ) -> None:
-        """Gives the client its copy, now or when it can take it."""
+        """Gives the client its copy, now or when it can take it; a `publisher` can be made to wait for that."""
         connection = self.connection
         if qos == 0:
             if connection is not None and self.in_order:
-                connection.send_publish(message, 0x31 if retain else 0x30, 0, ids)
+                connection.send_publish(message, 0x31 if retain else 0x30, 0, ids, publisher)
             elif connection is not None or self.broker.limits.queue_qos0:
                 self._hold(Delivery(message, 0, retain, ids))
             return
@@ -159,18 +180,18 @@ class Session:
         )
         self.pump()
 
-    def _transmit(self, connection: Connection, delivery: Delivery) -> None:
+    def _transmit(self, connection: Client, delivery: Delivery) -> None:
         """Sends a delivery for the first time, under a packet id of its own.
 
         To a durable session nothing leaves under an id that the store does not know: after a crash the id would be
         given to another message while the client still has this one open.
         """
         if self.expiry_s:
-            if self.broker.degraded:
+            if self.tick.degraded:
                 self._hold(delivery)
                 return
             connection.awaits_commit = True
-        packet_id = self.take_id(delivery)
+        packet_id = self.put_in_flight(delivery)
         first_byte = 0x30 | delivery.qos << 1 | delivery.retain
         if not connection.send_publish(delivery.message, first_byte, packet_id, delivery.ids):
             del self.inflight[packet_id]  # too large for this client: as if it had been sent [MQTT-3.1.2-25]
@@ -182,7 +203,7 @@ class Session:
         if self.expiry_s:
             self.broker.store.save_delivery(self.row, delivery)
 
-    def take_id(self, delivery: Delivery) -> int:
+    def put_in_flight(self, delivery: Delivery) -> int:
         """Puts a delivery in flight under a packet id that is free [MQTT-2.2.1-4]."""
         packet_id = self._last_id % 65535 + 1
         while packet_id in self.inflight or packet_id in self.released:
@@ -226,15 +247,15 @@ class Session:
         """Sends what waits, as far as the client's window and its socket allow."""
         connection = self.connection
         backlog = self.backlog
-        if self.expiry_s and self.broker.degraded:
+        if self.expiry_s and self.tick.degraded:
             return
-        if self.pump_tick != self.broker.tick:
-            self.pump_tick = self.broker.tick
+        if self.pump_tick != self.tick.number:
+            self.pump_tick = self.tick.number
             self.pump_budget = self.broker.limits.outbound_bytes_max
-        now = self.broker.now()
+        now = self.tick.now()
         while backlog and self.free > 0 and connection is not None and connection.writable:
             if self.pump_budget < 0:
-                self.broker.pump_later(self)
+                self.tick.pump_later(self)
                 break
             delivery = backlog.pop()
             if delivery.packet_id:
@@ -251,7 +272,7 @@ class Session:
                 self.backlog = None
             self.broker.order_changed(self)
 
-    def _resend(self, connection: Connection, delivery: Delivery) -> None:
+    def _resend(self, connection: Client, delivery: Delivery) -> None:
         packet_id = delivery.packet_id
         if self.inflight.get(packet_id) is not delivery:
             return  # acknowledged before its turn came
@@ -322,7 +343,7 @@ class Session:
 
     # Connections come and go
 
-    def attach(self, connection: Connection, window: int) -> None:
+    def attach(self, connection: Client, window: int) -> None:
         """A connection takes the session up. `resume` sends what was left, once the CONNACK is on its way."""
         self.connection = connection
         self.window = self.free = window
@@ -349,7 +370,7 @@ class Session:
         self.connection = None
         self.free = 0
         if self.durable:
-            for delivery in self.inflight.values():
+            for delivery in (*self.inflight.values(), *self.released.values()):
                 delivery.under_way = False
         waiting = self.backlog.take_all() if self.backlog else []
         self.backlog = None

@@ -5,21 +5,8 @@ Members take turns; one that is away, slow or full is passed over while another 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import msgspec
-
-if TYPE_CHECKING:
-    from braidmq.broker.session import Session
-
-
-class Subscribed(msgspec.Struct, frozen=True):
-    """What a session asked for with one filter."""
-
-    qos: int
-    no_local: bool = False
-    retain_as_published: bool = False
-    identifier: int = 0
+from braidmq.broker.session import Session
+from braidmq.broker.subscription import Subscribed
 
 
 class ShareGroup:

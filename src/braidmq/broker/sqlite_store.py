@@ -6,7 +6,6 @@ survives the death of the process (`kill -9`), and with `sync = "full"` the loss
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 from itertools import groupby
@@ -17,10 +16,11 @@ from typing import Any, Final, Literal
 import msgspec
 
 from braidmq.broker.message import Delivery, Message
-from braidmq.broker.shares import Subscribed
 from braidmq.broker.store import SavedDelivery, SavedSession, SavedWill, Snapshot, StoreError
+from braidmq.broker.subscription import Subscribed
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.wire import string
+from braidmq.system.folder_lock import FolderInUse, lock_folder
 
 FILE_NAME: Final = "braidmq.sqlite"
 VERSION: Final = 4
@@ -332,14 +332,9 @@ class SqliteStore:
 def _lock(folder: Path) -> int:
     """Two brokers must not share a folder: the second one is told so. Released when the process ends, in any way."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # messages are their readers' business
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StoreError(f"the data folder {folder} cannot be used: {error.strerror}") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
+        return lock_folder(folder)
+    except FolderInUse:
         text = f"the data folder {folder} is in use by another broker"
         raise StoreError(f"{text}; stop that one, or give this one another folder with --data") from None
-    return lock
+    except OSError as error:
+        raise StoreError(f"the data folder {folder} cannot be used: {error.strerror}") from error

@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from braidmq.broker.message import Delivery, Message
-from braidmq.broker.shares import Subscribed
+from braidmq.broker.subscription import Subscribed
 from braidmq.mqtt.packets import Will
 
 

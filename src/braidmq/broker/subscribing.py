@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from braidmq.braid.interest.scope import PREFIX as SCOPE_PREFIX
-from braidmq.broker.local_topics import DEMAND_PREFIX, is_local
+from braidmq.broker.connection import Connection
+from braidmq.broker.federation import ANSWERED, RetainedQuery
 from braidmq.broker.message import Message
 from braidmq.broker.notices import quoted
 from braidmq.broker.reading import may_read
 from braidmq.broker.router import filter_cost
-from braidmq.broker.shares import Subscribed
+from braidmq.broker.session import Session
+from braidmq.broker.subscription import Subscribed
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.errors import PacketError, violation
 from braidmq.mqtt.properties import Properties
 from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.topics import check_filter, has_wildcard, split_share
-
-if TYPE_CHECKING:
-    from braidmq.braid.retained.queries import Ask
-    from braidmq.broker.broker import Broker
-    from braidmq.broker.connection import Connection
-    from braidmq.broker.session import Session
 
 
 def on_subscribe(connection: Connection, packet: p.Subscribe) -> None:
@@ -35,7 +30,7 @@ def on_subscribe(connection: Connection, packet: p.Subscribe) -> None:
         raise PacketError(Reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED, "subscription identifiers are switched off")
     for one in packet.subscriptions:
         _check(connection, one)
-    new = New(p.Suback(packet.packet_id, []), [], [], [])
+    new = New(p.Suback(packet.packet_id, []), [], [])
     feed_max = max(broker.limits.queue_messages_max, len(broker.retained))
     for one in packet.subscriptions:
         subscribed = Subscribed(
@@ -48,18 +43,15 @@ def on_subscribe(connection: Connection, packet: p.Subscribe) -> None:
             if session.feed_count + new.kept_count + len(messages) <= feed_max:
                 if wanted:
                     _note(connection, session, one.topic_filter, subscribed, messages, new)
-                broker.subscribe(session, one.topic_filter, subscribed)
+                broker.sessions.subscribe(session, one.topic_filter, subscribed)
                 reason = Reason(subscribed.qos)
             else:  # it asks again and again for what it does not read
                 reason = Reason.QUOTA_EXCEEDED
         if reason.failed:
             connection.notice("may not subscribe to %s: %s", quoted(one.topic_filter), reason.words)
         new.answer.reasons.append(reason)
-    awaited = [one.topic_filter for one in packet.subscriptions if _is_awaited(broker, one.topic_filter)]
-    if awaited and broker.braid is not None:
-        broker.braid.standing.when_effective(awaited, partial(_answer, connection, session, new))
-    else:
-        _answer(connection, session, new)
+    filters = [split_share(one.topic_filter)[1] for one in packet.subscriptions]
+    broker.federation.when_effective(filters, partial(_answer, connection, session, new))
 
 
 class New(NamedTuple):
@@ -68,13 +60,12 @@ class New(NamedTuple):
     answer: p.Suback
     retained: list[tuple[str, Subscribed, list[Message]]]
     """By filter: what is kept here, where nobody else is to be asked."""
-    asks: list[tuple[Ask, int]]
-    """Questions to the other brokers, and how many messages are kept here for each."""
-    demands: list[tuple[str, Subscribed]]
+    queries: list[tuple[RetainedQuery, int]]
+    """Questions to other brokers, and how many messages are kept here for each."""
 
     @property
     def kept_count(self) -> int:
-        return sum(len(messages) for *_, messages in self.retained) + sum(count for _, count in self.asks)
+        return sum(len(messages) for *_, messages in self.retained) + sum(count for _, count in self.queries)
 
 
 def _note(
@@ -86,44 +77,31 @@ def _note(
     new: New,
 ) -> None:
     """Notes where the retained messages of a subscription that is about to be made come from."""
-    braid = connection.broker.braid
-    if braid is not None and topic_filter.startswith(DEMAND_PREFIX):
-        new.demands.append((topic_filter, subscribed))
-    elif braid is not None and braid.keepers.is_on and not is_local(topic_filter):
-        ask = braid.asking.begin(connection, session, topic_filter)
-        if ask is not None:
-            new.asks.append((ask, len(messages)))
-    else:
+    query = connection.broker.federation.query_retained(session, topic_filter, subscribed)
+    if query is None:
         new.retained.append((topic_filter, subscribed, messages))
+    elif query is not ANSWERED:
+        new.queries.append((query, len(messages)))
 
 
 def _answer(connection: Connection, session: Session, new: New) -> None:
-    """The SUBACK, once the subscriptions have taken effect in the whole braid; then what is retained."""
-    braid = connection.broker.braid
+    """The SUBACK, once the subscriptions have taken effect everywhere; then what is retained."""
     if session.connection is not connection:  # nobody is there to hear it
-        for ask, _ in new.asks:
-            ask.end()
+        for query, _ in new.queries:
+            query.end()
         return
     connection.send_packet(new.answer)
     connection.awaits_commit = connection.awaits_commit or session.durable
-    retained = new.retained
-    if braid is not None:
-        for topic_filter, subscribed in new.demands:
-            retained.append((topic_filter, subscribed, braid.demand.retained(session, topic_filter, subscribed)))
     wanted = [
         (message, subscribed)
-        for topic_filter, subscribed, messages in retained
+        for topic_filter, subscribed, messages in new.retained
         if topic_filter in session.subscriptions  # the client, or a new access rule, may have ended it meanwhile
         for message in messages
     ]
     if wanted:
         session.deliver_retained(wanted)
-    for ask, _ in new.asks:
-        ask.go()
-
-
-def _is_awaited(broker: Broker, full_filter: str) -> bool:
-    return broker.braid is not None and broker.braid.standing.is_awaited(split_share(full_filter)[1])
+    for query, _ in new.queries:
+        query.go()
 
 
 def _check(connection: Connection, one: p.Subscription) -> None:
@@ -145,11 +123,9 @@ def _refusal(connection: Connection, session: Session, one: p.Subscription) -> R
         return Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
     if not may_read(broker.access, connection.identity, session.client_id, one.topic_filter):
         return Reason.NOT_AUTHORIZED
-    topic_filter = split_share(one.topic_filter)[1]
-    if broker.braid is not None and topic_filter.startswith(SCOPE_PREFIX):  # nothing is published under such a topic
-        return Reason.TOPIC_FILTER_INVALID
-    if topic_filter.startswith(DEMAND_PREFIX) and broker.braid and not broker.braid.demand.has_room(topic_filter):
-        return Reason.QUOTA_EXCEEDED
+    refusal = broker.federation.refusal_of(split_share(one.topic_filter)[1])
+    if refusal is not None:
+        return refusal
     if one.topic_filter not in session.subscriptions:
         size = session.filter_bytes + filter_cost(one.topic_filter)
         if len(session.subscriptions) >= limits.subscriptions_max or size > limits.subscription_bytes_max:
@@ -170,7 +146,9 @@ def on_unsubscribe(connection: Connection, packet: p.Unsubscribe) -> None:
     for topic_filter in packet.topic_filters:
         check_filter(split_share(topic_filter)[1], connection.broker.limits.topic_levels_max)
     reasons = [
-        Reason.SUCCESS if connection.broker.unsubscribe(session, topic_filter) else Reason.NO_SUBSCRIPTION_EXISTED
+        Reason.SUCCESS
+        if connection.broker.sessions.unsubscribe(session, topic_filter)
+        else Reason.NO_SUBSCRIPTION_EXISTED
         for topic_filter in packet.topic_filters
     ]
     connection.awaits_commit = connection.awaits_commit or session.durable

@@ -9,65 +9,108 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from braidmq.broker.metrics import Metrics
-from braidmq.broker.notices import Notices
 from braidmq.broker.recorder import NoRecorder, Recorder
 from braidmq.broker.store import Store, StoreError
 from braidmq.broker.timers import Timers
+from braidmq.broker.transport import Transport
 from braidmq.log.errors import LogError
-
-if TYPE_CHECKING:
-    from braidmq.braid.braid import Braid
-    from braidmq.broker.connection import Connection
-    from braidmq.broker.session import Session
 
 STORE_RETRY_S = 1.0
 """How often a store that could not be written is tried again."""
+
+
+class Sender(Protocol):
+    """What a tick needs of a connection."""
+
+    link: Transport
+    out: list[bytes]
+    """What it has to send."""
+    awaits_commit: bool
+    """Whether that must not leave unless the commit succeeds."""
+
+    def cut(self) -> None:
+        """What it was about to be told is not true: it is told nothing, and will ask again."""
+        ...
+
+    def go_on(self) -> None:
+        """Goes on with packets that are here already."""
+        ...
+
+
+class Pumped(Protocol):
+    """What a tick needs of a session."""
+
+    def pump(self) -> None:
+        """Sends what waits."""
+        ...
+
+
+class Outgoing(Protocol):
+    """What a tick needs of the way to other brokers."""
+
+    @property
+    def has_output(self) -> bool:
+        """Whether something waits for `flush`."""
+        ...
+
+    def before_commit(self) -> None:
+        """The end of a tick, before the store commits."""
+        ...
+
+    def flush(self) -> None:
+        """The end of a tick, after the commit: what was collected leaves."""
+        ...
 
 
 class Tick:
     """The time of a broker, and the order of what happens in it."""
 
     def __init__(
-        self, clock: Callable[[], float], wall: Callable[[], float], store: Store, wants_flush: Callable[[], None]
+        self,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+        store: Store,
+        outgoing: Outgoing,
+        wants_flush: Callable[[], None],
+        on_recovered: Callable[[], None],
     ) -> None:
+        """`wants_flush` is called when the end of a tick has something to do, `on_recovered` when the store can be
+        written again."""
         self.clock = clock
         self._epoch = wall() - clock()
         self.store = store
         self.recorder: Recorder = NoRecorder()
-        """Who keeps publications for those who read them later."""
-        self.wants_flush = wants_flush
-        self.log = logging.getLogger("braidmq.broker")
+        """Keeps publications for those who read them later."""
+        self.outgoing = outgoing
+        self._wants_flush = wants_flush
+        self._on_recovered = on_recovered
+        self._log = logging.getLogger("braidmq.broker")
         self.metrics = Metrics()
         self.timers = Timers()
-        self.notices = Notices(self.log, self.now, self.timers.at)
-        """Log lines that clients bring about."""
-        self.connections: dict[Connection, None] = {}
-        self.touched_connections: list[Connection] = []
-        self.publisher: Connection | None = None
-        """Whose publication is being delivered."""
         self.degraded = False
         """True while store or log cannot be written: then nothing is acknowledged that would need them."""
-        self.braid: Braid | None = None
-        """The way to other brokers, if there is one."""
-        self.tick = 0
-        self.tick_bytes = 0
+        self.number = 0
+        self.read_bytes = 0
+        """What was read from clients in this tick."""
         self.flush_wanted = False
-        self._to_close: list[Connection] = []
-        self._to_pump: dict[Session, None] = {}
-        self._to_go_on: list[Connection] = []
+        self.touched: list[Sender] = []
+        """The connections that have something to send."""
+        self._to_close: list[Sender] = []
+        self._to_pump: dict[Pumped, None] = {}
+        self._to_go_on: list[Sender] = []
 
     def now(self) -> float:
         """Unix time that never goes back while the broker runs."""
         return self.clock() + self._epoch
 
-    def ring(self) -> None:
+    def request_flush(self) -> None:
         """Asks for a flush at the end of this tick."""
         if not self.flush_wanted:
             self.flush_wanted = True
-            self.wants_flush()
+            self._wants_flush()
 
     def begin_read(self) -> Callable[[], None]:
         """Something is read that may lead to much: it is flushed when the function that this returns is called."""
@@ -76,45 +119,53 @@ class Tick:
         self.flush_wanted = True
         return self.flush
 
-    def settle(self) -> None:
+    def end_first_read(self) -> None:
         """The first read of a tick is done: if it left something to do, the tick's end will do it."""
-        leaving = self.braid is not None and self.braid.outlets.has_ready
         unsaved = self.store.dirty or self.recorder.dirty
-        if self.touched_connections or unsaved or self._to_close or self._to_pump or self._to_go_on or leaving:
-            self.wants_flush()
+        later = self._to_close or self._to_pump or self._to_go_on
+        if self.touched or unsaved or later or self.outgoing.has_output:
+            self._wants_flush()
         else:
             self.flush_wanted = False
 
-    def touched(self, connection: Connection) -> None:
+    def touch(self, connection: Sender) -> None:
         """The connection has something to send; called before it is put there."""
-        self.touched_connections.append(connection)
+        self.touched.append(connection)
         if not self.flush_wanted:
-            self.ring()
+            self.request_flush()
 
-    def closing(self, connection: Connection) -> None:
+    def close_later(self, connection: Sender) -> None:
         """The connection's socket is to be closed behind what it still has to send."""
         self._to_close.append(connection)
-        self.ring()
+        self.request_flush()
+
+    def go_on_later(self, connection: Sender) -> None:
+        """The connection has more packets than are handled in one tick."""
+        self._to_go_on.append(connection)
+        self.request_flush()
+
+    def pump_later(self, session: Pumped) -> None:
+        """The session has more to send than fits one tick."""
+        self._to_pump[session] = None
+        self.request_flush()
 
     def flush(self) -> None:
         """The end of a tick: one commit, then everything that was waiting for it is written."""
         metrics = self.metrics
-        self.publisher = None
         self.flush_wanted = False
-        self.tick += 1
-        metrics.bytes_received += self.tick_bytes
-        self.tick_bytes = 0
-        if self.braid is not None:
-            self.braid.before_commit()
+        self.number += 1
+        metrics.bytes_received += self.read_bytes
+        self.read_bytes = 0
+        self.outgoing.before_commit()
         committed = not (self.store.dirty or self.recorder.dirty) or self.commit()
-        touched = self.touched_connections
-        self.touched_connections = []
+        touched = self.touched
+        self.touched = []
         sent = 0
         for connection in touched:
             if connection.awaits_commit:
                 connection.awaits_commit = False
                 if not committed:
-                    self._cut(connection)
+                    connection.cut()
             out = connection.out
             if out:
                 data = out[0] if len(out) == 1 else b"".join(out)
@@ -122,8 +173,7 @@ class Tick:
                 sent += len(data)
                 connection.link.write(data)
         metrics.bytes_sent += sent
-        if self.braid is not None:
-            self.braid.flush()
+        self.outgoing.flush()
         if self._to_close:
             closing, self._to_close = self._to_close, []
             for connection in closing:
@@ -133,31 +183,13 @@ class Tick:
 
     def _continue(self) -> None:
         """What was too much for one tick goes on, now that its first part is written."""
-        self.ring()  # what comes of it is the next tick's
+        self.request_flush()  # what comes of it is the next tick's
         sessions, self._to_pump = self._to_pump, {}
         for session in sessions:
             session.pump()
         connections, self._to_go_on = self._to_go_on, []
         for connection in connections:
             connection.go_on()
-
-    def go_on_later(self, connection: Connection) -> None:
-        """The connection has more packets than are handled in one tick."""
-        self._to_go_on.append(connection)
-        self.ring()
-
-    def _cut(self, connection: Connection) -> None:
-        """What this connection was about to be told is not true: it is told nothing, and will ask again."""
-        if connection.owed is not None:
-            connection.owed.drop()
-        connection.out.clear()
-        connection.end(will=True)
-        connection.link.abort()
-
-    def pump_later(self, session: Session) -> None:
-        """The session has more to send than fits one tick."""
-        self._to_pump[session] = None
-        self.ring()
 
     def commit(self) -> bool:
         """The log first: what the store has of a publication (a packet id of QoS 2) would keep it out of the log."""
@@ -171,15 +203,13 @@ class Tick:
             self.metrics.store_failures += 1
             if not self.degraded:
                 self.degraded = True
-                self.log.critical("%s; QoS 1 and 2 are refused until it can be written again", error)
+                self._log.critical("%s; QoS 1 and 2 are refused until it can be written again", error)
                 self.timers.at(self.now() + STORE_RETRY_S, self._retry_store)
             return False
         if self.degraded:
             self.degraded = False
-            self.log.warning("the store can be written again")
-            for connection in self.connections:
-                if connection.session is not None and connection.session.backlog is not None:
-                    self.pump_later(connection.session)
+            self._log.warning("the store can be written again")
+            self._on_recovered()
         return True
 
     def _retry_store(self) -> None:
@@ -188,4 +218,4 @@ class Tick:
 
 
 def _nothing() -> None:
-    """Whoever asked first will flush."""
+    """The first that asked will flush."""

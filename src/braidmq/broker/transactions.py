@@ -1,7 +1,7 @@
 """Publications that come in transactions, each published once however often it is sent.
 
 A program that writes batches, such as a Spark query, may die after a batch was published and before it knows: then it
-writes the batch again. So a batch carries the writer's name and a number that only grows, and the ledger remembers the
+writes the batch again. So a batch carries the writer's name and a number that only grows, and the broker remembers the
 last number of every writer in the same commit as what was published: a batch up to that number is a repetition.
 
 A batch comes in parts. It is kept, part by part, and counts only when its last part is there; what was kept of an
@@ -13,21 +13,19 @@ every one, is published in the tick in which it comes, and is never kept.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import msgspec
 
 from braidmq.admin.contract import BatchPart, BatchRow, Receipt
+from braidmq.broker.limits import Limits
 from braidmq.broker.local_topics import is_local
-from braidmq.broker.message import message_of
-from braidmq.broker.tick import STORE_RETRY_S
+from braidmq.broker.message import Message, message_of
+from braidmq.broker.tick import STORE_RETRY_S, Tick
 from braidmq.mqtt.errors import PacketError
 from braidmq.mqtt.packets import Publish
 from braidmq.mqtt.properties import Properties
 from braidmq.mqtt.topics import check_topic
-
-if TYPE_CHECKING:
-    from braidmq.broker.broker import Broker
 
 KEPT_BYTES_MAX: Final = 256 * 2**20
 """What all batches that are not published yet may take up."""
@@ -71,11 +69,22 @@ class _Kept(msgspec.Struct):
         return sum(map(len, self.parts))
 
 
+class Publisher(Protocol):
+    """What transactions need of their broker."""
+
+    limits: Limits
+    tick: Tick
+
+    def publish(self, message: Message) -> object: ...
+
+
 class Transactions:
     """The writers of one broker."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Publisher) -> None:
         self._broker = broker
+        self._tick = broker.tick
+        self._store = broker.tick.store
         self._writers: dict[str, Writer] = {}
         self._kept: dict[str, _Kept] = {}
         self._kept_bytes = 0
@@ -97,8 +106,7 @@ class Transactions:
 
     def accept(self, part: BatchPart) -> Receipt:
         """Takes a part of a batch. What it did is durable after the next commit, and not before."""
-        broker = self._broker
-        if broker.degraded:
+        if self._tick.degraded:
             raise RefusedPart("the broker's store cannot be written at the moment", is_lasting=False)
         writer = self._writer(part.writer)
         if part.batch <= writer.batch:
@@ -106,7 +114,7 @@ class Transactions:
         if part.writer in self._publishing:
             raise RefusedPart(f"batch {writer.batch} is still being published", is_lasting=False)
         self._check(part)
-        writer.at = broker.now()
+        writer.at = self._tick.now()
         if part.part == 0:
             self._drop_kept(part.writer)
             if part.is_last and len(part.rows) <= SLICE_ROWS:
@@ -129,12 +137,12 @@ class Transactions:
     def _new_writer(self) -> Writer:
         if len(self._writers) >= WRITERS_MAX:
             oldest = next(iter(self._writers))
-            if oldest in self._publishing or self._broker.now() - self._writers[oldest].at < WRITER_AGE_S:
+            if oldest in self._publishing or self._tick.now() - self._writers[oldest].at < WRITER_AGE_S:
                 text = f"{WRITERS_MAX} writers are known, and none was silent for {WRITER_AGE_S / 86_400:.0f} days"
                 raise RefusedPart(f"{text}: use one writer's name again", is_lasting=True)
             del self._writers[oldest]
             self._drop_kept(oldest)
-            self._broker.store.drop_writer(oldest)
+            self._store.drop_writer(oldest)
         return Writer()
 
     def _check(self, part: BatchPart) -> None:
@@ -163,13 +171,13 @@ class Transactions:
             kept = self._kept[part.writer] = _Kept(part.batch, [])
         kept.parts.append(body)
         self._kept_bytes += len(body)
-        self._broker.store.save_part(part.writer, part.batch, part.part, body)
+        self._store.save_part(part.writer, part.batch, part.part, body)
 
     def _drop_kept(self, name: str) -> None:
         kept = self._kept.pop(name, None)
         if kept is not None:
             self._kept_bytes -= kept.size
-            self._broker.store.drop_parts(name)
+            self._store.drop_parts(name)
 
     def _publish_kept(self, name: str, writer: Writer) -> None:
         """Begins with, or goes on with, a batch that is whole."""
@@ -177,18 +185,18 @@ class Transactions:
             row for part in self._kept[name].parts for row in msgspec.msgpack.decode(part, type=tuple[BatchRow, ...])
         ]
         self._publishing[name] = rows[writer.published or 0 :]
-        self._broker.timers.at(self._broker.now(), lambda: self._publish_slice(name, writer))
+        self._tick.timers.at(self._tick.now(), lambda: self._publish_slice(name, writer))
 
     def _publish_slice(self, name: str, writer: Writer) -> None:
         rows = self._publishing[name]
-        if self._broker.degraded:
-            self._broker.timers.at(self._broker.now() + STORE_RETRY_S, lambda: self._publish_slice(name, writer))
+        if self._tick.degraded:
+            self._tick.timers.at(self._tick.now() + STORE_RETRY_S, lambda: self._publish_slice(name, writer))
             return
         self._publish(name, rows[:SLICE_ROWS])
         if len(rows) > SLICE_ROWS:
             self._publishing[name] = rows[SLICE_ROWS:]
             writer.published = (writer.published or 0) + SLICE_ROWS
-            self._broker.timers.at(self._broker.now(), lambda: self._publish_slice(name, writer))
+            self._tick.timers.at(self._tick.now(), lambda: self._publish_slice(name, writer))
         else:
             del self._publishing[name]
             writer.published = None
@@ -196,13 +204,12 @@ class Transactions:
         self._save(name, writer)
 
     def _publish(self, name: str, rows: Iterable[BatchRow]) -> None:
-        broker = self._broker
-        now, expiry_max_s = broker.now(), broker.limits.message_expiry_max_s
+        now, expiry_max_s = self._tick.now(), self._broker.limits.message_expiry_max_s
         for row in rows:
             properties = Properties(user_properties=list(row.properties)) if row.properties else Properties()
             packet = Publish(row.topic, row.payload, row.qos, row.retain, properties=properties)
-            broker.publish(message_of(packet, name, now, expiry_max_s))
+            self._broker.publish(message_of(packet, name, now, expiry_max_s))
 
     def _save(self, name: str, writer: Writer) -> None:
-        self._broker.store.save_writer(name, self._encode(writer))
-        self._broker.ring()
+        self._store.save_writer(name, self._encode(writer))
+        self._tick.request_flush()

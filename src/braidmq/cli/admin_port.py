@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
@@ -36,7 +35,7 @@ TokenOption = Annotated[
     typer.Option(
         "--token",
         envvar="BRAIDMQ_TOKEN",
-        help="Its bearer token. Others on this machine can see it in the process list: prefer the variable.",
+        help="Its bearer token. Other users of this machine can see it in the process list: prefer the variable.",
         rich_help_panel=PANEL,
     ),
 ]
@@ -99,13 +98,18 @@ def brokers_of(admin: str | None, token: str | None, data: Path | None) -> list[
         return [BrokerAdmin(admin or ADMIN_URL, token)]
     if admin is not None:
         raise UsageError("--admin together with --data", "Either of them says where to ask.")
+
+    import msgspec
+
+    from braidmq.admin.contract import ADMIN_FILE, AdminFile
+
     brokers = []
-    for path in (*sorted(data.glob("admin.json")), *sorted(data.glob("*/admin.json"))):
+    for path in (*sorted(data.glob(ADMIN_FILE)), *sorted(data.glob(f"*/{ADMIN_FILE}"))):
         try:
-            told = json.loads(path.read_text())
-            brokers.append(BrokerAdmin(str(told["url"]), token, str(told["name"])))
-        except (OSError, ValueError, KeyError, TypeError):
+            told = msgspec.json.decode(path.read_bytes(), type=AdminFile)
+        except (OSError, msgspec.MsgspecError):
             raise CliError(f"{path} cannot be read", ExitCode.UNAVAILABLE) from None
+        brokers.append(BrokerAdmin(told.url, token, told.name))
     if not brokers:
         raise CliError(
             f"no broker that runs has its folder in {data}",

@@ -1,6 +1,7 @@
-"""How commands start and explain themselves. They start at once: typer reads the value of an option through pydantic,
-whose import takes longer than all the rest of `braidmq version`; the one option that every command has, --help, needs
-no such reading. Help is a page of `help_page`.
+"""What all commands have in common: they start at once, and explain themselves with a page of `help_page`.
+
+typer reads the value of an option through pydantic, whose import takes longer than all the rest of `braidmq version`.
+The one option that every command has, --help, does not need it.
 """
 
 from __future__ import annotations

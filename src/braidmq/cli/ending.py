@@ -1,7 +1,7 @@
-"""How a command learns that it shall end: by Ctrl-C (SIGINT), or by SIGTERM.
+"""How a command is told to end: with Ctrl-C (SIGINT), or with SIGTERM.
 
-A shell without job control, as that of a script, has what it starts in the background ignore SIGINT, and Python leaves
-it at that. These commands end with it all the same: that is how they are ended.
+A shell without job control, such as that of a script, makes background processes ignore SIGINT, and Python inherits
+that. These commands end at SIGINT all the same, for there is no other way to end them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any, Final, Self
 from braidmq.cli.errors import CliError, ExitCode
 
 AGAIN_S: Final = 0.5
-"""One that comes sooner is the first once more: `timeout`, for one, sends it to its child and to the whole group."""
+"""One that comes sooner is the first again: `timeout`, for one, signals its child and then the whole group."""
 
 
 class Interrupted(CliError):
-    """The end came before it was done."""
+    """The command was told to end before it was done."""
 
     def __init__(self) -> None:
         super().__init__("interrupted", ExitCode.INTERRUPTED)
@@ -39,7 +39,7 @@ def interrupt_at_sigterm() -> None:
 
 
 class Ending:
-    """Set by the first signal: whoever is in the midst of something comes to its end. A second one does not wait."""
+    """Set by the first signal, so that work under way can be finished. A second signal ends the process at once."""
 
     def __init__(self) -> None:
         self._is_set = threading.Event()
@@ -67,6 +67,6 @@ class Ending:
             self._set_at = now
             self._is_set.set()
         elif now - self._set_at > AGAIN_S:
-            with contextlib.suppress(Exception):  # it may be in the midst of a line
+            with contextlib.suppress(Exception):  # it may be in the middle of a line
                 sys.stdout.flush()
             os._exit(ExitCode.INTERRUPTED)

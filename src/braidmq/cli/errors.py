@@ -31,7 +31,7 @@ class CliError(Exception):
 
 
 class UsageError(CliError):
-    """An option, or two of them together, that make no sense."""
+    """An option, or a combination of options, that makes no sense."""
 
     def __init__(self, text: str, hint: str = "") -> None:
         super().__init__(text, ExitCode.USAGE, hint)

@@ -1,5 +1,5 @@
-"""What `--help` shows. The page is the project's own: every word of a command's help is shown as it was written, flags
-have no type, and the command lines of the examples can be pasted, however narrow the terminal is.
+"""What `--help` shows, in place of typer's own page: help texts as they were written, flags without a type, and
+examples whose command lines can be pasted however narrow the terminal is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHOICES_MAX: Final = 18
 
 _INDENT: Final = "  "
 _STUCK: Final = "\0"
-"""A space where no line is broken."""
+"""A space at which a line is not broken."""
 _WORDS: Final = re.compile(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+""")
 """The words of a command line, with their quotes."""
 _ARGUMENTS: Final = "Arguments"

@@ -61,10 +61,12 @@ TopicOption = Annotated[
     list[str] | None, typer.Option("-t", "--topic", metavar="FILTER", help="Only these topics; may be repeated.")
 ]
 FromOption = Annotated[
-    str | None, typer.Option("--from", metavar="OFFSET|TIME", help="The first row; that of the log if not given.")
+    str | None,
+    typer.Option("--from", metavar="OFFSET|TIME", help="The first row; the beginning of the log if not given."),
 ]
 UntilOption = Annotated[
-    str | None, typer.Option("--until", metavar="OFFSET|TIME", help="Behind the last row; the end if not given.")
+    str | None,
+    typer.Option("--until", metavar="OFFSET|TIME", help="The row after the last; the end of the log if not given."),
 ]
 
 
@@ -232,8 +234,8 @@ def _opened(admin: str | None, token: str | None, data: Path | None) -> Iterator
     if admin is not None and data is not None:
         raise UsageError("--admin together with --data", "Either of them says where the log is.")
     try:
-        from braidmq.log.reader import open_log
-        from braidmq.pipeline.logs import folders
+        from braidmq.log.opening import open_log
+        from braidmq.pipeline.source.logs import folders
     except ModuleNotFoundError as error:
         raise CliError(
             f"the log needs {error.name}, which is not installed", ExitCode.UNAVAILABLE, 'pip install "braidmq[log]"'

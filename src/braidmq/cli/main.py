@@ -1,4 +1,4 @@
-"""The command `braidmq`. Each subcommand is a module of its own, loaded when it is asked for: so all start quickly."""
+"""The command `braidmq`. Each subcommand is imported when it is asked for, so all of them start quickly."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ EXAMPLES: Final = output.examples(
 
 
 class Commands(BaseGroup):
-    """The subcommands by name. What goes wrong in one as can be expected ends with a message and an exit code."""
+    """The subcommands by name. An expected failure ends with a message and an exit code."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -72,7 +72,7 @@ class Commands(BaseGroup):
             output.show_error(error.text, error.hint)
             raise typer.Exit(ExitCode.UNAVAILABLE) from None
         except BrokenPipeError:
-            # Whoever read the output has what it wanted (`braidmq sub … | head -1`). Nothing more can be written, not
+            # The reader of the output has what it wanted (`braidmq sub … | head -1`). Nothing more can be written, not
             # even by the interpreter when it flushes at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(ExitCode.OK) from None
@@ -85,7 +85,7 @@ def _show_version(is_asked: bool) -> None:
 
 
 def build(*, completion: bool) -> typer.Typer:
-    """The command line. `completion` adds the options that set up the shell's TAB key; they are slow to make."""
+    """The command line. `completion` adds the options that set up the shell's TAB key, which are slow to build."""
     app = typer.Typer(
         cls=Commands,
         epilog=EXAMPLES,
@@ -107,7 +107,7 @@ def build(*, completion: bool) -> typer.Typer:
 
 
 def run() -> None:
-    """The entry point. Ctrl-C ends with 130, unless the command has a better idea."""
+    """The entry point. Ctrl-C ends with 130, unless the command handles it."""
     heed_ctrl_c()
     subcommand = len(sys.argv) > 1 and not sys.argv[1].startswith("-")
     build(completion=not subcommand or "_BRAIDMQ_COMPLETE" in os.environ)(prog_name="braidmq")

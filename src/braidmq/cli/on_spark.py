@@ -1,4 +1,4 @@
-"""What commands that run on Spark have in common: a start that can be broken off, and an end in good order."""
+"""What commands that run on Spark have in common: a start that can be interrupted, and an orderly end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from braidmq.cli import output
 from braidmq.cli.ending import Ending, Interrupted
 from braidmq.pipeline.errors import MissingExtra, from_spark
-from braidmq.pipeline.gateway import end_java, silence
+from braidmq.pipeline.launch.gateway import end_java, silence
 
 try:
     from py4j.protocol import Py4JError
@@ -26,9 +26,9 @@ except ImportError as error:
 T = TypeVar("T")
 
 POLL_S: Final = 0.2
-SETTLE_S: Final = 10.0
-"""How long a micro-batch may take to end after Ctrl-C; the next run does one again that was broken off."""
-SETTLE_POLL_S: Final = 0.05
+FINISH_S: Final = 10.0
+"""How long a micro-batch may take to end after Ctrl-C; one that was broken off is done again by the next run."""
+FINISH_POLL_S: Final = 0.05
 STOP_S: Final = 5.0
 """How long a query and Spark may take to stop: a query that asks a broker that is down cannot be told to."""
 JAVA_END_S: Final = 5.0
@@ -43,8 +43,8 @@ def in_our_words() -> Iterator[None]:
 
 
 def in_thread(work: Callable[[], T], ending: Ending) -> T:
-    """Its result; or Interrupted, without waiting for it. In the main thread Spark would take Ctrl-C for itself, and
-    answer it with an exception amid a call to Java."""
+    """Returns the result of the work, or raises Interrupted when the command is to end. In the main thread Spark would
+    handle Ctrl-C itself, with an exception in the middle of a call to Java."""
     results: list[T] = []
     failures: list[Exception] = []
     is_done = threading.Event()
@@ -68,7 +68,7 @@ def in_thread(work: Callable[[], T], ending: Ending) -> T:
 
 @contextmanager
 def own_java() -> Iterator[None]:
-    """Ends Spark and its Java behind it, unless they were there before."""
+    """Ends Spark and its Java afterwards, unless they were there before."""
     was_there = SparkContext._gateway is not None
     try:
         yield
@@ -79,23 +79,23 @@ def own_java() -> Iterator[None]:
 
 
 def stop(query: StreamingQuery, ending: Ending) -> None:
-    """Ends a query. If it was told to end: when the micro-batch that is under way is done, so that it is not run again;
-    a second Ctrl-C does not wait for it."""
+    """Ends a query. After Ctrl-C the micro-batch under way is finished first, so that it is not run again; a second
+    Ctrl-C does not wait for it."""
     if ending.is_set():
         output.note("Ending: what is under way is finished first. Ctrl-C again ends at once.", "dim")
         _within(STOP_S, silence)
-        _settle(query)
+        _finish_batch(query)
     _within(STOP_S, query.stop)
 
 
-def _settle(query: StreamingQuery) -> None:
-    """Spark may begin the next micro-batch as soon as one is done: it is looked for the progress of this one."""
+def _finish_batch(query: StreamingQuery) -> None:
+    """Waits for the micro-batch under way. Spark may begin the next one at once, so its progress tells the end."""
     done = _last_batch(query)
-    ends_at = time.monotonic() + SETTLE_S
+    ends_at = time.monotonic() + FINISH_S
     while query.isActive and query.status["isTriggerActive"] and _last_batch(query) == done:
         if time.monotonic() > ends_at:
             return
-        time.sleep(SETTLE_POLL_S)
+        time.sleep(FINISH_POLL_S)
 
 
 def _last_batch(query: StreamingQuery) -> Any:
@@ -114,7 +114,7 @@ def _stop_spark() -> None:
 
 
 def _within(seconds: float, work: Callable[[], None]) -> None:
-    """Waits no longer for it: Java may have other things to do than to answer."""
+    """Runs it, and waits for it no longer than that: Java may not answer."""
 
     def run() -> None:
         with contextlib.suppress(Exception):  # whatever is left of it

@@ -63,7 +63,7 @@ def console(*, stderr: bool = False) -> Console:
 
 def table(*columns: str, title: str = "", numbers: Collection[str] = (), wrapping: Collection[str] = ()) -> Table:
     """A table that fits a terminal of 80 columns: only what is in the `wrapping` columns is broken, at words if it has
-    any; `numbers` stand to the right."""
+    any; `numbers` are aligned to the right."""
     from rich.table import Table
 
     made = Table(title=plain(title) if title else None, title_justify="left")
@@ -90,7 +90,7 @@ def say(text: str, style: str = "") -> None:
 
 
 def note(text: str, style: str = "") -> None:
-    """A line beside the output: progress, warnings, what happens to the connection."""
+    """A line on stderr: progress, warnings, what happens to the connection."""
     _print(text, style, stderr=True)
 
 
@@ -119,15 +119,15 @@ def show_error(text: str, hint: str = "") -> None:
 
 
 def examples(*pairs: tuple[str, str]) -> str:
-    """The end of a command's help: what one wants, and the command line that does it."""
+    """The end of a command's help: what for, and the command line that does it."""
     return "\n\n".join(f"# {purpose}\n{command}" for purpose, command in pairs)
 
 
 def plain(text: str) -> str:
-    """Text of others as it may stand in a table: nothing in it is a style to rich, or an order to the terminal."""
+    """Foreign text as it may stand in a table: nothing in it is a style to rich, or a control sequence."""
     return printable(text).replace("[", r"\[")
 
 
 def printable(text: str) -> str:
-    """The same without orders to the terminal; its brackets are still styles to rich, unless it is made a Text."""
+    """The same without control sequences; brackets are still styles to rich, unless it is made a Text."""
     return "".join([character if character.isprintable() else "\ufffd" for character in text])

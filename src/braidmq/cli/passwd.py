@@ -83,7 +83,7 @@ def _list(file: Path, json_lines: bool) -> None:
 
 
 def _from_stdin() -> bytes:
-    """All of standard input, but for the newline at its end: `echo` adds one that nobody meant."""
+    """All of standard input, but for the newline at its end: `echo` adds one."""
     password = sys.stdin.buffer.read(PASSWORD_BYTES_MAX + 2).removesuffix(b"\n").removesuffix(b"\r")
     if not password:
         raise UsageError("there is no password on standard input")

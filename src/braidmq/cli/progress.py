@@ -1,4 +1,4 @@
-"""How far a command is, on a terminal: a bar, the time, and a few words. Nothing at all elsewhere."""
+"""How far a command is, on a terminal: a bar, the time, and a few words. Elsewhere nothing is shown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from braidmq.cli import output
 
 
 class Bar:
-    """Shown while the `with` lasts; commands that show more than a part and words extend it."""
+    """Shown while the `with` block runs; commands that show more than a fraction and words extend it."""
 
     def __init__(self, what: str) -> None:
         self._what = what

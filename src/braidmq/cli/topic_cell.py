@@ -1,4 +1,4 @@
-"""Topics in the cells of a table: one that is too long for its column goes on in the next line with a whole level."""
+"""Topics in the cells of a table: one that is too long for its column is broken between two levels."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import typer
 
 from braidmq.cli import output
+from braidmq.cli.admin_port import ADMIN_URL
 from braidmq.cli.errors import CliError, ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -25,13 +26,11 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False)
 
 CLIENT_VARIABLES: Final = ("BRAIDMQ_PASSWORD", "BRAIDMQ_TOKEN")
-"""What other commands read; to the broker they would look like keys of its configuration."""
+"""Variables of other commands; to the broker they would look like keys of its configuration."""
 
 SITES_MAX: Final = 64
-ADMIN_PORT: Final = 9883
-"""Where commands look for an admin port if they are not told."""
 ADMIN_ABOVE: Final = 8000
-"""The admin port of a site is so far above the port of its clients, where nothing else is said."""
+"""By default, the admin port of a site is so far above the port of its clients."""
 
 HELP: Final = (
     "Run a broker in the foreground, or a braid of several with --brokers.\n\n"
@@ -126,11 +125,11 @@ def up(
     environ = broker_environment()
     path = None if config is None else str(config)
     if brokers is None:
-        with told_troubles():
+        with start_errors():
             read = partial(load, path, environ, overrides | parsed)
             code = uvloop.run(serve(read(), _announce_json if json_lines else _announce, read))
     else:
-        with told_troubles(BESIDE.format("up --brokers 3")):
+        with start_errors(BESIDE.format("up --brokers 3")):
             read_all = partial(read_sites, brokers, partial(load, path, environ), overrides, parsed)
             code = serve_braid(read_all, announce_sites_json if json_lines else announce_sites)
     raise typer.Exit(code)
@@ -141,7 +140,7 @@ BESIDE: Final = (
     "or, with make: make run PORT=2883 DATA=data2\n"
     "Admin ports follow --port, 8000 above it."
 )
-"""What keeps two braids on one machine apart."""
+"""How to run two braids on one machine."""
 
 
 def broker_environment() -> dict[str, str]:
@@ -150,8 +149,8 @@ def broker_environment() -> dict[str, str]:
 
 
 @contextmanager
-def told_troubles(beside: str = "") -> Iterator[None]:
-    """What keeps a broker from starting, as an error for people. `beside` is what runs it beside another one."""
+def start_errors(beside: str = "") -> Iterator[None]:
+    """Turns what keeps a broker from starting into a CliError. `beside` is how to run it beside another one."""
     from braidmq.config.problems import ConfigError
 
     try:
@@ -221,7 +220,7 @@ def _above(port: int, count: int) -> int:
 
 
 def _following(first: int, number: int) -> int:
-    """A port behind the first one; 0 is any free one, for all."""
+    """The port of a further site; 0 stays 0, any free port."""
     if first and first + number > 65535:
         raise UsageError(f"there is no port {first + number}", "Choose a lower --port or --admin-port.")
     return first + number if first else 0
@@ -247,7 +246,7 @@ def announce_sites(sites: list[Site], ends: str = ENDS) -> None:
         output.say(f"  {program} sub{connection_options(clients[-1])} 'hello/#'", "bold")
         output.say(f"  {program} pub{connection_options(clients[0])} hello/world 'Hi there'", "bold")
         admin = [one for one in sites[0].addresses if urlsplit(one).scheme == "http"]
-        where = "" if admin == [f"http://127.0.0.1:{ADMIN_PORT}"] else f" --admin {admin[0]}" if admin else ""
+        where = "" if admin == [ADMIN_URL] else f" --admin {admin[0]}" if admin else ""
         output.say("See the braid, and the way of a message:")
         output.say(f"  {program} ring{where}", "bold")
         output.say(f"  {program} trace{where} hello/world", "bold")

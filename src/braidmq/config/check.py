@@ -1,7 +1,7 @@
-"""What several configuration values must be together, and with the files they name.
+"""What several configuration values must be together, and with the files that they name.
 
-Secure by default: a listener that other machines can reach is refused unless it can tell clients apart, and the message
-says how to make it so.
+Secure by default: a listener that other machines can reach is refused unless it can tell clients apart; the message
+says how to configure that.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import os
 import ssl
 from typing import Final
 
-from braidmq.braid.interest.clusters import cluster_problem
 from braidmq.config.braid_security import security_of
 from braidmq.config.log_check import check_log
 from braidmq.config.problems import NOTHING, Findings
 from braidmq.config.settings import AdminConfig, BraidConfig, Config, Listener, ProcessorConfig, is_loopback
+from braidmq.keys import cluster_problem
 from braidmq.mqtt.errors import PacketError
 from braidmq.mqtt.topics import check_filter, check_topic, matches
 from braidmq.net.addresses import parse_address
@@ -29,7 +29,7 @@ UNIX_PATH_BYTES_MAX: Final = 107
 """What the kernel takes as a Unix socket's path."""
 
 BOUND_BY_PATH: Final = -1
-"""Stands for the port of what has none."""
+"""Stands for the port of a Unix socket."""
 
 _EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - compared with, never bound
 
@@ -44,7 +44,7 @@ HOW_TO_AUTHENTICATE: Final = (
 
 
 def check(config: Config, findings: Findings) -> None:
-    """Add every problem between values; those that rest on a value already found wrong are left out."""
+    """Adds every problem between values, except those that rest on a value already found wrong."""
     if os.path.exists(config.data) and not os.path.isdir(config.data):
         findings.add("data", config.data, "expected a folder, and this is a file")
     _check_authentication(config, findings)
@@ -69,9 +69,9 @@ def check(config: Config, findings: Findings) -> None:
 
 def _check_processor(key: str, processor: ProcessorConfig, config: Config, findings: Findings) -> None:
     """What can be known without running its file."""
-    place, _ = split_source(processor.file)
-    if is_file(place):
-        _check_file(f"{key}.file", place, findings)
+    source, _ = split_source(processor.file)
+    if is_file(source):
+        _check_file(f"{key}.file", source, findings)
     for name in ("topic", "output"):
         text = getattr(processor, name)
         try:
@@ -229,7 +229,7 @@ def _check_file(key: str, path: str | None, findings: Findings) -> None:
 
 
 def _check_pair(key: str, certificate: str, private: str, findings: Findings) -> None:
-    """Load both once: files that OpenSSL would refuse later are better refused now."""
+    """Loads both once: files that OpenSSL would refuse later are refused now."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, private, password=lambda: b"")
     except ssl.SSLError as error:
@@ -264,14 +264,14 @@ def check_openness(config: Config, findings: Findings) -> None:
 
 def _check_duplicates(config: Config, findings: Findings) -> None:
     names: dict[str, str] = {}
-    places: list[tuple[str, tuple[str, int]]] = []
+    bound: list[tuple[str, tuple[str, int]]] = []
     for index, listener in enumerate(config.listeners):
         key = f"listeners[{index}]"
         if findings.spoiled(f"{key}.kind", f"{key}.host", f"{key}.port", f"{key}.path", f"{key}.name"):
             continue
         unix = listener.kind == "unix"
-        place = (listener.path, BOUND_BY_PATH) if unix else (listener.host, listener.port)
-        other = next((taken for taken, occupied in places if _clash(place, occupied)), None)
+        address = (listener.path, BOUND_BY_PATH) if unix else (listener.host, listener.port)
+        other = next((taken for taken, occupied in bound if _clash(address, occupied)), None)
         if other is not None:
             name = "path" if unix else "port"
             findings.add(f"{key}.{name}", getattr(listener, name), f"{other} already listens on that address")
@@ -279,16 +279,16 @@ def _check_duplicates(config: Config, findings: Findings) -> None:
             expected = f"{names[listener.name]} has the same name; expected each name once"
             findings.add(f"{key}.name", listener.name, expected)
         names.setdefault(listener.name, key)
-        places.append((key, place))
+        bound.append((key, address))
     admin = config.admin
     if admin is not None and not findings.spoiled("admin"):
-        for key, place in places:
-            if _clash((admin.host, admin.port), place):
+        for key, address in bound:
+            if _clash((admin.host, admin.port), address):
                 findings.add("admin.port", admin.port, f"{key} already listens on that address")
 
 
 def _clash(one: tuple[str, int], other: tuple[str, int]) -> bool:
-    """True if not both can be bound. Port 0 is another one each time; an address of all holds each of its family."""
+    """Whether not both can be bound. Port 0 is a new one each time; 0.0.0.0 and :: hold all addresses of their kind."""
     (host, port), (other_host, other_port) = one, other
     if port != other_port or port == 0:
         return False

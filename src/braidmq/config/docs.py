@@ -19,7 +19,7 @@ from braidmq.config.words import item_of, struct_of, words
 BEGIN: Final = "<!-- keys: begin -->"
 END: Final = "<!-- keys: end -->"
 
-# The keys of [limits] whose names say enough to those who read the code.
+# What the keys of [limits] mean that have no text in the code, since their names say enough there.
 _LIMITS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "connections_max": "Connections at a time, over all listeners.",

@@ -1,7 +1,7 @@
 """Where a configuration comes from: the TOML file, over it the environment, over that the flags; read as a whole.
 
-The sources are first merged into one tree of plain values. The tree is then read against the structs of `config`, value
-by value, so that every wrong one is reported and not only the first; a wrong value counts as not given. Last come the
+The sources are merged into one tree of plain values. The tree is read against the structs of `settings`, value by
+value, so that every wrong one is reported and not only the first; a wrong value counts as not given. Last come the
 checks that look at several values.
 """
 
@@ -21,8 +21,9 @@ import msgspec
 
 from braidmq.config.check import check
 from braidmq.config.problems import NOTHING, ConfigError, Findings
-from braidmq.config.settings import Config, Plugin
+from braidmq.config.settings import Config
 from braidmq.config.words import item_of, struct_of, words
+from braidmq.security.settings import Plugin
 
 ENVIRONMENT_PREFIX: Final = "BRAIDMQ_"
 CONFIG_VARIABLE: Final = "BRAIDMQ_CONFIG"
@@ -41,7 +42,7 @@ def load(
     overrides: Mapping[str, object],
     defaults: Mapping[str, object] = MappingProxyType({}),
 ) -> Config:
-    """Read the configuration from a file (if any), `BRAIDMQ_…` variables and flags; ConfigError tells all problems.
+    """Reads the configuration from a file (if any), `BRAIDMQ_…` variables and flags; a ConfigError has all problems.
 
     `overrides` has dotted keys such as "limits.receive_max" or "listeners[0].port"; None means that it was not given.
     `defaults` has keys of tables ("admin.port"), and what they are where nothing else says so.
@@ -75,7 +76,7 @@ def load(
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """A value from outside the file. Text is read as a TOML value where that fits, and else as the text it is."""
+    """A value from outside the file. Text is read as a TOML value where that fits, else as plain text."""
 
     value: object
     text: str | None
@@ -107,7 +108,7 @@ def _parsed(text: str) -> object:
 
 
 def _put(tree: dict[str, Any], parts: list[str], given: _Given, findings: Findings) -> None:
-    """Set one value in the tree, making the tables and list items on the way that are not there yet."""
+    """Sets one value in the tree, and makes the tables and list items on the way that are not there yet."""
     node: Any = tree
     key = ""
     for part, following in zip(parts, [*parts[1:], None], strict=True):

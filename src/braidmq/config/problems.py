@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, collected until all of it is known, in words for the person who wrote it."""
+"""Everything that is wrong with a configuration, in words for its author."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMES: Final = {True: "true", False: "false", None: "none"}
 
 
 def shown(key: str, value: object) -> str:
-    """A value as it would stand in the file; secrets are not shown, and long values are cut."""
+    """A value as it would be written in the file; secrets are hidden, and long values are cut."""
     text = _literal(key, value)
     return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 1] + "…"
 
@@ -82,7 +82,7 @@ class Findings:
         self.problems.append(Problem(key, value, expected, source))
 
     def spoiled(self, *keys: str) -> bool:
-        """True if a problem is already known with one of these keys, with a part of it or with what it is part of."""
+        """Whether a problem is known of one of these keys, of a part of it, or of what it is part of."""
         return any(_within(key, problem.key) or _within(problem.key, key) for key in keys for problem in self.problems)
 
 

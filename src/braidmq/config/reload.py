@@ -1,7 +1,7 @@
-"""What a changed configuration means for a broker that runs: what holds at once, and what waits for a restart.
+"""What a changed configuration means for a running broker: what holds at once, and what waits for a restart.
 
-Sockets, the store and the admin port stay as they are until then. A listener keeps its socket as long as name, kind and
-address are the same; everything else about it can change. Files that the configuration names (passwords, keys,
+Sockets, the store and the admin port stay as they are until the restart. A listener keeps its socket as long as name,
+kind and address are the same; everything else about it can change. Files that the configuration names (passwords, keys,
 certificates) are read again at each reload, whether or not a key changed.
 """
 
@@ -18,10 +18,10 @@ from braidmq.config.problems import ConfigError, Findings, Problem, shown
 from braidmq.config.settings import Config, Listener
 
 _RESTART_KEYS: Final = ("name", "data", "store", "admin", "braid")
-"""The top-level keys that hold from start to end."""
+"""The top-level keys that need a restart."""
 
 _RESTART_LOG_KEYS: Final = ("format", "folder", "partitions", "segment_bytes")
-"""The keys of `log` that do."""
+"""The keys of `log` that need one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +41,16 @@ class ReloadPlan:
     applied: list[Change]
     """What the broker takes over now."""
     restart: list[Change]
-    """What it takes over when it is started anew."""
+    """What it takes over at the next start."""
     effective: Config
     """What holds until then: the new configuration with the old values of all that waits."""
 
 
 def reload_plan(old: Config, new: Config) -> ReloadPlan:
-    """Compare the configuration that runs with a new one.
+    """Compares the configuration in use with a new one.
 
-    Each may be safe and what holds in between may not be: authentication dropped together with the open listener, which
-    stays open until the restart. Then ConfigError is raised, and the broker keeps what it has.
+    Both may be safe, and what holds until the restart may not be: authentication is dropped together with the listener
+    that is open to all, which stays open. Then a ConfigError is raised, and the broker keeps what it has.
     """
     kept = {listener.name: listener for listener in new.listeners if _keeps_socket(listener, old)}
     effective = msgspec.structs.replace(
@@ -76,10 +76,10 @@ def reload_plan(old: Config, new: Config) -> ReloadPlan:
 
 
 def _keeps_socket(new: Listener, old: Config) -> bool:
-    return any(listener.name == new.name and _place(listener) == _place(new) for listener in old.listeners)
+    return any(listener.name == new.name and _address(listener) == _address(new) for listener in old.listeners)
 
 
-def _place(listener: Listener) -> tuple[object, ...]:
+def _address(listener: Listener) -> tuple[object, ...]:
     if listener.kind == "unix":
         return listener.kind, listener.path
     return listener.kind, listener.host, listener.port

@@ -1,4 +1,4 @@
-"""What a configuration value may be, told in words: for error messages and for the documentation."""
+"""What a configuration value may be, in words: for error messages and for the documentation."""
 
 from __future__ import annotations
 

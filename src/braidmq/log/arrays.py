@@ -1,4 +1,4 @@
-"""Arrow arrays that are made of their buffers: `pa.array` would look at each value."""
+"""Arrow arrays made directly of their buffers: `pa.array` would look at each value."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ def single_texts(kind: pa.DataType, values: Sequence[bytes | None]) -> pa.Array:
 
 
 def texts(kind: pa.DataType, lengths: Numbers, data: object, mask: pa.Buffer | None = None, nulls: int = 0) -> pa.Array:
-    """Texts that stand one behind the other in `data`."""
+    """Texts that follow each other in `data`."""
     ends = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=ends[1:])
     return pa.Array.from_buffers(kind, len(lengths), [mask, pa.py_buffer(ends), pa.py_buffer(data)], nulls)
 
 
 def equal_texts(kind: pa.DataType, length: int, rows: int, data: object) -> pa.Array:
-    """The same, all of one length."""
+    """The same for texts of one length."""
     ends = np.arange(rows + 1, dtype=np.int32)
     ends *= length
     return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(ends), pa.py_buffer(data)], 0)
 
 
 def repeated(kind: pa.DataType, names: Sequence[bytes], numbers: Numbers, counts: Numbers, rows: int) -> pa.Array:
-    """Names, each so many times; a negative number is null."""
+    """Names, by their numbers, each repeated `count` times; a negative number is null."""
     first = int(numbers[0])
     if first >= 0 and (numbers == first).all():
         return equal_texts(kind, len(names[first]), rows, names[first] * rows)

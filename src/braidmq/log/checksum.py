@@ -1,13 +1,13 @@
-"""The CRC-32 of what stands in the log: that of zlib, by vector instructions where the package `isal` is there.
+"""The CRC-32 of zlib, computed by vector instructions where the package `isal` is installed.
 
-A reader looks at every byte with it, and zlib's own takes a third of the time of reading.
+A reader checks every byte with it, and zlib's own takes a third of the time of reading.
 """
 
 from __future__ import annotations
 
 try:
     from isal.isal_zlib import crc32
-except ImportError:  # an executor of Spark needs no more than it must; the sums are the same
+except ImportError:  # executors of Spark need not have it; the sums are the same
     from zlib import crc32
 
 __all__ = ["crc32"]

@@ -1,4 +1,4 @@
-"""A commit: what is written together, with its offsets, each partition's rows in one piece."""
+"""A commit: the rows that are written together, with their offsets, each partition's rows in one piece."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import numpy.typing as npt
 
 from braidmq.log.arrays import Numbers
 from braidmq.log.run import Property
-from braidmq.log.write_buffer import RECORD_FIELDS, BufferContents, Lane
+from braidmq.log.write_buffer import RECORD_FIELDS, BufferContents, PartitionRegion
 
 RECORD: Final = np.dtype([(name, f"<{kind}") for name, kind in RECORD_FIELDS.items()])
 
 Records = npt.NDArray[np.void]
 
 
-class Share(NamedTuple):
-    """What one partition gets of it: runs in the order of their offsets."""
+class PartitionRows(NamedTuple):
+    """The rows of one partition in a commit: runs in the order of their offsets."""
 
     partition: int
     records: Records
     firsts: Numbers
-    """The first offset of each run: as its record has it, if nothing came in between."""
+    """The first offset of each run: that of its record, unless it had to be moved up."""
     data: memoryview
     properties: dict[int, tuple[Property, ...]]
-    """Those of the runs that have some, by the number of the run."""
+    """MQTT properties of the runs that have some, by the number of the run."""
     rows: int
     first: int
     last: int
@@ -35,30 +35,30 @@ class Share(NamedTuple):
 
 
 class Commit:
-    def __init__(self, filling: BufferContents, memory: memoryview, following: int) -> None:
-        """`following` is the lowest offset that is not used."""
-        self.topics: Final = filling.topics
-        self.clients: Final = filling.clients
-        lanes = filling.lanes
-        records = [np.frombuffer(lane.records, RECORD) for lane in lanes]
+    def __init__(self, contents: BufferContents, memory: memoryview, following: int) -> None:
+        """`following` is the lowest unused offset."""
+        self.topics: Final = contents.topics
+        self.clients: Final = contents.clients
+        regions = contents.regions
+        records = [np.frombuffer(region.records, RECORD) for region in regions]
         firsts = _firsts(records, following)
-        self.shares: Final = [_share(*one, memory) for one in zip(lanes, records, firsts, strict=True)]
-        self.following: Final = max([share.last for share in self.shares]) + 1
-        """The offset behind all of them."""
+        self.parts: Final = [_partition_rows(*one, memory) for one in zip(regions, records, firsts, strict=True)]
+        self.following: Final = max([part.last for part in self.parts]) + 1
+        """The offset after the last row."""
         self.has_acknowledged: Final = any(one["qos"].any() for one in records)
-        """Whether somebody waits for any of it."""
+        """Whether any row is of QoS 1 or 2, so that its publisher waits."""
 
 
-def _share(lane: Lane, records: Records, firsts: Numbers, memory: memoryview) -> Share:
+def _partition_rows(region: PartitionRegion, records: Records, firsts: Numbers, memory: memoryview) -> PartitionRows:
     counts = records["rows"]
     span = (int(counts.sum()), int(firsts[0]), int(firsts[-1] + counts[-1] - 1), int(records["at_us"].max()))
-    return Share(lane.partition, records, firsts, lane.data(memory), dict(lane.properties), *span)
+    return PartitionRows(region.partition, records, firsts, region.data(memory), dict(region.properties), *span)
 
 
 def _firsts(records: list[Records], following: int) -> list[Numbers]:
-    """The first offsets of the runs of each lane: those they came with, unless these are used by now.
+    """The first offsets of the runs of each region: those they came with, unless these are used by now.
 
-    Then rows get higher ones, in the order in which they came, which is that of the offsets they came with.
+    Then rows get higher ones, in the order of the offsets that they came with.
     """
     own = [one["first"] for one in records]
     if min([one[0] for one in own]) >= following:

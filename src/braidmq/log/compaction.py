@@ -1,8 +1,8 @@
 """Compaction: a closed segment that is old enough becomes Parquet, for batch work.
 
-The same rows with the same offsets, in a fraction of the space and in large groups. The file is made under another
-name, is on the disk before it takes its place, and only then do the old files go: whoever reads finds one or the other.
-A segment that is damaged stays as it is, so that what can be read of it is not taken for all there was.
+It has the same rows with the same offsets, in a fraction of the space and in large groups. The file is made under
+another name and is on the disk before it gets its own; only then are the old files removed: readers find one or the
+other. A damaged segment stays as it is, so that what can be read of it is not taken for everything it had.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import pyarrow.parquet as pq
 
 from braidmq.log.log import Log
 from braidmq.log.reader import LogReader
-from braidmq.log.retention import Closed
+from braidmq.log.retention import ClosedSegment
 from braidmq.log.schema import SCHEMA
 from braidmq.log.segment import DATA, INDEX, PARQUET, UNFINISHED, with_end
 from braidmq.log.segment_files import SUMMARY, closed_segment
 
 COMPACT_AFTER_S: Final = 600.0
-"""How old the latest row of a segment is before it becomes Parquet."""
+"""How old the latest row of a segment has to be before it becomes Parquet."""
 
 GROUP_ROWS: Final = 64 * 1024
 """Rows of a row group: what is read at a time."""
@@ -42,10 +42,10 @@ class Compaction:
         self._reader = LogReader(log.folder)
         self.after_s = after_s
         self._spared: set[Path] = set()
-        """Damaged ones, which stay as they are; they go with retention."""
+        """Damaged segments, which stay as they are until retention removes them."""
 
     def run(self, now_us: int, ends: Callable[[], bool] = lambda: False) -> int:
-        """Compacts what is due, one segment after the other until `ends`; how many that were."""
+        """Compacts what is due, one segment after the other until `ends`; returns how many."""
         old_us = now_us - int(self.after_s * 1e6)
         due = [one for one in list(self._log.closed) if self._is_due(one, old_us)]
         done = 0
@@ -56,10 +56,10 @@ class Compaction:
         self._spared &= {one.path for one in self._log.closed}
         return done
 
-    def _is_due(self, one: Closed, old_us: int) -> bool:
+    def _is_due(self, one: ClosedSegment, old_us: int) -> bool:
         return not one.is_parquet and one.rows > 0 and one.time_us < old_us and one.path not in self._spared
 
-    def _compact(self, one: Closed) -> bool:
+    def _compact(self, one: ClosedSegment) -> bool:
         unfinished = with_end(one.path, PARQUET + UNFINISHED)
         try:
             damaged = self._reader.damaged_batches
@@ -75,7 +75,7 @@ class Compaction:
             unfinished.unlink(missing_ok=True)
         return True
 
-    def _write(self, one: Closed, path: Path) -> int:
+    def _write(self, one: ClosedSegment, path: Path) -> int:
         rows = 0
         summary = json.dumps({"last": one.last, "time_us": one.time_us, "rows": one.rows})
         schema = SCHEMA.with_metadata({SUMMARY: summary})
@@ -94,7 +94,7 @@ class Compaction:
         return rows
 
 
-def _swap(one: Closed, unfinished: Path) -> Closed:
+def _swap(one: ClosedSegment, unfinished: Path) -> ClosedSegment:
     unfinished.replace(with_end(one.path, PARQUET))
     for end in (INDEX, DATA):
         with_end(one.path, end).unlink(missing_ok=True)

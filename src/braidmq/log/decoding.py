@@ -1,7 +1,7 @@
-"""Batches of a segment, decoded many at a time and only the columns that are wanted.
+"""Batches of a segment, decoded many at a time, and only in the columns that are asked for.
 
-A broker with a few messages in each commit writes small batches. They stand one behind the other, and so a stretch of
-them behind the schema is an Arrow IPC stream, which Arrow reads as a whole, and without the other columns.
+A broker with a few messages in each commit writes small batches. They follow each other in the file, so a stretch of
+them after the schema is an Arrow IPC stream, which Arrow reads as a whole, and without the other columns.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Final
 
 import pyarrow as pa
 
-from braidmq.log.index import Entry
+from braidmq.log.index import IndexEntry
 from braidmq.log.schema import SCHEMA, SCHEMA_BYTES
 
 STRETCH_BYTES: Final = 1 << 21
 STRETCH_ROWS: Final = 1 << 15
-"""What is decoded at a time, about; a larger batch alone."""
+"""About how much is decoded at a time; a larger batch is decoded alone."""
 
 SELECTIONS_MAX: Final = 16
 """Selections of columns whose options are kept."""
 
 
-def stretches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    """Entries whose batches stand one behind the other, as many as are decoded at a time."""
-    stretch: list[Entry] = []
+def stretches(entries: Iterable[IndexEntry]) -> Iterator[list[IndexEntry]]:
+    """Entries whose batches follow each other, as many as are decoded at a time."""
+    stretch: list[IndexEntry] = []
     size = rows = end = 0
     for entry in entries:
         if stretch and (entry.position != end or size >= STRETCH_BYTES or rows >= STRETCH_ROWS):
@@ -39,8 +39,8 @@ def stretches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
         yield stretch
 
 
-def decoded(data: pa.Buffer, stretch: Sequence[Entry], columns: tuple[str, ...]) -> pa.RecordBatch | None:
-    """The rows of a stretch as one batch; None if there is something in it that cannot be decoded."""
+def decoded(data: pa.Buffer, stretch: Sequence[IndexEntry], columns: tuple[str, ...]) -> pa.RecordBatch | None:
+    """The rows of a stretch as one batch; None if a part of it cannot be decoded."""
     start, end = stretch[0].position, stretch[-1].position + stretch[-1].length
     stream = pa.py_buffer(b"".join((SCHEMA_BYTES, data.slice(start, end - start))))
     try:
@@ -55,5 +55,5 @@ def decoded(data: pa.Buffer, stretch: Sequence[Entry], columns: tuple[str, ...])
 
 @lru_cache(SELECTIONS_MAX)
 def _only(columns: tuple[str, ...]) -> pa.ipc.IpcReadOptions:
-    places = [SCHEMA.get_field_index(name) for name in columns]
-    return pa.ipc.IpcReadOptions(included_fields=places, use_threads=False)
+    indexes = [SCHEMA.get_field_index(name) for name in columns]
+    return pa.ipc.IpcReadOptions(included_fields=indexes, use_threads=False)

@@ -1,7 +1,7 @@
-"""The index of a segment: one fixed-size entry a batch, written behind it, which makes the batch count.
+"""The index of a segment: an entry of fixed size for each batch. A batch counts once its entry is written.
 
-An entry says which offsets a batch holds, where it stands and what its bytes add up to. A seal over the entry tells a
-whole one from a damaged one, so that both a half-written end and a flipped bit are seen.
+An entry has the offsets of its batch, its position in the file and its checksum. A seal over the entry tells an intact
+one from a damaged one, so that both a half-written end and a flipped bit are detected.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENTRY: Final = np.dtype(
 """`first` and `last` are offsets; `time` is the latest `received_at` in the batch, in microseconds of Unix time."""
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """One entry, field by field."""
 
     first: int
@@ -49,8 +49,8 @@ _PACK: Final = struct.Struct("<qqqqIII")
 _UNPACK: Final = struct.Struct(f"<{_WORDS - 1}I")
 _WEIGHTS: Final = tuple(2654435761 + 2 * number for number in range(1, _WORDS))
 _SALT: Final = 0x42726D71
-"""The seal is the sum of all words, each times an odd weight, so that a change of one always shows; the salt is there
-so that zeros are no entry."""
+"""The seal is the sum of all words, each times an odd weight, so that a change of one word always shows; with the salt,
+a run of zeros is no entry."""
 
 Entries = npt.NDArray[np.void]
 
@@ -67,8 +67,8 @@ def read_entries(path: Path) -> Entries:
     return np.frombuffer(data, ENTRY, count=len(data) // ENTRY_BYTES)
 
 
-def sound(entries: Entries) -> npt.NDArray[np.bool_]:
-    """Which entries are as they were written."""
+def intact(entries: Entries) -> npt.NDArray[np.bool_]:
+    """Which entries are as they were written, by their seals."""
     if not len(entries):
         return np.zeros(0, np.bool_)
     words = np.ascontiguousarray(entries).view(np.uint32).reshape(len(entries), _WORDS)

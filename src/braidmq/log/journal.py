@@ -1,8 +1,8 @@
 """The journal: rows that a publisher waits for are noted here at once, in one write, and come to their segments later.
 
-A batch of a few rows costs a segment much, and a publisher of QoS 1 waits for each tick's. So a tick's rows are noted
-as they are, and the log's next commit puts them into batches together with all others. After a crash, what is noted
-here and stands above the watermark is put into the log before anything else.
+Batches of a few rows are expensive, and a publisher of QoS 1 waits for those of each tick. So the rows of a tick are
+noted as they are, and the log's next commit puts them into batches together with all other rows. After a crash, what is
+noted here above the watermark is put into the log first.
 
 There are two files. While one is written to, the other waits until all that it holds is in the segments, and is then
 emptied; so neither grows for long.
@@ -32,9 +32,9 @@ class Journal:
         self._files = [os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600) for name in NAMES]
         self._sizes = [0, 0]
         self._ends = [0, 0]
-        """Behind the highest offset that is noted in each file."""
+        """The offset after the highest one that is noted in each file."""
         self._active = 0
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._encode = msgspec.msgpack.Encoder().encode
 
     def read(self) -> list[Run]:
@@ -45,37 +45,37 @@ class Journal:
         return sorted(found, key=lambda run: run.first or 0)
 
     def note(self, runs: Sequence[Run]) -> None:
-        """Rows with their offsets, in their order; when this returns, a crash does not take them."""
+        """Notes rows with their offsets, in their order; when this returns, they survive a crash."""
         if not runs:
             return
         body = self._encode(runs)
         data = len(body).to_bytes(4, "little") + crc32(body).to_bytes(4, "little") + body
-        with self._turn:
-            file, place = self._files[self._active], self._sizes[self._active]
+        with self._lock:
+            file, position = self._files[self._active], self._sizes[self._active]
             written = 0
             while written < len(data):  # what a failure leaves half written is written over by the next note
-                written += os.pwrite(file, data[written:], place + written)
+                written += os.pwrite(file, data[written:], position + written)
             if self._sync:
                 os.fdatasync(file)
-            self._sizes[self._active] = place + written
+            self._sizes[self._active] = position + written
             self._ends[self._active] = max(self._ends[self._active], (runs[-1].first or 0) + runs[-1].rows)
 
-    def turn_over(self) -> None:
-        """Lets the other file take what is noted from now on, if it is free."""
-        with self._turn:
+    def switch_files(self) -> None:
+        """Notes go to the other file from now on, if it is empty."""
+        with self._lock:
             if not self._sizes[1 - self._active]:
                 self._active = 1 - self._active
 
-    def settle(self, following: int) -> None:
-        """All rows below an offset are in their segments: what only has such rows is emptied."""
-        with self._turn:
+    def discard_below(self, following: int) -> None:
+        """All rows below an offset are in their segments: a file that has only such rows is emptied."""
+        with self._lock:
             other = 1 - self._active
             if self._sizes[other] and self._ends[other] <= following:
                 self._empty(other)
 
     def clear(self) -> None:
         """Everything is in the segments."""
-        with self._turn:
+        with self._lock:
             for number in range(len(self._files)):
                 self._empty(number)
 

@@ -1,7 +1,7 @@
-"""Memory that stays with a process: for those who take and free megabytes many times a second.
+"""Memory that stays with a process that allocates and frees megabytes many times a second.
 
 By default the GNU C library gives freed memory back to the system, and gets it again page by page, which can cost more
-than the work it is for. With another C library all stays as it is.
+than the work it is for. With another C library nothing changes.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ see all of it or nothing, and after a crash what stands above the watermark is c
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import logging
 import os
@@ -23,29 +22,29 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
-from braidmq.log.commit import Commit, Share
+from braidmq.log.commit import Commit, PartitionRows
 from braidmq.log.errors import LogError, LogInUseError
 from braidmq.log.journal import Journal
 from braidmq.log.offsets import RESERVE, Offsets, OffsetsFile
 from braidmq.log.reader import INFO_NAME, read_info
-from braidmq.log.retention import SEGMENTS_BELOW_BOUND, Closed, segment_bytes_max, surplus
+from braidmq.log.retention import SEGMENTS_BELOW_BOUND, ClosedSegment, segment_bytes_max, surplus
 from braidmq.log.rows import BatchMaker
 from braidmq.log.run import Run
 from braidmq.log.schema import FORMAT, batch_bytes
 from braidmq.log.segment import Segment, partition_folder, segment_paths
 from braidmq.log.segment_files import closed_segment, remove_segment, tidy
 from braidmq.log.write_buffer import NO_MEMORY, BufferContents, WriteBuffer
+from braidmq.system.folder_lock import FolderInUse, lock_folder
 
 PARTITIONS: Final = 8
 SEGMENT_BYTES: Final = 32 * 1024 * 1024
-LOCK_NAME: Final = "lock"
 _UNBOUNDED: Final = 1 << 62
 
 _log = logging.getLogger("braidmq.log")
 
 
 class Log:
-    """One at a time for a folder. Threads may share it."""
+    """One process at a time has the log of a folder open. Threads may share it."""
 
     def __init__(
         self,
@@ -73,23 +72,23 @@ class Log:
         self._maker = BatchMaker(broker)
         self._safe = 0
         """Below this, offsets are reserved on the disk."""
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._open: dict[int, Segment] = {}
-        self.closed: list[Closed] = []
-        self._lock = _locked(self.folder)
+        self.closed: list[ClosedSegment] = []
+        self._folder_lock = _locked(self.folder)
         try:
             self.id = self._identify()
             self._offsets = OffsetsFile(self.folder)
             self._journal = Journal(self.folder, self._sync)
             self._recover()
         except LogError:
-            os.close(self._lock)
+            os.close(self._folder_lock)
             raise
         except OSError as error:
-            os.close(self._lock)
+            os.close(self._folder_lock)
             raise self._unusable(error) from error
 
-    # What an earlier process left
+    # Recovery
 
     def _identify(self) -> str:
         path = self.folder / INFO_NAME
@@ -144,11 +143,11 @@ class Log:
         self._journal.clear()
 
     def _replay(self, first: int, watermark: int) -> int:
-        """Brings rows to their segments that were noted and did not come there any more; returns where they end."""
+        """Writes noted rows to their segments that had not got there; returns the offset after them."""
         noted = [run for run in self._journal.read() if run.first is not None and run.first >= watermark]
         self._now = Offsets(first, watermark, watermark)
         if noted:
-            self._append(self._filling(noted))
+            self._append(self._contents(noted))
             _log.info("%s: %d rows came from the journal", self.folder, sum(run.rows for run in noted))
         return self._now.next
 
@@ -161,8 +160,8 @@ class Log:
             self._safe = offsets.reserved
 
     def reserve(self) -> None:
-        """Reserves more offsets before they run short. The disk may take its time: nobody waits for it meanwhile."""
-        with self._turn:
+        """Reserves more offsets before they run short, without holding the lock while the disk syncs."""
+        with self._lock:
             if self._now.reserved - self._now.next > RESERVE // 2:
                 return
             self._set_offsets(self._now._replace(reserved=self._now.next + RESERVE), sync=False)
@@ -192,52 +191,52 @@ class Log:
         done; the rows may be tried again.
         """
         if runs:
-            self.append_filling(self._filling(runs))
+            self.append_contents(self._contents(runs))
 
-    def append_filling(self, filling: BufferContents, memory: memoryview = NO_MEMORY) -> None:
-        """The same, of what a portion holds, and the memory where it has its data."""
-        with self._turn:
+    def append_contents(self, contents: BufferContents, memory: memoryview = NO_MEMORY) -> None:
+        """The same for the contents of a write buffer, whose data is in `memory`."""
+        with self._lock:
             try:
-                self._journal.turn_over()
-                self._append(filling, memory)
-                self._journal.settle(self._now.next)
+                self._journal.switch_files()
+                self._append(contents, memory)
+                self._journal.discard_below(self._now.next)
             except LogError:
                 raise
             except OSError as error:
                 raise self._unusable(error) from error
 
-    def _filling(self, runs: Sequence[Run]) -> BufferContents:
-        return WriteBuffer.of(runs, self._now.next, self.partitions).filling
+    def _contents(self, runs: Sequence[Run]) -> BufferContents:
+        return WriteBuffer.of(runs, self._now.next, self.partitions).contents
 
     def note(self, runs: Sequence[Run]) -> None:
-        """Makes rows durable that have their offsets, and that an `append` will bring soon. LogError as there."""
+        """Makes rows durable that have their offsets, and that an `append` will bring soon. A LogError as there."""
         try:
             self._journal.note(runs)
         except OSError as error:
             raise self._unusable(error) from error
 
-    def _append(self, filling: BufferContents, memory: memoryview = NO_MEMORY) -> None:
-        commit = Commit(filling, memory, self._now.next)
+    def _append(self, contents: BufferContents, memory: memoryview = NO_MEMORY) -> None:
+        commit = Commit(contents, memory, self._now.next)
         if commit.following > self._safe:
             self._set_offsets(self._now._replace(reserved=commit.following + RESERVE), sync=True)
-        sync = self._sync and commit.has_acknowledged  # nobody waits for QoS 0
-        written: list[tuple[Segment, int, Share]] = []
+        sync = self._sync and commit.has_acknowledged  # no publisher of QoS 0 waits
+        written: list[tuple[Segment, int, PartitionRows]] = []
         touched: list[Segment] = []
         try:
-            for share in commit.shares:
-                data = batch_bytes(self._maker.make(share, commit.topics, commit.clients))
-                segment = self._writable(share.partition, share.first)
+            for part in commit.parts:
+                data = batch_bytes(self._maker.make(part, commit.topics, commit.clients))
+                segment = self._writable(part.partition, part.first)
                 touched.append(segment)
-                segment.append(data, share.first, share.last, share.rows, share.time_us, sync)
-                written.append((segment, len(data), share))
+                segment.append(data, part.first, part.last, part.rows, part.time_us, sync)
+                written.append((segment, len(data), part))
             self._set_offsets(self._now._replace(next=commit.following), sync)
         except BaseException:
             for segment in touched:  # nothing of this commit counts
                 segment.cut()
             raise
-        for segment, size, share in written:
-            segment.keep(size, share.last, share.rows, share.time_us)
-            self.rows += share.rows
+        for segment, size, part in written:
+            segment.keep(size, part.last, part.rows, part.time_us)
+            self.rows += part.rows
             self.bytes_written += size
 
     def _writable(self, partition: int, first: int) -> Segment:
@@ -263,8 +262,8 @@ class Log:
     # Retention
 
     def retain(self, now_us: int) -> int:
-        """Gives up what is beyond the bounds; how many segments that were."""
-        with self._turn:
+        """Removes the segments that are beyond the bounds; returns how many."""
+        with self._lock:
             oldest_us = None if not self.retain_age_s else now_us - int(self.retain_age_s * 1e6)
             if oldest_us is not None:
                 span_us = int(self.retain_age_s * 1e6 / SEGMENTS_BELOW_BOUND)
@@ -281,18 +280,18 @@ class Log:
                     self.closed.remove(one)
             return len(gone)
 
-    def replace(self, old: Closed, swap: Callable[[], Closed]) -> None:
-        """Puts another form of a segment in its place, unless retention has taken it in the meantime."""
-        with self._turn:
+    def replace(self, old: ClosedSegment, swap: Callable[[], ClosedSegment]) -> None:
+        """Replaces a segment by another form of it, unless retention has removed it in the meantime."""
+        with self._lock:
             if old in self.closed:
                 self.closed[self.closed.index(old)] = swap()
 
-    # The end
+    # Closing
 
     def close(self) -> None:
-        """In good order: the next process goes on without a gap."""
-        with self._turn:
-            if self._lock < 0:
+        """Closes the log in good order: the next process goes on without a gap in the offsets."""
+        with self._lock:
+            if self._folder_lock < 0:
                 return
             self._set_offsets(self._now._replace(reserved=self._now.next), sync=True)
             for segment in self._open.values():
@@ -300,8 +299,8 @@ class Log:
             self._open.clear()
             self._journal.close()
             self._offsets.close()
-            os.close(self._lock)
-            self._lock = -1
+            os.close(self._folder_lock)
+            self._folder_lock = -1
 
     def _unusable(self, error: OSError) -> LogError:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -315,14 +314,9 @@ class Log:
 def _locked(folder: Path) -> int:
     """Two brokers must not share a folder; released when the process ends, in any way."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise LogError(f"the folder of the log {folder} cannot be used: {error.strerror}") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
+        return lock_folder(folder)
+    except FolderInUse:
         text = f"the log in {folder} is in use by another broker"
         raise LogInUseError(f"{text}; stop that one, or give this one another folder with log.folder") from None
-    return lock
+    except OSError as error:
+        raise LogError(f"the folder of the log {folder} cannot be used: {error.strerror}") from error

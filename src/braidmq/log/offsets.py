@@ -1,4 +1,4 @@
-"""Where a log begins and ends, in one small file that is written over in place.
+"""Where a log begins and ends, in one small file that is overwritten in place.
 
 `next` is the watermark: every row below it is in its partition, and readers go no further. `reserved` is ahead of it
 and on the disk before any offset up to there is used; after a crash, even of the machine, the log goes on from there,
@@ -23,7 +23,7 @@ _MAGIC: Final = b"BRAIDLOG"
 _BODY: Final = struct.Struct("<8sqqq")
 _SIZE: Final = _BODY.size + 4
 _READS_MAX: Final = 100
-"""How often a reader looks again that came while the file was being written over."""
+"""How often a reader tries again that read the file while it was being overwritten."""
 
 
 class Offsets(NamedTuple):
@@ -33,7 +33,7 @@ class Offsets(NamedTuple):
 
 
 def parse(data: bytes) -> Offsets | None:
-    """None if it is not whole."""
+    """None if the data is incomplete or damaged."""
     if len(data) < _SIZE or crc32(data[: _BODY.size]) != int.from_bytes(data[_BODY.size : _SIZE], "little"):
         return None
     magic, first, following, reserved = _BODY.unpack_from(data)
@@ -55,7 +55,7 @@ def read_offsets(folder: Path) -> Offsets:
 
 
 class OffsetsFile:
-    """The file, open for the one who writes the log."""
+    """The file, open for the writer of the log."""
 
     def __init__(self, folder: Path) -> None:
         self._file = os.open(folder / FILE_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,8 +1,8 @@
 """The payloads of many runs at once, cut out of the packets as they stood on the wire.
 
-All packets are laid one behind the other. It is enough to know where each begins and where its payload does: then they
-are a column of heads and payloads by turns, and Arrow takes each second one of it. In most runs all packets have the
-size of the first, and numpy finds their places; only packets of several sizes are walked through.
+The packets follow each other in memory. It is enough to know where each begins and where its payload does: then they
+are a column of alternating heads and payloads, of which Arrow takes every second one. In most runs all packets have the
+size of the first, and numpy finds their positions; only packets of several sizes are walked through.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def cut_payloads(data: memoryview, records: Records, counts: Numbers, rows: int) -> pa.Array:
-    """The payloads of some runs, one a row. `data` are those of all of them, one behind the other."""
+    """The payloads of some runs, one a row. `data` has the packets of all of them."""
     heads, sizes = records["head"], records["size"]
     lengths = records["length"].astype(np.int64)
     if not heads.any():
@@ -66,7 +66,7 @@ def _cut_alike(packets: Bytes, head: int, size: int, rows: int) -> pa.Array | No
     if rows * size != len(packets):
         return None
     table = packets.reshape(rows, size)
-    last = next(place for place in range(1, 1 + LENGTH_BYTES_MAX) if packets[place] < 128)
+    last = next(position for position in range(1, 1 + LENGTH_BYTES_MAX) if packets[position] < 128)
     lengths = table[:, 1 : last + 1]
     if not (lengths == lengths[0]).all():
         return None
@@ -79,9 +79,9 @@ def _begin_alike(
     """Which runs have packets of one size only: those where the first bytes of the first, its length among them, stand
     again where each next one would begin. (One topic a run: what is behind a short length is the same too.)"""
     alike = np.ones(len(starts), np.bool_)
-    for place in range(1, 1 + LENGTH_BYTES_MAX):
-        expected = packets.take(begins + place, mode="clip").repeat(repeats)
-        alike &= packets.take(starts + place, mode="clip") == expected
+    for position in range(1, 1 + LENGTH_BYTES_MAX):
+        expected = packets.take(begins + position, mode="clip").repeat(repeats)
+        alike &= packets.take(starts + position, mode="clip") == expected
     return np.logical_and.reduceat(alike, first_rows)
 
 
@@ -108,9 +108,9 @@ def _walk(
         at = at + sizes if sizes.all() else _behind(packets, at)
     for number, run in enumerate(runs[repeats[runs] > together].tolist()):
         begin, row = int(at[number]), int(rows[number]) + together
-        places = packet_places(packets[begin : ends[run]].tobytes())
-        starts[row : row + len(places)] = places
-        starts[row : row + len(places)] += begin
+        positions = packet_places(packets[begin : ends[run]].tobytes())
+        starts[row : row + len(positions)] = positions
+        starts[row : row + len(positions)] += begin
 
 
 def _sizes_by_length() -> Numbers:
@@ -124,26 +124,26 @@ _SIZES: Final = _sizes_by_length()
 
 
 def _behind(packets: Bytes, starts: Numbers) -> Numbers:
-    """Where the packet behind each of these begins."""
-    place = starts + 1
-    length = packets.take(place).astype(np.int64)
+    """Where the packet after each of these begins."""
+    position = starts + 1
+    length = packets.take(position).astype(np.int64)
     goes_on = length > 127
     for number in range(1, LENGTH_BYTES_MAX):
         if not goes_on.any():
             break
-        place += goes_on
-        byte = packets.take(place, mode="clip").astype(np.int64)
+        position += goes_on
+        byte = packets.take(position, mode="clip").astype(np.int64)
         length += ((byte - 1) * goes_on) << 7 * number
         goes_on &= byte > 127
-    return place + length + 1
+    return position + length + 1
 
 
 def _length_bytes(packets: Bytes, starts: Numbers) -> Numbers:
     """How many bytes of the remaining length of each packet say that another one follows."""
     goes_on = np.ones(len(starts), np.bool_)
     count = np.zeros(len(starts), np.int64)
-    for place in range(1, LENGTH_BYTES_MAX):
-        goes_on &= packets.take(starts + place, mode="clip") > 127
+    for position in range(1, LENGTH_BYTES_MAX):
+        goes_on &= packets.take(starts + position, mode="clip") > 127
         if not goes_on.any():
             break
         count += goes_on

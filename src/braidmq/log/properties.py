@@ -24,9 +24,9 @@ TIME_US_MAX: Final = 253_402_300_799_999_999
 
 
 def pairs_of(block: bytes) -> tuple[Property, ...]:
-    """The properties in a block without its length: the user's in their order, then the others under their names.
+    """The properties in a block without its length: the user's in their order, then those that MQTT names.
 
-    Correlation data are bytes, and stand there in base64.
+    Correlation data is bytes, and is given in base64.
     """
     if not block:
         return ()

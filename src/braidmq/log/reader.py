@@ -1,8 +1,8 @@
 """Reading a log from its files, while the broker writes them or when it is gone.
 
-The index says where a range of offsets stands, so only that is read: mapped into memory, checked, and given out as it
-is. Nobody is locked out: rows below the watermark never change, and a segment that is replaced or taken away in the
-meantime is looked for again.
+The index says where a range of offsets is, so only that is read: mapped into memory, checked, and given out as it is.
+There are no locks: rows below the watermark never change, and a segment that is replaced or removed in the meantime is
+looked up again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
 from itertools import pairwise
@@ -22,29 +22,26 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from braidmq.log.batches import BATCH_BYTES, between, together
 from braidmq.log.checksum import crc32
 from braidmq.log.decoding import decoded, stretches
 from braidmq.log.errors import LogError
 from braidmq.log.filters import TopicFilters
-from braidmq.log.index import ENTRY, ENTRY_BYTES, Entries, Entry, read_entries, sound
+from braidmq.log.index import ENTRY, ENTRY_BYTES, Entries, IndexEntry, intact, read_entries
 from braidmq.log.offsets import read_offsets
-from braidmq.log.schema import COLUMNS, FORMAT, SCHEMA, in_order, schema_of
+from braidmq.log.schema import COLUMNS, FORMAT, in_order, schema_of
 from braidmq.log.segment import DATA, INDEX, PARQUET, partition_folder, segment_paths, with_end
 from braidmq.log.source import LogState, microseconds
 
 INFO_NAME: Final = "log.json"
-BATCH_BYTES: Final = 1024 * 1024
-"""What a batch that is given out has, about; small ones are put together."""
-
-BATCH_ROWS_MAX: Final = 64 * 1024
 SCANNED_MAX: Final = 1024
-"""Entries of an index that are looked at one by one rather than searched."""
+"""Entries of an index up to which they are scanned, not searched."""
 
 FILTERS_MAX: Final = 4
 """Sets of filters whose verdicts about topics are kept for the next reading."""
 
 LOOKS_MAX: Final = 3
-"""How often a segment is opened that has another form in the next moment; it changes once."""
+"""How often opening a segment is tried while its form changes, from Arrow to Parquet; it changes once."""
 
 _log = logging.getLogger("braidmq.log")
 
@@ -59,7 +56,7 @@ class Damage(NamedTuple):
 
 
 class LogReader:
-    """Reads the log in a folder. `on_damage` is told what cannot be read; by default it is logged."""
+    """Reads the log in a folder. `on_damage` is called with what cannot be read; by default it is logged."""
 
     def __init__(self, folder: str | Path, on_damage: Callable[[Damage], None] | None = None) -> None:
         self.folder = Path(folder)
@@ -93,7 +90,7 @@ class LogReader:
         until = min(until, read_offsets(self.folder).next)
         if partition in wanted.partitions(self.partitions):
             rows = together(self._rows(partition, start, until, looked_at), batch_bytes)
-            for batch in together(map(wanted.of, rows), batch_bytes):  # to look at many rows costs as one does
+            for batch in together(map(wanted.of, rows), batch_bytes):  # to filter many rows costs little more
                 yield batch if looked_at == given_out else batch.select(list(given_out))
 
     def offset_at(self, at: datetime) -> int:
@@ -115,7 +112,7 @@ class LogReader:
                 spans = spans[spans[:, 1] >= start]
                 pieces.append(spans)
                 found += int(spans[1:, 2].sum())  # the first may begin before `start`
-                if found >= left:  # one partition has it all: nothing behind is needed of the others
+                if found >= left:  # one partition has enough: later rows of other partitions are not needed
                     enough = min(enough, int(spans[-1, 1]) + 1)
                     break
         for first, last in _united(np.concatenate(pieces)):
@@ -185,27 +182,27 @@ class LogReader:
                 else:
                     self._batch_damaged(data_path, entry)
 
-    def _whole(self, data_path: Path, data: pa.Buffer, entries: Entries) -> Iterator[Entry]:
-        """The entries whose batches are as they were written; the others are told."""
-        for entry in map(Entry._make, entries.tolist()):
+    def _whole(self, data_path: Path, data: pa.Buffer, entries: Entries) -> Iterator[IndexEntry]:
+        """The entries whose batches are as they were written; damaged ones are reported."""
+        for entry in map(IndexEntry._make, entries.tolist()):
             is_there = entry.position + entry.length <= data.size
             if is_there and crc32(data.slice(entry.position, entry.length)) == entry.checksum:
                 yield entry
             else:
                 self._batch_damaged(data_path, entry)
 
-    def _batch_damaged(self, data_path: Path, entry: Entry) -> None:
+    def _batch_damaged(self, data_path: Path, entry: IndexEntry) -> None:
         where = f"offsets {entry.first} to {entry.last} ({entry.rows} rows at byte {entry.position})"
         self._damaged(Damage(data_path, f"{where} are damaged and are left out", entry.rows))
 
     def _entries(self, path: Path, span: tuple[int, int] | None = None) -> Entries:
-        """The whole entries of a segment, or at least those of a span of offsets; there damage is told."""
+        """The whole entries of a segment, or at least those of a span of offsets, where damage is reported."""
         index_path = with_end(path, INDEX)
         first, entries = (0, read_entries(index_path)) if span is None else _entries_of(index_path, *span)
-        good = sound(entries)
+        good = intact(entries)
         if span is not None and not good.all():
-            for place in (first + np.flatnonzero(~good)).tolist():
-                self._damaged(Damage(index_path, f"entry {place} is damaged; the rows of its batch are left out", 0))
+            for number in (first + np.flatnonzero(~good)).tolist():
+                self._damaged(Damage(index_path, f"entry {number} is damaged; the rows of its batch are left out", 0))
         return entries[good]
 
     def _parquet_rows(self, path: Path, start: int, until: int, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
@@ -273,17 +270,8 @@ class LogReader:
         return below
 
 
-def open_log(where: str, token: str | None = None) -> Any:
-    """The log in a folder, or the one behind an admin port (http://… or https://…), as a `LogSource`."""
-    if where.startswith(("http://", "https://")):
-        from braidmq.log.remote import RemoteLog
-
-        return RemoteLog(where, token)
-    return LogReader(where)
-
-
 def read_info(folder: Path) -> dict[str, Any]:
-    """What a log says about itself."""
+    """The description of a log in its folder."""
     path = folder / INFO_NAME
     try:
         info = json.loads(path.read_text())
@@ -304,17 +292,8 @@ def read_info(folder: Path) -> dict[str, Any]:
     return dict(info)
 
 
-def between(batch: pa.RecordBatch, start: int, until: int) -> pa.RecordBatch:
-    """The rows of a batch in a range of offsets, which increase in it."""
-    offsets = batch.column("offset").to_numpy()
-    if offsets[0] >= start and offsets[-1] < until:
-        return batch
-    first, end = np.searchsorted(offsets, (start, until)).tolist()
-    return batch.slice(first, max(0, end - first))
-
-
 def _entries_of(path: Path, start: int, until: int) -> tuple[int, Entries]:
-    """The entries of an index around a range of offsets, damaged ones too, and the place of the first of them.
+    """The entries of an index around a range of offsets, damaged ones too, and the number of the first of them.
 
     The index of a segment that gets a few rows at a time is long, and most readings want its end.
     """
@@ -323,8 +302,8 @@ def _entries_of(path: Path, start: int, until: int) -> tuple[int, Entries]:
         while high - low > SCANNED_MAX:
             middle = (low + high) // 2
             entry = np.frombuffer(os.pread(file.fileno(), ENTRY_BYTES, middle * ENTRY_BYTES), ENTRY)
-            if not sound(entry).any():
-                break  # it says nothing: all that are left are looked at
+            if not intact(entry).any():
+                break  # it is damaged: all that are left are scanned
             if entry["last"][0] < start:
                 low = middle
             elif entry["first"][0] >= until:
@@ -340,33 +319,15 @@ def _wanted(filters: tuple[str, ...]) -> TopicFilters:
     return TopicFilters(filters)
 
 
-def together(batches: Iterable[pa.RecordBatch], batch_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches that are worth their handling."""
-    gathered: list[pa.RecordBatch] = []
-    size = rows = 0
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        gathered.append(batch)
-        size += batch.get_total_buffer_size()  # of a part of a batch it is too much, and `nbytes` takes far longer
-        rows += batch.num_rows
-        if size >= batch_bytes or rows >= BATCH_ROWS_MAX:
-            yield pa.concat_batches(gathered) if len(gathered) > 1 else gathered[0]
-            gathered, size, rows = [], 0, 0
-    if gathered:
-        yield pa.concat_batches(gathered) if len(gathered) > 1 else gathered[0]
-
-
 def _group_spans(file: Any) -> npt.NDArray[np.int64]:
     """(first offset, last offset, rows) of each row group."""
-    place = SCHEMA.get_field_index("offset")
     metadata = file.metadata
     spans = []
     for group in range(metadata.num_row_groups):
         column = next(
             metadata.row_group(group).column(number)
             for number in range(metadata.num_columns - 1, -1, -1)
-            if metadata.row_group(group).column(number).path_in_schema == SCHEMA.field(place).name
+            if metadata.row_group(group).column(number).path_in_schema == "offset"
         )
         spans.append((column.statistics.min, column.statistics.max, metadata.row_group(group).num_rows))
     return np.array(spans, np.int64).reshape(len(spans), 3)

@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from braidmq.admin.client import TIMEOUT_S, AdminClient, Connections
 from braidmq.admin.errors import AdminError, AnswerRefused, Unanswered, Unreachable, WrongToken
+from braidmq.log.batches import BATCH_BYTES, together
 from braidmq.log.errors import LogError
 from braidmq.log.filters import TopicFilters
-from braidmq.log.reader import BATCH_BYTES, together
 from braidmq.log.schema import in_order
 from braidmq.log.source import LogState, microseconds
 from braidmq.log.stream import CutShortError, read_stream

@@ -1,7 +1,7 @@
-"""Retention: which segments a log gives up, so that it stays below its size and age.
+"""Retention: which segments a log removes to stay below its size and age.
 
-Whole segments go, the oldest first, over all partitions alike: then what is left is what was published last, whatever
-the topic. A segment that is still written to stays; the log begins a new one in time (see `segment_bytes_max`).
+Whole segments are removed, the oldest first, over all partitions alike: what is left is what was published last, in any
+topic. The segment that is written to stays; the log begins a new one in time (see `segment_bytes_max`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Final
 
 SEGMENTS_BELOW_BOUND: Final = 4
-"""A partition's share of `retain_bytes` has room for so many segments: what goes is a part and not the whole."""
+"""A partition's share of `retain_bytes` has room for so many segments: removing one leaves the rest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
-    """A segment that nothing is added to any more."""
+class ClosedSegment:
+    """A segment that is complete."""
 
     path: Path
     first: int
@@ -36,8 +36,10 @@ def segment_bytes_max(segment_bytes: int, retain_bytes: int, partitions: int) ->
     return max(1, min(segment_bytes, retain_bytes // (SEGMENTS_BELOW_BOUND * partitions)))
 
 
-def surplus(closed: Iterable[Closed], open_bytes: int, retain_bytes: int, oldest_us: int | None) -> list[Closed]:
-    """The segments to give up, oldest first; 0 is no bound on the size, None none on the age."""
+def surplus(
+    closed: Iterable[ClosedSegment], open_bytes: int, retain_bytes: int, oldest_us: int | None
+) -> list[ClosedSegment]:
+    """The segments to remove, oldest first; 0 is no bound on the size, None none on the age."""
     in_order = sorted(closed, key=lambda one: one.last)
     total = open_bytes + sum(one.bytes for one in in_order)
     gone = []

@@ -1,7 +1,7 @@
 """Rows of the log: the Arrow batch that is made of many publications at once.
 
-A run of plain QoS 0 publications to one topic is kept as it stood on the wire, with what is the same for all. Its
-columns are made later and in bulk, of many runs together: hardly anything is done a message.
+A run of plain QoS 0 publications to one topic is kept as it came over the wire, with what is the same for all. Its
+columns are made later and in bulk, of many runs together: there is hardly any work for a single message.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from braidmq.log.arrays import Numbers, bits, equal_texts, flags, plain, repeated, single_texts
-from braidmq.log.commit import Records, Share
+from braidmq.log.commit import PartitionRows, Records
 from braidmq.log.payloads import cut_payloads
 from braidmq.log.schema import PROPERTIES, SCHEMA, TIME
 from braidmq.log.write_buffer import UNSAID
@@ -31,26 +31,26 @@ class BatchMaker:
         self._origin = origin.encode()
         self._stock_rows = 0
 
-    def make(self, share: Share, topics: Sequence[bytes], clients: Sequence[bytes]) -> pa.RecordBatch:
-        """The rows of a share; the rows of a run have consecutive offsets from its first."""
-        rows = share.rows
+    def make(self, part: PartitionRows, topics: Sequence[bytes], clients: Sequence[bytes]) -> pa.RecordBatch:
+        """The rows of a partition; the rows of a run have consecutive offsets from its first."""
+        rows = part.rows
         if rows > self._stock_rows:
             self._stock_up(max(rows, STOCK_ROWS_MIN))
-        records = share.records
+        records = part.records
         counts = records["rows"].astype(np.int64)
         times = plain(TIME, records["at_us"].repeat(counts))
         qos, retain = records["qos"], records["retain"]
         columns = [
             repeated(pa.string(), topics, records["topic"], counts, rows),
-            cut_payloads(share.data, records, counts, rows),
+            cut_payloads(part.data, records, counts, rows),
             plain(pa.int32(), qos.repeat(counts)) if qos.any() else self._plain_qos.slice(0, rows),
             flags(retain.repeat(counts)) if retain.any() else self._no_flags.slice(0, rows),
             plain(TIME, _published(records).repeat(counts)) if _has_published(records) else times,
             times,
             self._origins.slice(0, rows),
             repeated(pa.string(), clients, records["client"], counts, rows),
-            _properties(share) if share.properties else self._no_properties.slice(0, rows),
-            plain(pa.int64(), _offsets(share.firsts, counts, rows)),
+            _properties(part) if part.properties else self._no_properties.slice(0, rows),
+            plain(pa.int64(), _offsets(part.firsts, counts, rows)),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
@@ -86,12 +86,12 @@ def _nulls(rows: int) -> pa.Array:
     return pa.Array.from_buffers(PROPERTIES, rows, [mask, ends], rows, children=[nothing])
 
 
-def _properties(share: Share) -> pa.Array:
+def _properties(part: PartitionRows) -> pa.Array:
     """Made of buffers like the rest: `pa.array` would first import pandas, if that is there, for half a second."""
-    found = share.properties
-    each = [found.get(run, ()) for run, rows in enumerate(share.records["rows"].tolist()) for _ in range(rows)]
+    found = part.properties
+    each = [found.get(run, ()) for run, rows in enumerate(part.records["rows"].tolist()) for _ in range(rows)]
     pairs = [pair for properties in each for pair in properties]
-    fields = [single_texts(pa.string(), [pair[place].encode() for pair in pairs]) for place in (0, 1)]
+    fields = [single_texts(pa.string(), [pair[index].encode() for pair in pairs]) for index in (0, 1)]
     structs = pa.Array.from_buffers(PROPERTIES.value_type, len(pairs), [None], 0, children=fields)
     ends = pa.py_buffer(array("i", accumulate([len(properties) for properties in each], initial=0)))
     mask = bits(np.array([bool(properties) for properties in each]))

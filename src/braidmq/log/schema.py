@@ -32,12 +32,13 @@ SCHEMA: Final = pa.schema(
         pa.field("offset", pa.int64()),
     ]
 )
-"""`origin` is the broker where the client published, `client` its client id: null where nobody did (a processor)."""
+"""`origin` is the broker where the client published; `client` is its client id, null if it came from no client but from
+a processor."""
 
 COLUMNS: Final[tuple[str, ...]] = tuple(SCHEMA.names)
 
 SCHEMA_BYTES: Final[bytes] = SCHEMA.serialize().to_pybytes()
-"""How each segment begins."""
+"""The beginning of each segment."""
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:

@@ -16,14 +16,14 @@ from typing import Final
 
 from braidmq.log.checksum import crc32
 from braidmq.log.errors import LogError
-from braidmq.log.index import ENTRY_BYTES, Entries, entry_bytes, read_entries, sound
+from braidmq.log.index import ENTRY_BYTES, Entries, entry_bytes, intact, read_entries
 from braidmq.log.schema import SCHEMA_BYTES
 
 DATA: Final = ".arrow"
 INDEX: Final = ".index"
 PARQUET: Final = ".parquet"
 UNFINISHED: Final = ".part"
-"""The end of a file's name that is still being made; nobody reads it."""
+"""The end of the name of a file that is still being made; readers ignore it."""
 
 _DIGITS: Final = 19
 
@@ -140,14 +140,14 @@ class Segment:
 
 def _whole_count(entries: Entries, data_path: Path, below: int) -> int:
     """How many entries count: all up to the last one that is whole, below an offset, and has its batch."""
-    good = sound(entries)
+    intact_ones = intact(entries)
     with data_path.open("rb") as data:
-        for place in range(len(entries) - 1, -1, -1):
-            entry = entries[place]
-            if good[place] and entry["last"] < below:
+        for number in range(len(entries) - 1, -1, -1):
+            entry = entries[number]
+            if intact_ones[number] and entry["last"] < below:
                 data.seek(int(entry["position"]))
                 if crc32(data.read(int(entry["length"]))) == entry["checksum"]:
-                    return place + 1
+                    return number + 1
     return 0
 
 
@@ -160,8 +160,8 @@ def _open(path: Path, flags: int = 0) -> int:
         ) from error
 
 
-def _write(file: int, data: bytes | memoryview, place: int) -> None:
+def _write(file: int, data: bytes | memoryview, position: int) -> None:
     """All of it: a full disk takes a part, and refuses the rest at the next try."""
-    written = os.pwrite(file, data, place)
+    written = os.pwrite(file, data, position)
     while written < len(data):
-        written += os.pwrite(file, memoryview(data)[written:], place + written)
+        written += os.pwrite(file, memoryview(data)[written:], position + written)

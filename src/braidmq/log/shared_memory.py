@@ -1,8 +1,8 @@
 """Memory that a broker and the process that writes its log both see.
 
-The broker lays what it is to keep into it as it comes, and so it is copied once and then not again: a pipe would copy
-it twice more, in small pieces. Each lane of a portion has far more addresses than it is likely to need; only what is
-in use takes up memory. One side writes, then the other reads; they take turns by what they say over their pipes.
+The broker puts rows into it as they come, so they are copied only once: a pipe would copy them twice more, in small
+pieces. Each region of a buffer has far more addresses than it is likely to need; only what is in use takes up memory.
+One side writes, then the other reads; they alternate by the messages over their pipes.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import os
 import tempfile
 from typing import Final
 
-LANE_BYTES: Final = 32 * 1024 * 1024
+REGION_BYTES: Final = 32 * 1024 * 1024
 """A multiple of every page's size."""
 
 
 class SharedMemory:
-    """The broker's side makes it for so many lanes; the writer's opens it by its file's number, which it inherits."""
+    """The broker makes it for so many regions; the writer opens it by the file descriptor that it inherits."""
 
-    def __init__(self, lanes: int, file: int | None = None) -> None:
+    def __init__(self, regions: int, file: int | None = None) -> None:
         self.file = _new_file() if file is None else file
-        size = lanes * LANE_BYTES
+        size = regions * REGION_BYTES
         if file is None:
             os.ftruncate(self.file, size)
         self.map = mmap.mmap(self.file, size, access=mmap.ACCESS_WRITE if file is None else mmap.ACCESS_READ)
 
     def give_back(self, begin: int, end: int) -> None:
-        """Nobody needs what stands from here to there. Where the system cannot take single pages back, they stay."""
+        """What lies between is not needed any more. Where the system cannot take single pages back, they stay."""
         if end > begin and hasattr(mmap, "MADV_REMOVE"):
             self.map.madvise(mmap.MADV_REMOVE, begin, end - begin)
 

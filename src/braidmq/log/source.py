@@ -18,12 +18,12 @@ class LogState:
     broker: str
     """The broker's name, which stands as `origin` in each row."""
     id: str
-    """This log and no other: a folder that was made anew has another one, and its offsets begin again."""
+    """Identifies this log: a folder that was made anew has another id, and its offsets begin again."""
     partitions: int
     first_offset: int
-    """From here on nothing has been taken away by retention."""
+    """From here on retention has removed nothing."""
     next_offset: int
-    """The offset of the next row. All below are there to read."""
+    """The offset of the next row. All rows below it can be read."""
     format: int
 
 
@@ -53,7 +53,7 @@ class LogSource(Protocol):
 
         Only those whose topic matches one of the filters, if there are any; only some columns, if any are named: the
         offset is always among them. Batches of about `batch_bytes`. The same call gives the same rows again, until
-        retention takes them; what is damaged is left out, counted and told.
+        retention removes them; what is damaged is left out, counted and reported.
         """
         ...
 

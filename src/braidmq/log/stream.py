@@ -1,6 +1,6 @@
 """Rows on their way over the network: an Arrow IPC stream whose last batch is empty and says where to go on.
 
-Without that batch the stream was cut short, and the rest is to be asked for again.
+Without that batch the stream was cut short, and the rest has to be requested again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def rows_stream(
 
 
 def _end_bytes(following: int, schema: pa.Schema) -> bytes:
-    """The empty batch, and the mark of Arrow behind a stream's last one."""
+    """The empty batch, and Arrow's end-of-stream mark."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_batch(pa.RecordBatch.from_pylist([], schema), custom_metadata={NEXT: str(following)})

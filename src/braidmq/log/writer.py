@@ -1,8 +1,8 @@
-"""The process that writes a broker's log: `python -m braidmq.log.writer`, started by the broker, with orders on its
+"""The process that writes a broker's log: `python -m braidmq.log.writer`, started by the broker, with requests on its
 standard input and reports on its standard output.
 
-To make batches of rows, compress and write them is work that can be done beside the broker and not in it. The process
-ends when its input does, whatever became of the broker: by then all that had been sent to it is written.
+Making batches of rows, compressing and writing them is work that can be done beside the broker. The process ends when
+its input does, whatever became of the broker: by then everything that was sent to it is written.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from braidmq.log.compaction import Compaction
 from braidmq.log.errors import LogError, LogInUseError
 from braidmq.log.kept_memory import keep_memory
 from braidmq.log.log import Log
-from braidmq.log.orders import Order, Report, Sender, Settings, receive
 from braidmq.log.shared_memory import SharedMemory
-from braidmq.log.write_buffer import PORTIONS
+from braidmq.log.write_buffer import BUFFERS
+from braidmq.log.writer_messages import AppendRequest, WriterReport, WriterSettings
+from braidmq.system.framing import FrameWriter, read_frame
 
-HOUSEKEEPING_S: Final = 10.0
-"""How often segments are looked at: those to give up, and those to make Parquet of."""
+MAINTENANCE_S: Final = 10.0
+"""How often old segments are removed or made into Parquet."""
 
 LOCK_WAIT_S: Final = 15.0
 """How long the writer of a broker that has died may still need the log."""
@@ -37,20 +38,20 @@ NOTES_MAX: Final = 100
 """Notes that wait for the next report; more are left out."""
 
 KEPT_BYTES: Final = 256 * 1024 * 1024
-"""Batch after batch takes and frees some megabytes: they stay here."""
+"""Memory that the process keeps: batch after batch allocates and frees some megabytes."""
 
 GC_THRESHOLD: Final = 100_000
-"""New objects between two looks for garbage: runs come by the thousand, and hardly anything refers to itself."""
+"""New objects between two garbage collections: runs come by the thousand, and hardly any is part of a cycle."""
 
 NICENESS: Final = 10
-"""Rows may be in the log a moment later, but what holds the broker up, all its clients notice: where processors are
-busy, the writer gets a tenth of what the broker gets."""
+"""Rows may be in the log a moment later, but all clients notice what holds the broker up: where processors are busy,
+the writer gets a tenth of what the broker gets."""
 
 _INPUT, _OUTPUT = 0, 1
 
 
-class Notes(logging.Handler):
-    """Keeps what is logged here until the next report."""
+class PendingNotes(logging.Handler):
+    """Keeps log records until the next report takes them to the broker."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -65,40 +66,42 @@ class Notes(logging.Handler):
         return taken
 
 
-class Writer:
-    def __init__(self, log: Log, memory: memoryview, notes: Notes) -> None:
+class LogWriter:
+    def __init__(self, log: Log, memory: memoryview, notes: PendingNotes) -> None:
         self._log = log
         self._memory = memory
         self._notes = notes
-        self._sender = Sender()
+        self._frames = FrameWriter()
         self._end = threading.Event()
-        self._decode = msgspec.msgpack.Decoder(Order).decode
+        self._decode = msgspec.msgpack.Decoder(AppendRequest).decode
 
     def run(self) -> None:
-        housekeeping = threading.Thread(target=self._keep_house, daemon=True)
-        housekeeping.start()
+        maintenance = threading.Thread(target=self._maintain, daemon=True)
+        maintenance.start()
         self._report(None)
-        while (body := receive(_INPUT)) is not None:
-            order = self._decode(body)
-            self._log.retain_bytes, self._log.retain_age_s = order.retain_bytes, order.retain_age_s
+        while (body := read_frame(_INPUT)) is not None:
+            request = self._decode(body)
+            self._log.retain_bytes, self._log.retain_age_s = request.retain_bytes, request.retain_age_s
             try:
-                self._log.append_filling(order.filling, self._memory)
+                self._log.append_contents(request.contents, self._memory)
                 self._report(None)
             except LogError as error:
                 self._report(str(error))
         self._end.set()
-        housekeeping.join()
+        maintenance.join()
         self._log.close()
 
     def _report(self, error: str | None) -> None:
         log = self._log
         sizes = (log.rows, log.bytes, log.bytes_written, log.cut_bytes)
-        with contextlib.suppress(BrokenPipeError):  # if the broker is gone, its orders end too
-            self._sender.send(_OUTPUT, Report(error, log.first_offset, log.next_offset, *sizes, self._notes.take()))
+        with contextlib.suppress(BrokenPipeError):  # if the broker is gone, its requests end too
+            self._frames.write(
+                _OUTPUT, WriterReport(error, log.first_offset, log.next_offset, *sizes, self._notes.take())
+            )
 
-    def _keep_house(self) -> None:
+    def _maintain(self) -> None:
         compaction = Compaction(self._log)
-        while not self._end.wait(HOUSEKEEPING_S):
+        while not self._end.wait(MAINTENANCE_S):
             try:
                 self._log.reserve()
                 self._log.retain(time.time_ns() // 1000)
@@ -107,8 +110,8 @@ class Writer:
                 logging.getLogger("braidmq.log").error("%s", error)
 
 
-def open_log(settings: Settings) -> Log:
-    """The log; while another process has it, that is waited for, since it may be about to end."""
+def open_log(settings: WriterSettings) -> Log:
+    """The log; waits while another process has it, since that may be about to end."""
     ends_at = time.monotonic() + LOCK_WAIT_S
     options: dict[str, Any] = msgspec.structs.asdict(settings)
     folder, _ = options.pop("folder"), options.pop("memory")
@@ -125,25 +128,25 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # it ends with the broker, and not before it
     keep_memory(KEPT_BYTES, KEPT_BYTES)
-    notes = Notes()
+    notes = PendingNotes()
     logger = logging.getLogger("braidmq")
     logger.addHandler(notes)
     logger.propagate = False
     logger.setLevel(logging.INFO)
-    body = receive(_INPUT)
+    body = read_frame(_INPUT)
     if body is None:
         return
-    settings = msgspec.msgpack.decode(body, type=Settings)
+    settings = msgspec.msgpack.decode(body, type=WriterSettings)
     try:
         log = open_log(settings)
     except OSError as error:
-        Sender().send(_OUTPUT, Report(str(error)))
+        FrameWriter().write(_OUTPUT, WriterReport(str(error)))
         return
     os.nice(NICENESS)
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD)
-    memory = SharedMemory(PORTIONS * settings.partitions, settings.memory)
-    Writer(log, memoryview(memory.map), notes).run()
+    memory = SharedMemory(BUFFERS * settings.partitions, settings.memory)
+    LogWriter(log, memoryview(memory.map), notes).run()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The broker's side of the process that writes its log (see `writer`).
 
-It is used like a `Log`, by one thread at a time. A writer that dies is started again with the next order; the order
-that it died over fails as a write to a bad disk would, and may be tried again. The journal is on this side: what is
+It is used like a `Log`, by one thread at a time. A writer that dies is started again with the next request; the request
+during which it died fails as a write to a bad disk would, and may be tried again. The journal is on this side: what is
 noted there is safe without the writer.
 """
 
@@ -19,16 +19,17 @@ import msgspec
 
 from braidmq.log.errors import LogError
 from braidmq.log.journal import Journal
-from braidmq.log.orders import Order, Report, Sender, Settings, receive
 from braidmq.log.run import Run
 from braidmq.log.shared_memory import SharedMemory
-from braidmq.log.write_buffer import PORTIONS, WriteBuffer
+from braidmq.log.write_buffer import BUFFERS, WriteBuffer
+from braidmq.log.writer_messages import AppendRequest, WriterReport, WriterSettings
+from braidmq.system.framing import FrameWriter, read_frame
 
 END_S: Final = 20.0
 """How long the writer has to write the rest when the broker ends."""
 
 PIPE_BYTES: Final = 1 << 20
-"""What may be under way to the writer, if the system grants it."""
+"""The size of the pipe to the writer, if the system grants it."""
 
 _log = logging.getLogger("braidmq.log")
 
@@ -36,19 +37,19 @@ _log = logging.getLogger("braidmq.log")
 class WriterProcess:
     """Opens the log, in a process of its own; a LogError says why it cannot be used."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: WriterSettings) -> None:
         self.folder = Path(settings.folder)
         self.broker = settings.broker
         self.retain_bytes = settings.retain_bytes
         self.retain_age_s = settings.retain_age_s
-        self._memory = SharedMemory(PORTIONS * settings.partitions)
-        self.portions = [WriteBuffer(settings.partitions, self._memory, number) for number in range(PORTIONS)]
+        self._memory = SharedMemory(BUFFERS * settings.partitions)
+        self.buffers = [WriteBuffer(settings.partitions, self._memory, number) for number in range(BUFFERS)]
         """One can be filled while the other is written."""
         self._settings = msgspec.structs.replace(settings, memory=self._memory.file)
         self._rows_before = self._written_before = 0
-        self._report = Report()
-        self._sender = Sender()
-        self._decode = msgspec.msgpack.Decoder(Report).decode
+        self._report = WriterReport()
+        self._frames = FrameWriter()
+        self._decode = msgspec.msgpack.Decoder(WriterReport).decode
         self._process: subprocess.Popen[bytes] | None = None
         try:
             self._start()
@@ -84,11 +85,11 @@ class WriterProcess:
             raise
 
     def _exchange(self, message: msgspec.Struct) -> None:
-        """Sends an order and takes in the report."""
+        """Sends a request and waits for the report on it."""
         assert self._process is not None
         try:
-            self._sender.send(_pipe(self._process.stdin), message)
-            body = receive(_pipe(self._process.stdout))
+            self._frames.write(_pipe(self._process.stdin), message)
+            body = read_frame(_pipe(self._process.stdout))
         except OSError:
             body = None
         if body is None:
@@ -102,7 +103,7 @@ class WriterProcess:
         self._report = report
 
     def _stop(self) -> None:
-        """Lets it end by itself, or sees to it."""
+        """Lets the process end by itself, and kills it if it does not in time."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -120,17 +121,17 @@ class WriterProcess:
 
     def _restart(self) -> None:
         self._start()
-        self._journal.clear()  # the new one has put into the log what was noted
+        self._journal.clear()  # the new process has put into the log what was noted
 
     # As a log
 
-    def append(self, portion: WriteBuffer) -> None:
+    def append(self, buffer: WriteBuffer) -> None:
         """Writes the rows, all or none; they can be read then. A LogError says why not, and they may be tried again."""
         if self._process is None:
             self._restart()
-        self._journal.turn_over()
-        self._exchange(Order(portion.filling, self.retain_bytes, self.retain_age_s))
-        self._journal.settle(self.next_offset)
+        self._journal.switch_files()
+        self._exchange(AppendRequest(buffer.contents, self.retain_bytes, self.retain_age_s))
+        self._journal.discard_below(self.next_offset)
 
     def note(self, runs: list[Run]) -> None:
         """Makes rows durable that have their offsets, and that an `append` will bring soon."""

@@ -46,7 +46,7 @@ def decode(
 ) -> p.Packet:
     """The packet with this first byte and this body, on a connection of this version (a CONNECT brings its own).
 
-    One with more user properties, or more topic filters, is refused as soon as they are too many (0x97), so that it
+    A packet with too many user properties or topic filters is refused as soon as the bound is passed (0x97), so that it
     costs no more than others.
     """
     kind = header >> 4
@@ -253,7 +253,7 @@ def _subscription(topic_filter: str, options: int, version: int) -> p.Subscripti
 
 
 def options_byte(s: p.Subscription) -> int:
-    """The subscription options as they stand in a SUBSCRIBE (MQTT 5 §3.8.3.1)."""
+    """The byte of subscription options in a SUBSCRIBE (MQTT 5 §3.8.3.1)."""
     return s.qos | s.no_local << 2 | s.retain_as_published << 3 | s.retain_handling << 4
 
 
@@ -377,7 +377,7 @@ def _reason_and_properties(reason: Reason, properties: Properties, packet: int) 
 
 
 def _codes(packet: int, *reasons: Reason) -> bytes:
-    """Reason codes that such a packet may carry; another one is a mistake of whoever sends it [MQTT-3.14.2-1]."""
+    """Reason codes that such a packet may carry; any other is a mistake of the sender's code [MQTT-3.14.2-1]."""
     for reason in reasons:
         if reason not in REASONS[packet]:
             raise ValueError(f"reason code 0x{reason:02X} does not belong into packet type {packet}")

@@ -1,6 +1,6 @@
 """The control packets of MQTT (§3), as plain values.
 
-A packet says the same in both versions where it can; what only MQTT 5 knows stands in `properties` and `reason`.
+A packet says the same in both versions where it can; what only MQTT 5 has is in `properties` and `reason`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ V3, V5 = 4, 5
 
 
 class RetainHandling(IntEnum):
-    """What of the retained messages a new subscription is sent (MQTT 5 §3.8.3.1)."""
+    """Whether a new subscription is sent the retained messages (MQTT 5 §3.8.3.1)."""
 
     SEND = 0
     SEND_IF_NEW = 1
@@ -82,7 +82,7 @@ class Pubcomp(_Ack):
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """One filter of a SUBSCRIBE with its options; 3.1.1 knows only the QoS."""
+    """One filter of a SUBSCRIBE with its options; 3.1.1 has only the QoS."""
 
     topic_filter: str
     qos: int = 0
@@ -110,7 +110,7 @@ class Unsubscribe(msgspec.Struct):
 
 
 class Unsuback(msgspec.Struct):
-    """3.1.1's UNSUBACK has no reasons: there they are empty."""
+    """In 3.1.1 an UNSUBACK has no reasons: the list is empty."""
 
     packet_id: int
     reasons: list[Reason] = []

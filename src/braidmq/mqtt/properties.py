@@ -1,4 +1,4 @@
-"""The properties of MQTT 5 (§2.2.2): one table says each one's number, type and the packets it may stand in."""
+"""The properties of MQTT 5 (§2.2.2): one table has the number, type and packets of each."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from braidmq.mqtt.wire import Reader, binary, string, varint
 CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP = 1, 2, 3, 4, 5, 6, 7
 SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK, PINGREQ, PINGRESP, DISCONNECT, AUTH = 8, 9, 10, 11, 12, 13, 14, 15
 WILL = 0
-"""Packet types, and the will's own property set, which stands inside a CONNECT."""
+"""Packet types, and the will's own property set, which is part of a CONNECT."""
 
 
 class Properties(msgspec.Struct, kw_only=True):
-    """The properties of one packet; None where it does not say."""
+    """The properties of one packet; None where it has none."""
 
     payload_format_indicator: int | None = None
     message_expiry_interval: int | None = None
@@ -121,7 +121,7 @@ _BY_NUMBER: Final = {row.number: row for row in TABLE}
 
 
 def read_properties(reader: Reader, packet: int) -> Properties:
-    """The property block at the reader's place: its length, then numbers and values (MQTT 5 §2.2.2)."""
+    """The property block at the reader's position: its length, then numbers and values (MQTT 5 §2.2.2)."""
     length = reader.varint()
     properties = Properties()
     if not length:
@@ -157,10 +157,10 @@ def read_properties(reader: Reader, packet: int) -> Properties:
 
 
 def _too_many(row: _Row, repeats_max: int) -> PacketError:
-    """What stands there too often is not read to its end.
+    """A property that is repeated too often: the packet is not read to its end.
 
-    Many user properties break a bound of this side and no rule of the protocol: that is 0x97. Only a server sends more
-    than one subscription identifier [MQTT-3.3.4-6].
+    Too many user properties break a bound of this side, not a rule of the protocol: that is 0x97. Only a server sends
+    more than one subscription identifier [MQTT-3.3.4-6].
     """
     if row.name == "user_properties":
         text = f"more than {repeats_max} user properties in one packet; send fewer of them"
@@ -175,7 +175,7 @@ def write_properties(properties: Properties, packet: int) -> bytes:
 
 
 def property_bytes(properties: Properties, packet: int) -> bytes:
-    """The properties that may stand in such a packet, without the length before them."""
+    """The properties that such a packet may have, without the length before them."""
     out = []
     for number, name, kind, packets, repeats in TABLE:
         value = getattr(properties, name)

@@ -1,7 +1,7 @@
 """The reason codes that each packet type of MQTT 5 may carry (§3.2.2.2, §3.4.2.1 … §3.15.2.1), and substitutes.
 
-What goes wrong is found in one place and told in another: a refusal of a log-in is a CONNACK at first and a DISCONNECT
-when a client authenticates again, and each has its own table.
+A failure is found in one place and reported in another: a refused log-in is a CONNACK at first and a DISCONNECT when a
+client authenticates again, and each has its own table.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ REASONS: Final[dict[int, frozenset[Reason]]] = {
     - {_R.PACKET_IDENTIFIER_IN_USE, _R.PACKET_IDENTIFIER_NOT_FOUND},
     AUTH: frozenset({_R.SUCCESS, _R.CONTINUE_AUTHENTICATION, _R.REAUTHENTICATE}),
 }
-"""By packet type. DISCONNECT has 0x8C by §2.4 and not by §3.14.2.1: it is taken from a client, and never sent."""
+"""By packet type. DISCONNECT has 0x8C by §2.4 and not by §3.14.2.1: it is accepted from a client, and never sent."""
 
 _NEXT_BEST: Final = {
     _R.UNSUPPORTED_PROTOCOL_VERSION: _R.PROTOCOL_ERROR,

@@ -1,4 +1,4 @@
-"""Topic names and topic filters (MQTT §4.7): what is a good one, and which filter matches which name."""
+"""Topic names and topic filters (MQTT §4.7): which are valid, and which filter matches which name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LEVELS_MAX = 128
 
 
 def check_topic(topic: str, levels_max: int = LEVELS_MAX) -> None:
-    """Refuses what is no topic name to publish to: [MQTT-4.7.3-1], [MQTT-3.3.2-2]."""
+    """Refuses what is not a topic name to publish to: [MQTT-4.7.3-1], [MQTT-3.3.2-2]."""
     if not topic:
         raise PacketError(Reason.TOPIC_NAME_INVALID, "an empty topic name")
     if "+" in topic or "#" in topic:
@@ -21,7 +21,7 @@ def check_topic(topic: str, levels_max: int = LEVELS_MAX) -> None:
 
 
 def check_filter(topic_filter: str, levels_max: int = LEVELS_MAX) -> None:
-    """Refuses what is no topic filter: `+` and `#` stand alone in a level, `#` in the last one [MQTT-4.7.1-1/-2/-3]."""
+    """Refuses what is not a topic filter: `+` and `#` fill a whole level, `#` only the last [MQTT-4.7.1-1/-2/-3]."""
     if not topic_filter:
         raise PacketError(Reason.TOPIC_FILTER_INVALID, "an empty topic filter")
     levels = topic_filter.split("/")

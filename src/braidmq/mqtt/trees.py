@@ -1,7 +1,7 @@
 """Two trees of topic levels, one for each direction of the question.
 
-`FilterTree` holds filters and is asked with a topic: who wants this? `NameTree` holds topics and is asked with a
-filter: what is there? Both walk only the branches that can match, whatever the number of entries.
+`FilterTree` holds filters and is given a topic: which of them match it? `NameTree` holds topics and is given a filter:
+which of them does it match? Both walk only the branches that can match, whatever the number of entries.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Tree(Generic[V]):
         node.value = value
 
     def remove(self, path: str) -> V | None:
-        """Takes the value off, and the branch that stood only for it; None if there was none."""
+        """Removes the value, and the branch that was there only for it; None if there was none."""
         node = self._root
         way: list[tuple[_Node[V], str]] = []
         for level in path.split("/"):

@@ -8,7 +8,7 @@ VARINT_MAX = 268_435_455
 
 
 def text_of(raw: bytes) -> str:
-    """A UTF-8 string. Python's strict decoder refuses surrogates and overlong forms; U+0000 is ours to refuse.
+    """A UTF-8 string. Python's strict decoder refuses surrogates and overlong forms; U+0000 is refused here.
 
     [MQTT-1.5.4-1], [MQTT-1.5.4-2]; 3.1.1 [MQTT-1.5.3-1], [MQTT-1.5.3-2].
     """
@@ -36,7 +36,7 @@ def varint(value: int) -> bytes:
 
 
 def packet_places(packets: bytes) -> list[int]:
-    """Where each packet begins: whole and well-formed ones, one behind the other."""
+    """Where each of these packets begins: they are whole and well-formed, one after another."""
     places: list[int] = []
     at, end = 0, len(packets)
     while at < end:
@@ -68,8 +68,8 @@ def string(text: str) -> bytes:
 class Reader:
     """Takes data types off a packet's body, one after the other, and refuses to read past its end.
 
-    `repeats_max` is how often a property may stand in one block that may stand there more than once, `filters_max` how
-    many topic filters may be in the packet.
+    `repeats_max` is how often a property that may be repeated may come in one block, `filters_max` how many topic
+    filters may be in the packet.
     """
 
     __slots__ = ("data", "end", "filters_max", "pos", "repeats_max")

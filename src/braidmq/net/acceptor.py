@@ -11,14 +11,10 @@ import asyncio
 import logging
 import socket
 import time
-from typing import TYPE_CHECKING
 
 from braidmq.net.addresses import is_everywhere, parse_address
 from braidmq.net.faults import Fault, LinkError
-from braidmq.net.link import Link
-
-if TYPE_CHECKING:
-    from braidmq.net.links import Links
+from braidmq.net.link import Link, LinkOwner
 
 _log = logging.getLogger("braidmq.net")
 
@@ -29,8 +25,8 @@ ACCEPT_PAUSE_S = 0.1
 """The wait after the system could not give a connection: out of file descriptors, say."""
 
 
-class Acceptor:
-    def __init__(self, links: Links) -> None:
+class LinkAcceptor:
+    def __init__(self, links: LinkOwner) -> None:
         self.strangers: dict[Link, asyncio.Task[None]] = {}
         """Accepted, but not open; each with what brings it as far as its first byte. The oldest comes first."""
         self._links = links

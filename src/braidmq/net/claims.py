@@ -13,43 +13,43 @@ So the host that knows both asks.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
+from braidmq.net.dialler import Dialler
 from braidmq.net.faults import Fault, LinkError
 from braidmq.net.hello import Hello, clash, disagreement
-from braidmq.net.link import Link
-
-if TYPE_CHECKING:
-    from braidmq.net.links import Links
-    from braidmq.net.peer import Peer
+from braidmq.net.link import Link, LinkOwner
+from braidmq.net.peer import PeerState
+from braidmq.net.peers import Peers
 
 _log = logging.getLogger("braidmq.net")
 
 
 class Claims:
-    def __init__(self, links: Links) -> None:
+    def __init__(self, links: LinkOwner, peers: Peers, dialler: Dialler) -> None:
         self._links = links
+        self._peers = peers
+        self._dialler = dialler
 
-    async def _ask(self, peer: Peer) -> Link:
+    async def _ask(self, peer: PeerState) -> Link:
         """Asks at the address of a peer who is there."""
         link = Link(self._links, peer, peer.address, is_question=True)
-        await self._links.connect(link)
+        await self._dialler.connect(link)
         return link
 
     # An address
 
     def is_contested(self, link: Link, hello: Hello) -> bool:
         """Whether another process than the one that is linked claims its address, and was not reached there."""
-        known = self._links.peer(hello.address)
+        known = self._peers.get(hello.address)
         if known is None or known.link is None or known.link.nonce == hello.nonce:
             return False
         return link.dialled is None or link.where != hello.address
 
-    def ask_who_is_there(self, peer: Peer, claimant: str) -> None:
+    def ask_who_is_there(self, peer: PeerState, claimant: str) -> None:
         if peer.question is None:
             peer.question = self._links.keep(self._settle_address(peer, claimant))
 
-    async def _settle_address(self, peer: Peer, claimant: str) -> None:
+    async def _settle_address(self, peer: PeerState, claimant: str) -> None:
         """Asks at an address that two processes claim, and cuts the link of one that is not there."""
         links = self._links
         try:
@@ -83,22 +83,22 @@ class Claims:
         if hello.refusal:
             raise LinkError(Fault.REFUSED, hello.refusal)
 
-    def rival(self, hello: Hello) -> Peer | None:
+    def rival(self, hello: Hello) -> PeerState | None:
         """The peer at another address that has the same name or identity."""
-        for peer in self._links.peers():
+        for peer in self._peers.all():
             known = peer.greeting
             if known is not None and known.address != hello.address and known.is_namesake_of(hello):
                 return peer
         return None
 
-    def settle_name(self, link: Link, hello: Hello, rival: Peer) -> None:
+    def settle_name(self, link: Link, hello: Hello, rival: PeerState) -> None:
         """Lets a link wait until it is known who is at the other address; one that was dialled is open for the other
         side already, and comes again."""
         self._links.keep(self._settle_name(link, hello, rival))
         if link.dialled is not None:
             link.abort(f"another has its name: first {rival.address} is asked")
 
-    async def _settle_name(self, link: Link, hello: Hello, rival: Peer) -> None:
+    async def _settle_name(self, link: Link, hello: Hello, rival: PeerState) -> None:
         heard = rival.counters.frames_in
         there = None if rival.has_left else (await self._ask(rival)).answer
         if there is None and rival.link is not None and rival.counters.frames_in > heard:

@@ -1,8 +1,8 @@
-"""A mould: bytes of which only some places differ from one time to the next.
+"""A template of frames: bytes of which only some fields differ from one frame to the next.
 
-A stream of small messages is alike but for a few fields. Its mould is pressed from two samples that differ in every
-byte of those fields and nowhere else, so nobody needs to know how a message is laid out. To fill it costs a fraction of
-encoding a message, and to read from it a fraction of decoding one.
+The messages of a stream are alike but for a few fields. Their template is made of two samples that differ in every byte
+of those fields and nowhere else, so nothing needs to be known of how a message is encoded. To fill it in costs a
+fraction of encoding a message, and to read from it a fraction of decoding one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class FrameTemplate:
         """Two samples of one size. A ValueError if they are not."""
         size = len(sample)
         if size != len(other):
-            raise ValueError(f"samples of {size} and {len(other)} bytes have no mould in common")
+            raise ValueError(f"samples of {size} and {len(other)} bytes have no template in common")
         differences = (int.from_bytes(sample) ^ int.from_bytes(other)).to_bytes(size)
         self.size = size
         self.holes = [found.span() for found in _DIFFERENT.finditer(differences)]

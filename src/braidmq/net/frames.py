@@ -123,7 +123,7 @@ class Codec:
             raise LinkError(Fault.GARBAGE, f"a frame that is no msgpack: {error}") from None
 
 
-class Batch:
+class FrameBatch:
     """The envelopes of one tick for one peer, as frames: one, unless they are more than fit in one."""
 
     __slots__ = ("_codec", "_frame_bytes_max", "_frame_messages_max", "_open", "_open_messages", "_sealed", "messages")

@@ -19,7 +19,7 @@ import msgspec
 
 from braidmq.net.addresses import parse_address
 from braidmq.net.faults import TEXT_LENGTH_MAX, Fault, LinkError
-from braidmq.net.security import KIND_NAMES, Kind
+from braidmq.net.security import KIND_NAMES, SecurityKind
 
 MAGIC = b"BRAIDMQ"
 VERSION = 2
@@ -94,11 +94,11 @@ def clash(here: Hello, claimant: Hello) -> str:
     )
 
 
-def preamble(kind: Kind) -> bytes:
+def preamble(kind: SecurityKind) -> bytes:
     return MAGIC + bytes((VERSION, kind))
 
 
-def check_preamble(beginning: bytes, kind: Kind) -> None:
+def check_preamble(beginning: bytes, kind: SecurityKind) -> None:
     """Looks at the first bytes of a link, as many of the preamble as there are."""
     if beginning[: len(MAGIC)] != MAGIC[: len(beginning)]:
         raise LinkError(Fault.GARBAGE, f"it does not speak this protocol: it began with {beginning!r}")
@@ -107,7 +107,11 @@ def check_preamble(beginning: bytes, kind: Kind) -> None:
         text = f"it speaks version {version[0]} and this host version {VERSION}: update the older of the two"
         raise LinkError(Fault.VERSION, text)
     if theirs and theirs[0] != kind:
-        has = KIND_NAMES[Kind(theirs[0])] if theirs[0] in KIND_NAMES else f"security of the unknown kind {theirs[0]}"
+        has = (
+            KIND_NAMES[SecurityKind(theirs[0])]
+            if theirs[0] in KIND_NAMES
+            else f"security of the unknown kind {theirs[0]}"
+        )
         text = f"it has {has} and this host has {KIND_NAMES[kind]}: all hosts of a braid must have the same"
         raise LinkError(Fault.SECURITY, text)
 

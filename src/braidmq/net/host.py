@@ -28,7 +28,7 @@ from braidmq.net.faults import Fault
 from braidmq.net.frames import REASON_LENGTH_MAX, Codec, Envelope, Farewell, Refused, Reply, Request, Tell
 from braidmq.net.hello import NAME_LENGTH_MAX
 from braidmq.net.links import Links, Shortcut
-from braidmq.net.peer import Peer
+from braidmq.net.peer import PeerState
 from braidmq.net.security import Security
 
 _log = logging.getLogger("braidmq.net")
@@ -82,6 +82,7 @@ class NetHost:
             identity,
             terms,
         )
+        self._peers = self._links.peers
         self._handlers: dict[type[Message], Handler] = {Farewell: self._on_farewell}
         self._calls: dict[int, asyncio.Future[Message]] = {}
         self._next_call = secrets.randbits(62)  # an answer to an earlier life finds nobody
@@ -122,7 +123,7 @@ class NetHost:
             self.send(peer, Farewell())
 
     def _on_farewell(self, sender: Address, _told: Farewell) -> None:
-        peer = self._links.peer(sender)
+        peer = self._peers.get(sender)
         if peer is not None:
             self._links.part_from(peer)
 
@@ -140,7 +141,7 @@ class NetHost:
     @property
     def refusals(self) -> dict[str, str]:
         """Why this host is not let in, by the addresses of those who said so."""
-        return self._links.refusals
+        return self._peers.refusals
 
     def watch(self, on_linked: Callable[[str, str], None], on_parted: Callable[[str], None]) -> None:
         """`on_linked` is told identity and address of each peer when there is a link to it, `on_parted` the address of
@@ -210,8 +211,8 @@ class NetHost:
     def counters(self, peer: str | None = None) -> Counters:
         """What passed to and from a peer that is known now; of all peers together, forgotten ones too, without one."""
         if peer is not None:
-            return self._links.counters_of(peer) or Counters()
-        totals = self._links.totals()
+            return self._peers.counters_of(peer) or Counters()
+        totals = self._peers.totals()
         totals.add(self._own_counters)
         return totals
 
@@ -222,7 +223,7 @@ class NetHost:
     @property
     def linked(self) -> list[str]:
         """The peers to which there is a link now."""
-        return self._links.linked
+        return self._peers.linked
 
     # Out
 
@@ -233,9 +234,9 @@ class NetHost:
     def uncork(self) -> None:
         self._links.uncork()
 
-    def peer(self, address: Address) -> Peer | None:
+    def peer(self, address: Address) -> PeerState | None:
         """What is kept for another host, if anything is."""
-        return self._links.peer(address)
+        return self._peers.get(address)
 
     def frame_of(self, envelope: Envelope) -> bytes:
         """The frame, with its length, that an envelope alone would travel in."""
@@ -278,7 +279,7 @@ class NetHost:
         self._post(origin, Reply(call, reply))
 
     def _refuse(self, origin: str, call: int, reason: str) -> None:
-        counters = self._links.counters_of(origin) or self._own_counters
+        counters = self._peers.counters_of(origin) or self._own_counters
         counters.refused += 1
         self._post(origin, Refused(call, reason[:REASON_LENGTH_MAX]))
 
@@ -304,7 +305,7 @@ class NetHost:
         return 0 if self.weigh is None or isinstance(envelope, Refused) else self.weigh(envelope.body)
 
     def _handle_all(self, sender: str, envelopes: list[Envelope]) -> None:
-        counters = None if self.weigh is None else self._links.counters_of(sender)
+        counters = None if self.weigh is None else self._peers.counters_of(sender)
         for envelope in envelopes:
             if not self._is_running:
                 return

@@ -8,23 +8,66 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol, cast
 
 import msgspec
 
+from braidmq.net.bounds import Bounds
 from braidmq.net.braid_key import TAG_BYTES, Opener, Proof, Sealer
 from braidmq.net.faults import Fault, LinkError
 from braidmq.net.frames import LENGTH_BYTES, FrameReader, framed
 from braidmq.net.hello import HELLO_BYTES_MAX, PREAMBLE_BYTES, Hello, check_preamble, preamble, read_hello
+from braidmq.net.peer import PeerState
+from braidmq.net.security import Security
 
-if TYPE_CHECKING:
-    from braidmq.net.links import Links
-    from braidmq.net.peer import Peer
+
+class LinkOwner(Protocol):
+    """What a link, and whatever makes links, asks of the one that has all links of a host (`links`)."""
+
+    bounds: Bounds
+    security: Security
+    faults: Counter[Fault]
+    is_stopping: bool
+
+    def describe(self) -> str:
+        """Who this host is, for people."""
+        ...
+
+    def keep(self, procedure: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Runs a procedure until it ends, or the links do."""
+        ...
+
+    def hello(self, to: str, is_question: bool = False, refusal: str = "") -> Hello: ...
+
+    def on_made(self, link: Link, where: tuple[str, int] | None) -> None:
+        """A connection stands, with TLS if that is wanted; the hello is to come. A LinkError if it must not be."""
+        ...
+
+    def on_hello(self, link: Link, hello: Hello) -> None:
+        """Decides whether a link is opened; a LinkError if not."""
+        ...
+
+    def on_frame(self, link: Link, frame: bytes) -> None: ...
+
+    def on_fault(self, link: Link, error: LinkError, cut: bool = True) -> None: ...
+
+    def on_moved(self, rival: PeerState, hello: Hello) -> None:
+        """A peer is at another address now, or another host has its name."""
+        ...
+
+    def on_end(self, link: Link) -> None:
+        """Nothing passes on a link any more; its last bytes may still be on their way."""
+        ...
+
+    def on_lost(self, link: Link) -> None:
+        """A connection is gone."""
+        ...
 
 
 class Link(asyncio.Protocol):
-    def __init__(self, links: Links, dialled: Peer | None, where: str, is_question: bool = False) -> None:
+    def __init__(self, links: LinkOwner, dialled: PeerState | None, where: str, is_question: bool = False) -> None:
         self.links = links
         self.dialled = dialled
         """Whom this host dialled; None if the other side did."""
@@ -32,7 +75,7 @@ class Link(asyncio.Protocol):
         """The other end, until it has said its address: the name that was dialled, or a text for people."""
         self.is_question = is_question
         """Whether this host dialled only to ask who is there."""
-        self.peer: Peer | None = None
+        self.peer: PeerState | None = None
         """Who is at the other end, while the link is open."""
         self.address = ""
         """What the other side calls itself; the sender of all that it tells."""

@@ -19,24 +19,24 @@ import asyncio
 import contextlib
 import logging
 import secrets
-import ssl
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from braidmq.host import Chance
-from braidmq.net.acceptor import Acceptor
-from braidmq.net.addresses import format_address, parse_address
+from braidmq.net.acceptor import LinkAcceptor
+from braidmq.net.addresses import format_address
 from braidmq.net.bounds import Bounds
 from braidmq.net.claims import Claims
-from braidmq.net.counters import Counters
+from braidmq.net.dialler import Dialler
 from braidmq.net.faults import Fault, LinkError
 from braidmq.net.frames import Codec, Envelope
 from braidmq.net.hello import NONCE_BYTES, Hello
 from braidmq.net.link import Link
-from braidmq.net.link_notices import Notices
-from braidmq.net.peer import Peer
+from braidmq.net.link_notices import LinkNotices
+from braidmq.net.peer import PeerState
+from braidmq.net.peers import Peers
 from braidmq.net.security import KIND_NAMES, Security
 
 _log = logging.getLogger("braidmq.net")
@@ -76,8 +76,7 @@ class Links:
         self.bounds = bounds
         self.security = security
         self.address = ""
-        self.past = Counters()
-        """Of peers that are forgotten."""
+        self.peers = Peers(codec, bounds, self.describe)
         self.faults: Counter[Fault] = Counter()
         self.is_member = True
         """Whether this host is in its braid: see `Hello`."""
@@ -88,19 +87,20 @@ class Links:
         self._name = name
         self._identity = identity
         self._terms = dict(terms or {})
-        self._notices = Notices(bounds, self.describe)
+        self._notices = LinkNotices(bounds, self.describe)
         self._codec = codec
         self._chance = chance
         self._receive = receive
         self.shortcut: Shortcut | None = None
         self._is_corked = False
         self._nonce = secrets.token_bytes(NONCE_BYTES)
-        self._peers: dict[str, Peer] = {}
+        self._by_name = self.peers.by_name
         self._links: dict[Link, None] = {}
-        self._unflushed: list[Peer] = []
+        self._unflushed: list[PeerState] = []
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._door = Acceptor(self)
-        self._claims = Claims(self)
+        self._acceptor = LinkAcceptor(self)
+        self._dialler = Dialler(self, self._notices, chance)
+        self._claims = Claims(self, self.peers, self._dialler)
         self.is_stopping = False
         self._complaint = ""
         self._all_lost = asyncio.Event()
@@ -108,7 +108,7 @@ class Links:
     # Life
 
     async def start(self, listen: str, advertise: str | None) -> None:
-        host, port = await self._door.open(listen, advertise)
+        host, port = await self._acceptor.open(listen, advertise)
         self.address = advertise or format_address(host, port)
         self.keep(self._sweep())
         _log.info("%s listens for its peers with %s", self.describe(), KIND_NAMES[self.security.kind])
@@ -119,7 +119,7 @@ class Links:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._door.close()
+        self._acceptor.close()
         self._flush()
         for link in list(self._links):
             if link.peer is not None:
@@ -131,7 +131,7 @@ class Links:
                 await asyncio.wait_for(self._all_lost.wait(), self.bounds.close_s_max)
         for link in list(self._links):
             link.abort("this host stops")
-        for peer in self.peers():
+        for peer in self.peers.all():
             peer.drop_waiting()
         _log.info("%s has stopped", self.describe())
 
@@ -162,12 +162,12 @@ class Links:
 
     def queue(self, to: object, envelope: Envelope, weight: int = 0) -> str | None:
         """Takes an envelope to be sent at the end of the tick, or says why not. `weight`: bytes of publications."""
-        peer = self._peers.get(to) if isinstance(to, str) else None
+        peer = self._by_name.get(to) if isinstance(to, str) else None
         if peer is None:
             try:
-                peer = self._new_peer(to)
+                peer = self.peers.add(to)
             except (ValueError, LinkError) as error:
-                self.past.dropped += 1
+                self.peers.past.dropped += 1
                 if str(error) != self._complaint:
                     self._complaint = str(error)
                     _log.warning("%s sends nothing to %.60r: %s", self.describe(), to, error)
@@ -192,35 +192,6 @@ class Links:
         if self._unflushed:
             self._flush()
 
-    def peer(self, to: object) -> Peer | None:
-        """What is kept for another host, if anything is."""
-        return self._peers.get(to) if isinstance(to, str) else None
-
-    def peers(self) -> Iterable[Peer]:
-        """All that are known, each once."""
-        return dict.fromkeys(self._peers.values())
-
-    @property
-    def refusals(self) -> dict[str, str]:
-        """Why this host is not let in, by the addresses of those who said so."""
-        return {peer.address: peer.refusal for peer in self.peers() if peer.refusal}
-
-    def counters_of(self, to: str) -> Counters | None:
-        peer = self._peers.get(to)
-        return None if peer is None else peer.counters
-
-    def totals(self) -> Counters:
-        totals = Counters()
-        totals.add(self.past)
-        for peer in self.peers():
-            totals.add(peer.counters)
-        return totals
-
-    @property
-    def linked(self) -> list[str]:
-        """The addresses of the peers to which there is a link."""
-        return [peer.address for peer in self.peers() if peer.link is not None]
-
     def _flush(self) -> None:
         now = self._now()
         peers, self._unflushed = self._unflushed, []
@@ -231,7 +202,7 @@ class Links:
                 _log.exception("%s: nothing could be sent to %s", self.describe(), peer.address)
                 self.faults[Fault.HANDLER] += 1
             if peer.link is None:
-                self._dial_if_wanted(peer)
+                self._dialler.dial_if_wanted(peer)
 
     # What links report
 
@@ -261,13 +232,13 @@ class Links:
             self._claims.settle_name(link, hello, rival)
             return
         if self._claims.is_contested(link, hello):
-            self._claims.ask_who_is_there(self._peers[hello.address], link.where)
+            self._claims.ask_who_is_there(self._by_name[hello.address], link.where)
             link.close("another process is linked under its address", self._now() + self.bounds.close_s_max)
             return
         if link.dialled is not None:
-            peer = self._named(link.dialled, hello.address)
+            peer = self.peers.named(link.dialled, hello.address, self._now())
         else:
-            peer = self._peers.get(hello.address) or self._new_peer(hello.address)
+            peer = self._by_name.get(hello.address) or self.peers.add(hello.address)
             if self._dials_already(peer, hello):
                 _log.debug("%s: %s dialled at the same time; its link is not needed", self.describe(), hello.address)
                 link.close("the other side dialled, too", self._now() + self.bounds.close_s_max)
@@ -315,7 +286,7 @@ class Links:
 
     def on_end(self, link: Link) -> None:
         """Nothing passes on a link any more; its last bytes may still be on their way."""
-        self._door.strangers.pop(link, None)
+        self._acceptor.strangers.pop(link, None)
         peer = link.peer
         if peer is not None and peer.link is link:
             now = self._now()
@@ -324,9 +295,9 @@ class Links:
                 peer.rest(now)
             if not self.is_stopping:
                 self._notices.lost(peer, link, now)
-            self._dial_if_wanted(peer)
+            self._dialler.dial_if_wanted(peer)
 
-    def on_moved(self, rival: Peer, hello: Hello) -> None:
+    def on_moved(self, rival: PeerState, hello: Hello) -> None:
         """A peer is at another address now, or somebody else has its name."""
         _log.info("%s: %r is at %s now, no longer at %s", self.describe(), hello.name, hello.address, rival.address)
         rival.greeting = None
@@ -334,7 +305,7 @@ class Links:
         if rival.link is not None:
             rival.link.abort(f"{hello.name!r} is at {hello.address} now")
 
-    def part_from(self, peer: Peer) -> None:
+    def part_from(self, peer: PeerState) -> None:
         """A peer ends, or is elsewhere: it need not be looked for."""
         peer.has_left = True
         if self.on_parted is not None:
@@ -347,43 +318,9 @@ class Links:
         if not self._links:
             self._all_lost.set()
 
-    # Peers
+    # Opening
 
-    def _new_peer(self, address: object) -> Peer:
-        parse_address(address)
-        assert isinstance(address, str)
-        if len(self._peers) >= self.bounds.links_max:
-            for peer in [peer for peer in self.peers() if peer.is_forgettable]:
-                self._forget(peer)
-        if len(self._peers) >= self.bounds.links_max:
-            raise LinkError(Fault.CROWD, f"{len(self._peers)} peers are enough (links_max)")
-        peer = self._peers[address] = Peer(address, self._codec, self.bounds)
-        return peer
-
-    def _forget(self, peer: Peer) -> None:
-        for name in peer.names:
-            self._peers.pop(name, None)
-        self.past.add(peer.counters)
-
-    def _named(self, dialled: Peer, address: str) -> Peer:
-        """The peer that was dialled, known by the address that it gave itself from now on."""
-        if dialled.address == address:
-            return dialled
-        _log.info("%s: %s calls itself %s", self.describe(), dialled.address, address)
-        known = self._peers.get(address)
-        if known is None or known is dialled:
-            dialled.address = address
-            if known is None:
-                dialled.names.append(address)
-                self._peers[address] = dialled
-            return dialled
-        dialled.flush(self._now())
-        known.absorb(dialled)
-        for name in dialled.names:
-            self._peers[name] = known
-        return known
-
-    def _dials_already(self, peer: Peer, hello: Hello) -> bool:
+    def _dials_already(self, peer: PeerState, hello: Hello) -> bool:
         """Whether a peer's hello is to be turned away because this host's own dial is the one that stays.
 
         The last case: the peer has accepted our link, but its own hello, sent before that, came only now. One that
@@ -401,12 +338,12 @@ class Links:
             and self._now() - link.opened_at < self.bounds.connect_timeout_s
         )
 
-    def _open(self, peer: Peer, link: Link, hello: Hello) -> None:
+    def _open(self, peer: PeerState, link: Link, hello: Hello) -> None:
         now = self._now()
         old, peer.link = peer.link, link
         if old is not None:
             old.close("a newer link took its place", now + self.bounds.close_s_max)
-        self._door.strangers.pop(link, None)
+        self._acceptor.strangers.pop(link, None)
         link.peer = peer
         link.nonce = hello.nonce
         link.opened_at = link.used_at = now
@@ -422,71 +359,6 @@ class Links:
             self.on_linked(hello.identity, peer.address)
         peer.flush(now)
 
-    # Dialling
-
-    def _dial_if_wanted(self, peer: Peer) -> None:
-        if peer.waiting and peer.link is None and peer.dial is None and not self.is_stopping:
-            if peer.has_left and self._now() < peer.dial_at:
-                peer.drop_waiting()
-            else:
-                peer.dial = self.keep(self._dial(peer))
-
-    async def _dial(self, peer: Peer) -> None:
-        """Tries until there is a link or nothing waits for one."""
-        try:
-            while peer.link is None and peer.waiting:
-                wait_s = peer.dial_at - self._now()
-                if wait_s > 0:
-                    await asyncio.sleep(wait_s)
-                else:
-                    failure = await self._try(peer)
-                    if failure is None:
-                        return
-                    peer.postpone(self._now(), self._chance)
-                    self._notices.unreachable(peer, failure, self._now())
-                    if peer.has_left:
-                        peer.rest(self._now())
-                        return
-                peer.drop_waiting(self._now() - self.bounds.wait_s_max)
-        finally:
-            peer.dial = None
-
-    async def _try(self, peer: Peer) -> str | None:
-        """Dials once; returns why there is no link, or None if there is."""
-        link = peer.trying = Link(self, peer, peer.names[0])
-        try:
-            await self.connect(link)
-        finally:
-            peer.trying = None
-        if not link.is_refused:
-            peer.refusal = ""
-        return None if link.peer is not None else link.failure
-
-    async def connect(self, link: Link) -> None:
-        """Until it is open, or has failed, or has its answer."""
-        host, port = parse_address(link.where)
-        context = self.security.contexts.client if self.security.contexts is not None else None
-        try:
-            async with asyncio.timeout(self.bounds.connect_timeout_s):
-                await asyncio.get_running_loop().create_connection(
-                    lambda: link, host, port, ssl=context, server_hostname=host if context is not None else None
-                )
-                await link.settled.wait()
-        except TimeoutError:
-            link.failure = link.failure or f"no hello within {self.bounds.connect_timeout_s} s"
-            if link.peer is not None:  # the hello came in the last moment, but the loop has closed the connection
-                link.abort(link.failure)
-                self.on_lost(link)
-        except ssl.SSLError as error:
-            if not link.is_closed:
-                self.on_fault(link, LinkError(Fault.TLS, f"the TLS handshake failed: {error}"))
-        except OSError as error:
-            link.failure = link.failure or str(error)
-        finally:
-            if link.peer is None:
-                link.abort("given up")
-                self.on_lost(link)  # a loop whose connecting is cancelled may not say so
-
     # Upkeep
 
     async def _sweep(self) -> None:
@@ -495,10 +367,10 @@ class Links:
             now = self._now()
             for link in list(self._links):
                 self._look_at(link, now)
-            for peer in self.peers():
-                self._dial_if_wanted(peer)
+            for peer in self.peers.all():
+                self._dialler.dial_if_wanted(peer)
                 if peer.is_forgettable and now - peer.dial_at > self.bounds.idle_s_max:
-                    self._forget(peer)
+                    self.peers.forget(peer)
 
     def _look_at(self, link: Link, now: float) -> None:
         """Ends a link that is too slow at hello or goodbye, idle, or stuck."""

@@ -8,22 +8,36 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Protocol
 
 from braidmq.host import Chance
 from braidmq.net.bounds import Bounds
 from braidmq.net.counters import Counters
-from braidmq.net.frames import Batch, Codec, Envelope
+from braidmq.net.frames import Codec, Envelope, FrameBatch
+from braidmq.net.hello import Hello
 
-if TYPE_CHECKING:
-    from braidmq.net.hello import Hello
-    from braidmq.net.link import Link
-
-Waiting = tuple[float, int, int, int, list[bytearray]]
+Unsent = tuple[float, int, int, int, list[bytearray]]
 """(since when, messages, those of them that are publications, their bytes, the frames that they are in)"""
 
 
-class Peer:
+class PeerLink(Protocol):
+    """What is asked of the link to a peer."""
+
+    nonce: bytes
+    opened_at: float
+    has_greeted: bool
+    dialled: PeerState | None
+
+    @property
+    def unsent_bytes(self) -> int: ...
+
+    def send(self, frames: Sequence[bytes | bytearray]) -> int: ...
+    def close(self, why: str, deadline: float) -> None: ...
+    def abort(self, why: str) -> None: ...
+
+
+class PeerState:
     __slots__ = (
         "_backlog",
         "_backoff_s",
@@ -54,9 +68,9 @@ class Peer:
         self.names = [address]
         """All that it is called here: its address, and other names under which it was reached."""
         self.counters = Counters()
-        self.link: Link | None = None
+        self.link: PeerLink | None = None
         self.dial: asyncio.Task[None] | None = None
-        self.trying: Link | None = None
+        self.trying: PeerLink | None = None
         """What `dial` is trying to open just now."""
         self.question: asyncio.Task[None] | None = None
         """Asks at its address who is there: another process claims to be."""
@@ -73,14 +87,14 @@ class Peer:
         """When that was."""
         self.refusal = ""
         """Why it has not let this host in, the last time that it was asked."""
-        self.waiting: deque[Waiting] = deque()
+        self.waiting: deque[Unsent] = deque()
         self._waiting_bytes = 0
         self._backlog = 0
         self._publications = 0
         self._publication_bytes = 0
         self._backoff_s = bounds.backoff_s_min
         self._bounds = bounds
-        self._batch = Batch(codec, bounds.frame_bytes_max, bounds.frame_messages_max)
+        self._batch = FrameBatch(codec, bounds.frame_bytes_max, bounds.frame_messages_max)
 
     @property
     def batched(self) -> int:
@@ -161,7 +175,7 @@ class Peer:
             self._waiting_bytes -= sum(map(len, frames))
             self.counters.dropped += messages
 
-    def absorb(self, other: Peer) -> None:
+    def absorb(self, other: PeerState) -> None:
         """Takes over what waits for a peer that turned out to be this one, and its names."""
         self.names += other.names
         self.waiting.extend(other.waiting)

@@ -27,7 +27,7 @@ from braidmq.net.faults import Fault, LinkError
 _log = logging.getLogger("braidmq.net")
 
 
-class Kind(IntEnum):
+class SecurityKind(IntEnum):
     """As it stands in the preamble."""
 
     NONE = 0
@@ -35,7 +35,7 @@ class Kind(IntEnum):
     TLS = 2
 
 
-KIND_NAMES = {Kind.NONE: "no security", Kind.KEY: "a braid key", Kind.TLS: "TLS"}
+KIND_NAMES = {SecurityKind.NONE: "no security", SecurityKind.KEY: "a braid key", SecurityKind.TLS: "TLS"}
 
 
 class SecurityError(ValueError):
@@ -54,7 +54,7 @@ class Tls:
 class Security:
     """Made by `none`, `key`, `key_file` or `tls`."""
 
-    kind: Kind
+    kind: SecurityKind
     insecure: bool = False
     braid_key: BraidKey | None = field(default=None, repr=False)
     contexts: Tls | None = field(default=None, repr=False)
@@ -62,13 +62,13 @@ class Security:
     @staticmethod
     def none(insecure: bool = False) -> Security:
         """For loopback; for other addresses, too, if `insecure` is said."""
-        return Security(Kind.NONE, insecure)
+        return Security(SecurityKind.NONE, insecure)
 
     @staticmethod
     def key(secret: bytes | str) -> Security:
         """32 random bytes, those as 64 hexadecimal digits, or a passphrase. A passphrase takes a while, once."""
         try:
-            return Security(Kind.KEY, braid_key=BraidKey(secret))
+            return Security(SecurityKind.KEY, braid_key=BraidKey(secret))
         except ValueError as error:
             raise SecurityError(str(error)) from None
 
@@ -79,7 +79,7 @@ class Security:
         if Path(path).stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             _log.warning("the braid key %s can be read by others than its owner: chmod 600 is better", path)
         try:
-            return Security(Kind.KEY, braid_key=key_of_file(content))
+            return Security(SecurityKind.KEY, braid_key=key_of_file(content))
         except ValueError as error:
             raise SecurityError(f"the braid key {path}: {error}") from None
 
@@ -93,15 +93,15 @@ class Security:
             context.minimum_version = ssl.TLSVersion.TLSv1_3
             _load_chain(context, certificate, key)
             _load_authority(context, authority)
-        return Security(Kind.TLS, contexts=Tls(server, client))
+        return Security(SecurityKind.TLS, contexts=Tls(server, client))
 
     def allows(self, host: str) -> bool:
         """Whether there may be links over this IP address."""
-        return self.kind is not Kind.NONE or self.insecure or is_loopback(host)
+        return self.kind is not SecurityKind.NONE or self.insecure or is_loopback(host)
 
     def check_name(self, address: str, certificate: dict[str, Any] | None) -> None:
         """With TLS: whether a peer is the one that it says it is; `certificate` is as `getpeercert()` gives it."""
-        if self.kind is not Kind.TLS:
+        if self.kind is not SecurityKind.TLS:
             return
         names = [(kind, str(name)) for kind, name in (certificate or {}).get("subjectAltName", ())]
         host = parse_address(address)[0]

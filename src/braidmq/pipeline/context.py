@@ -1,4 +1,4 @@
-"""A SparkContext alone, without SQL: for work that is tasks and no tables. It takes a third of what a session costs."""
+"""A SparkContext alone, without SQL: for tasks without tables. It costs a third of what a session does."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from braidmq.pipeline import java, package
-from braidmq.pipeline.classes import ClassArchive
+from braidmq.pipeline import package
 from braidmq.pipeline.errors import MissingExtra
+from braidmq.pipeline.launch import java
+from braidmq.pipeline.launch.class_archive import ClassArchive
 from braidmq.pipeline.session import defaults, is_local, set_environment, starting
 
 if TYPE_CHECKING:
@@ -17,22 +18,22 @@ if TYPE_CHECKING:
 
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 DAEMON: Final = "spark.python.daemon.module"
-TASK_DAEMON: Final = "braidmq.pipeline.task_daemon"
+TASK_DAEMON: Final = "braidmq.pipeline.launch.task_daemon"
 UNIX_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 """They are for many short tasks; here there are few."""
 ARCHIVE_END_S: Final = 120.0
 """How long Java may take to end when it writes the archive of its classes: seconds, but many on a busy machine. Killed
-before, it would have nothing to show for it, and every later start would try again."""
+before that, it leaves no archive, and every later start tries again."""
 
 
 @contextmanager
 def context(name: str, master: str) -> Iterator[SparkContext]:
-    """On any master but Spark Connect; a PipelineError says why there is none. Java has ended behind it."""
+    """On any master but Spark Connect; a PipelineError says why there is none. Java has ended when it is left."""
     try:
         from pyspark import SparkConf
     except ImportError as error:
         raise MissingExtra(error.name) from None
-    from braidmq.pipeline.gateway import JAVA_END_S, end_java, start_context
+    from braidmq.pipeline.launch.gateway import JAVA_END_S, end_java, start_context
 
     found = java.find()
     set_environment(master, found, sys.executable)
@@ -59,7 +60,7 @@ def context(name: str, master: str) -> Iterator[SparkContext]:
 
 @contextmanager
 def _without_numpy() -> Iterator[None]:
-    """To see whether what goes to Java is numpy's, Spark imports its tests, and pandas with them. Here nothing is."""
+    """To find numpy values on their way to Java, Spark imports its tests, and pandas with them. Here there are none."""
     from py4j.protocol import INPUT_CONVERTER
     from pyspark.sql.types import NumpyArrayConverter, NumpyScalarConverter
 

@@ -1,4 +1,4 @@
-"""What can go wrong on the way to Spark, with words for people: what it was, and in `hint` what to do."""
+"""What can go wrong on the way to Spark, in words for people: what it was, and in `hint` what to do."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MissingExtra(PipelineError, ImportError):
 
 
 def from_spark(error: Exception) -> PipelineError:
-    """What went wrong in a worker, without Spark's words around it: an exception of ours if there is one in them."""
+    """What went wrong in a worker, without Spark's words around it: the BraidMQ exception in them, if there is one."""
     text = str(error).strip()
     found = re.search(r"^braidmq\.[\w.]+: (.+)$", text, re.MULTILINE)
     return PipelineError(found[1].strip() if found else text.split("\n", 1)[0][:500])

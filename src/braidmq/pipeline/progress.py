@@ -1,4 +1,4 @@
-"""What a streaming query has done, micro-batch by micro-batch: each is told of once, however seldom one asks."""
+"""What a streaming query has done, micro-batch by micro-batch: each is returned once, however seldom one asks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-class Batches:
+class MicroBatches:
     """The micro-batches of one query. Spark remembers the last hundred."""
 
     def __init__(self, query: StreamingQuery) -> None:

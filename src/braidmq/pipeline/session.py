@@ -1,4 +1,4 @@
-"""One place that makes a SparkSession: found Java, quiet, quick to answer, and with the format "braidmq" known.
+"""Makes a SparkSession: with a Java that was found, quiet, quick to answer, and knowing the format "braidmq".
 
     from braidmq.pipeline.session import session
 
@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from braidmq.pipeline import java, package, python
+from braidmq.pipeline import package
 from braidmq.pipeline.errors import MissingExtra, PipelineError
+from braidmq.pipeline.launch import java, worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,11 +55,11 @@ QUIET_SETTINGS: Final = {
 LOCAL_PARTITIONS: Final = "8"
 """Of a shuffle on one machine, where Spark's 200 cost more than they give."""
 ARROW_JVM: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-"""Arrow in Java would look, for each value that it reads, whether the memory is still there and the place within it.
-Arrow in Python has made these vectors, and Spark asks first whether a value is null: a sixth of the time of reading."""
+"""Arrow in Java would check, for each value that it reads, that the memory is still there and the index within it.
+Arrow in Python has made these vectors, and Spark asks first whether a value is null: this saves a sixth of reading."""
 STACK_JVM: Final = "-Xss8m"
-"""Of each thread, as far as it needs it. When a query is stopped in the midst of a batch, Spark looks through what
-Python says to it, which may be long, with an expression that takes a piece of the stack for each character."""
+"""The stack of each thread, as far as it needs it. When a query is stopped during a batch, Spark searches what Python
+says to it, which may be long, with an expression that takes a piece of the stack for each character."""
 QUICK_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 QUICK_PARTITIONS: Final = "2"
 
@@ -85,7 +86,7 @@ def session(
 
 def register(spark: SparkSession) -> None:
     """Makes the format "braidmq" known to a session that came from elsewhere (a notebook, `spark-submit`)."""
-    from braidmq.pipeline.source import BraidSource
+    from braidmq.pipeline.source.format import BraidSource
 
     spark.dataSource.register(BraidSource)
 
@@ -137,9 +138,9 @@ def _start(name: str, master: str, quick: bool, own_group: bool, settings: dict[
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-    from braidmq.pipeline.gateway import start_context
+    from braidmq.pipeline.launch.gateway import start_context
 
-    set_environment(master, java.find(), python.executable())
+    set_environment(master, java.find(), worker_python.executable())
     conf = SparkConf().setAppName(name).setMaster(master)
     conf.setAll([*(defaults(master, quick) | settings).items()])
     with starting(master):

@@ -1,12 +1,13 @@
-"""Who has processed what, written down: the turns of each (processor, topic), and states on their way to Spark.
+"""The files of a site's processors: where each topic was processed, spools on their way to Spark, work to resume.
 
-`placements.jsonl` has a line for each turn that began; it is read at the start, without a last line that was cut short,
-and then written anew. A spool that goes to Spark lies in `handed/` until it comes back. `left` is what a clean end left
-for the next start: spools, and what waited for a worker. `offsets` says up to where the count of messages whose topic
-is not logged may have come: it is written for many messages at once, and after a crash goes on behind them, so that no
-number is ever used twice.
+    placements.jsonl   a line for each interval that began; read at the start, except a last line that was cut short,
+                       and then written anew
+    handed/            the spools of topics that went to Spark, until they come back
+    left               what a clean end saves for the next start: spools, and messages that waited for a worker
+    offsets            up to which number messages that are not logged may have been counted: it is written for many
+                       messages at once, and after a crash the count goes on behind it, so no number is used twice
 
-Without a folder (a broker without a store) nothing is kept, as with everything else.
+Without a folder (a broker without a store) nothing is kept.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from typing import Final
 
 import msgspec
 
-from braidmq.processing.work_queue import Item
-from braidmq.processors.placement import Place, Turn, Turns, with_turn
+from braidmq.processing.work_queue import QueuedMessage
+from braidmq.processors.placement import Interval, Intervals, Location, with_interval
 from braidmq.processors.processor import SpoolState
 
 OFFSETS_RESERVED: Final = 1 << 20
-"""Offsets that are written down at once."""
+"""Offsets that are reserved with one write."""
 PLACEMENTS_MAX: Final = 100_000
-"""Topics of which turns are remembered; then those that never left the edge are forgotten, the oldest first."""
+"""Topics of which intervals are remembered; then those that never left the edge are forgotten, the oldest first."""
 SUFFIX_PART: Final = ".part"
 
 Key = tuple[str, str]
@@ -36,14 +37,16 @@ Key = tuple[str, str]
 _log = logging.getLogger("braidmq.processing")
 
 
-class _Line(msgspec.Struct, frozen=True):
+class _PlacementLine(msgspec.Struct, frozen=True):
     processor: str
     topic: str
     first: int
-    place: Place
+    location: Location = msgspec.field(name="place")
 
 
 class SavedSpool(msgspec.Struct, frozen=True, array_like=True):
+    """A spool from before the start; its messages are encoded as workers get them."""
+
     topic: str
     is_logged: bool
     """Whether its offsets are those of the log."""
@@ -53,29 +56,29 @@ class SavedSpool(msgspec.Struct, frozen=True, array_like=True):
     """When its last message came."""
 
 
-class Left(msgspec.Struct, frozen=True, array_like=True):
-    """What a processor had when the broker ended: its spools, and the messages that it was not done with."""
+class SavedWork(msgspec.Struct, frozen=True, array_like=True):
+    """What a processor had when the broker ended: its spools, and the messages that it had not finished."""
 
     spools: list[SavedSpool]
-    queue: list[tuple[Item, bool]]
-    """Each with whether its offset is the log's."""
+    queue: list[tuple[QueuedMessage, bool]]
+    """Each message, and whether its offset is the log's."""
 
 
-_decode_line = msgspec.json.Decoder(_Line).decode
-_decode_left = msgspec.msgpack.Decoder(dict[str, Left]).decode
+_decode_line = msgspec.json.Decoder(_PlacementLine).decode
+_decode_saved = msgspec.msgpack.Decoder(dict[str, SavedWork]).decode
 
 
 class AssignmentStore:
     def __init__(self, folder: Path | None, sync: bool = False) -> None:
         self._folder = folder
         self._sync = sync
-        self._turns: dict[Key, Turns] = {}
+        self._intervals: dict[Key, Intervals] = {}
         self._next_offset = 0
         self._reserved = 0
         self._journal: int | None = None
         if folder is not None:
             self._next_offset = self._reserved = self._read_offset(folder / "offsets")
-            self._read_turns(folder / "placements.jsonl")
+            self._read_intervals(folder / "placements.jsonl")
 
     def close(self) -> None:
         if self._journal is not None:
@@ -87,7 +90,7 @@ class AssignmentStore:
     # Offsets of what is not logged
 
     def take_offsets(self, count: int) -> int:
-        """The first of so many offsets that nobody has had."""
+        """Reserves `count` offsets that were never used, and returns the first."""
         first = self._next_offset
         self._next_offset += count
         if self._next_offset > self._reserved and self._folder is not None:
@@ -107,40 +110,40 @@ class AssignmentStore:
             return int(text)
         return 0
 
-    # Turns
+    # Intervals
 
-    def turns(self, key: Key) -> Turns:
-        return self._turns.get(key, ())
+    def intervals(self, key: Key) -> Intervals:
+        return self._intervals.get(key, ())
 
-    def all(self) -> dict[Key, Turns]:
-        return self._turns
+    def all(self) -> dict[Key, Intervals]:
+        return self._intervals
 
-    def begin(self, key: Key, turn: Turn) -> Turns:
-        """Writes down that a turn begins; it holds when this returns."""
-        turns = with_turn(self._turns.get(key, ()), turn)
-        if turns != self._turns.get(key):
-            if key not in self._turns and len(self._turns) >= PLACEMENTS_MAX:
+    def begin(self, key: Key, interval: Interval) -> Intervals:
+        """Writes down that an interval begins; it is on record when this returns."""
+        intervals = with_interval(self._intervals.get(key, ()), interval)
+        if intervals != self._intervals.get(key):
+            if key not in self._intervals and len(self._intervals) >= PLACEMENTS_MAX:
                 self._forget_one()
             if self._folder is not None:
-                self._write_turn(self._folder / "placements.jsonl", key, turn)
-            self._turns[key] = turns
-        return turns
+                self._write_interval(self._folder / "placements.jsonl", key, interval)
+            self._intervals[key] = intervals
+        return intervals
 
     def _forget_one(self) -> None:
-        for key, turns in self._turns.items():
-            if len(turns) == 1 and turns[0].place == "edge":
-                del self._turns[key]
+        for key, intervals in self._intervals.items():
+            if len(intervals) == 1 and intervals[0].location == "edge":
+                del self._intervals[key]
                 return
 
-    def _write_turn(self, path: Path, key: Key, turn: Turn) -> None:
+    def _write_interval(self, path: Path, key: Key, interval: Interval) -> None:
         if self._journal is None:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._journal = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        os.write(self._journal, _line_of(key, turn))
+        os.write(self._journal, _line_of(key, interval))
         if self._sync:
             os.fsync(self._journal)
 
-    def _read_turns(self, path: Path) -> None:
+    def _read_intervals(self, path: Path) -> None:
         if not path.exists():
             return
         lines = path.read_bytes().split(b"\n")
@@ -150,13 +153,14 @@ class AssignmentStore:
             try:
                 one = _decode_line(line)
                 key = (one.processor, one.topic)
-                self._turns[key] = with_turn(self._turns.get(key, ()), Turn(one.first, one.place))
+                self._intervals[key] = with_interval(self._intervals.get(key, ()), Interval(one.first, one.location))
             except (msgspec.MsgspecError, ValueError) as error:
-                if number < len(lines):  # else it is what a crash has cut short
+                if number < len(lines):  # otherwise a crash has cut it short
                     _log.error("%s, line %d is left out: %s", path, number, error)
-        self._replace(path, b"".join([_line_of(key, turn) for key, turns in self._turns.items() for turn in turns]))
+        kept = [_line_of(key, interval) for key, intervals in self._intervals.items() for interval in intervals]
+        self._replace(path, b"".join(kept))
 
-    # States
+    # Spools on their way to Spark
 
     def hand_over(self, key: Key, state: SpoolState) -> None:
         """Keeps a spool for Spark. One that is empty need not be kept."""
@@ -164,7 +168,7 @@ class AssignmentStore:
             self._replace(self._handed(key), state.encode())
 
     def handed(self, key: Key) -> SpoolState | None:
-        """What was handed over with the last turn of Spark; None if that began with nothing."""
+        """The spool with which Spark's last interval began; None if it began with none."""
         if self._folder is None:
             return None
         try:
@@ -182,17 +186,17 @@ class AssignmentStore:
 
     # From a clean end to the next start
 
-    def leave(self, left: dict[str, Left]) -> None:
-        if self._folder is not None and left:
-            self._replace(self._folder / "left", msgspec.msgpack.encode(left))
+    def save(self, work: dict[str, SavedWork]) -> None:
+        if self._folder is not None and work:
+            self._replace(self._folder / "left", msgspec.msgpack.encode(work))
 
-    def take_left(self) -> dict[str, Left]:
-        """What a clean end left, once: after a crash it would be old."""
+    def take_saved(self) -> dict[str, SavedWork]:
+        """What a clean end saved. It is read once and removed: after a crash it would be out of date."""
         if self._folder is None:
             return {}
         path = self._folder / "left"
         try:
-            return _decode_left(path.read_bytes())
+            return _decode_saved(path.read_bytes())
         except FileNotFoundError:
             return {}
         except msgspec.MsgspecError as error:
@@ -213,5 +217,5 @@ class AssignmentStore:
         part.replace(path)
 
 
-def _line_of(key: Key, turn: Turn) -> bytes:
-    return msgspec.json.encode(_Line(key[0], key[1], turn.first, turn.place)) + b"\n"
+def _line_of(key: Key, interval: Interval) -> bytes:
+    return msgspec.json.encode(_PlacementLine(key[0], key[1], interval.first, interval.location)) + b"\n"

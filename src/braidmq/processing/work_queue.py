@@ -1,9 +1,9 @@
-"""The line in front of a processor: messages that wait, those that its worker has, and the spools behind them.
+"""The work queue of a processor: messages that wait, messages that its worker has, and the spools behind them.
 
-    taken ──▶ queue ──batch──▶ flying ──done──▶ the spool of its topic
+    put ──▶ waiting ──next_batch──▶ in flight ──done──▶ the spool of its topic
 
-The spools are kept here as well as in the worker: if that goes, the next one is given them, and what was flying stands
-in front again. A message that brings its worker down every time is found out by being sent alone.
+Spools are kept here as well as in the worker: if the worker ends, the next one is given them, and what was in flight is
+queued again, in front. After that, messages are sent one by one, which finds the one that ends its worker every time.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ WINDOW_BYTES_MAX: Final = 1 << 20
 """Their bytes; a larger message goes alone."""
 
 
-class Item(msgspec.Struct):
-    """A message on its way through a processor; `raw` is how its worker gets it."""
+class QueuedMessage(msgspec.Struct):
+    """A message on its way through a processor; `raw` is its encoding for the worker."""
 
     topic: str
     raw: bytes
     offset: int
     qos: int
     hops: int
-    """Through how many processors it has come."""
+    """How many processors it has come through."""
     tries: int = 0
-    """How often it was alone in a worker that ended."""
+    """How often a worker ended that had this message alone."""
 
 
-class Kept:
-    """The spool of one topic, as its messages are sent to a worker."""
+class SpoolCopy:
+    """The spool of one topic, its messages encoded as they are sent to a worker."""
 
-    __slots__ = ("bytes", "last", "life", "messages")
+    __slots__ = ("bytes", "incarnation", "last", "messages")
 
     def __init__(self) -> None:
         self.messages: deque[bytes] = deque()
         self.bytes = 0
         self.last = NO_OFFSET
-        self.life = 0
-        """The life of the worker that has it."""
+        self.incarnation = 0
+        """The incarnation of the worker that has been given this spool."""
 
     def put(self, raw: bytes, offset: int, size: int) -> None:
         self.messages.append(raw)
@@ -57,86 +57,86 @@ class Kept:
 class WorkQueue:
     def __init__(self, spool: int) -> None:
         self.spool = spool
-        """Messages that a topic keeps."""
-        self.spools: dict[str, Kept] = {}
+        """Messages that the spool of a topic keeps."""
+        self.spools: dict[str, SpoolCopy] = {}
         self.bytes = 0
-        """Of all that wait or fly."""
-        self._queue: deque[Item] = deque()
-        self._flying: deque[Item] = deque()
-        self._flying_bytes = 0
-        self._alone = 0
+        """Of all messages, waiting or in flight."""
+        self._waiting: deque[QueuedMessage] = deque()
+        self._in_flight: deque[QueuedMessage] = deque()
+        self._in_flight_bytes = 0
+        self._suspects = 0
         """How many of the next messages are to be sent one by one."""
 
     def __len__(self) -> int:
-        """How many wait or fly."""
-        return len(self._queue) + len(self._flying)
+        """Messages that wait or are in flight."""
+        return len(self._waiting) + len(self._in_flight)
 
     @property
-    def flying(self) -> int:
-        return len(self._flying)
+    def in_flight(self) -> int:
+        return len(self._in_flight)
 
     def has(self, topic: str) -> bool:
-        """Whether messages of a topic wait or fly."""
+        """Whether messages of a topic wait or are in flight."""
         return any(item.topic == topic for item in self.items)
 
     @property
-    def items(self) -> list[Item]:
-        """All that wait or fly, in their order."""
-        return [*self._flying, *self._queue]
+    def items(self) -> list[QueuedMessage]:
+        """All messages that are in flight or wait, in their order."""
+        return [*self._in_flight, *self._waiting]
 
-    def put(self, item: Item) -> None:
-        self._queue.append(item)
+    def put(self, item: QueuedMessage) -> None:
+        self._waiting.append(item)
         self.bytes += len(item.raw)
 
-    def batch(self) -> list[Item]:
-        """The messages to be sent next; they fly from now on."""
-        queue, flying = self._queue, self._flying
-        taken: list[Item] = []
-        window = 1 if self._alone else WINDOW_MESSAGES_MAX
-        while queue and len(flying) < window:
-            size = len(queue[0].raw)
-            if flying and self._flying_bytes + size > WINDOW_BYTES_MAX:
+    def next_batch(self) -> list[QueuedMessage]:
+        """The messages to be sent next; they are in flight from now on."""
+        waiting, in_flight = self._waiting, self._in_flight
+        batch: list[QueuedMessage] = []
+        window = 1 if self._suspects else WINDOW_MESSAGES_MAX
+        while waiting and len(in_flight) < window:
+            size = len(waiting[0].raw)
+            if in_flight and self._in_flight_bytes + size > WINDOW_BYTES_MAX:
                 break
-            item = queue.popleft()
-            flying.append(item)
-            taken.append(item)
-            self._flying_bytes += size
-        return taken
+            item = waiting.popleft()
+            in_flight.append(item)
+            batch.append(item)
+            self._in_flight_bytes += size
+        return batch
 
-    def done(self, count: int) -> list[Item]:
-        """The worker is done with its next `count` messages: they go into their spools."""
-        items = [self._land() for _ in range(count)]
+    def done(self, count: int) -> list[QueuedMessage]:
+        """The worker has finished its next `count` messages: they go into their spools."""
+        items = [self._pop_in_flight() for _ in range(count)]
         for item in items:
             self.keep(item)
         return items
 
-    def keep(self, item: Item) -> None:
-        """Puts a message that is done with into its spool."""
+    def keep(self, item: QueuedMessage) -> None:
+        """Puts a finished message into its spool."""
         kept = self.spools.get(item.topic)
         if kept is None:
-            kept = self.spools[item.topic] = Kept()
+            kept = self.spools[item.topic] = SpoolCopy()
         kept.put(item.raw, item.offset, self.spool)
 
-    def ground(self) -> Item | None:
-        """The worker has gone: what flew stands in front again. If it was one message alone, that is returned."""
+    def requeue_in_flight(self) -> QueuedMessage | None:
+        """The worker has ended: what was in flight waits again, in front. If that was one message alone, returns it."""
         suspect = None
-        self._alone = max(self._alone, len(self._flying))
-        if len(self._flying) == 1:
-            suspect = self._flying[0]
-        self._queue.extendleft(reversed(self._flying))
-        self._flying.clear()
-        self._flying_bytes = 0
+        self._suspects = max(self._suspects, len(self._in_flight))
+        if len(self._in_flight) == 1:
+            suspect = self._in_flight[0]
+        self._waiting.extendleft(reversed(self._in_flight))
+        self._in_flight.clear()
+        self._in_flight_bytes = 0
         return suspect
 
-    def skip(self) -> Item:
-        """Takes the first message out of the line, into its spool: nobody is to try it any more."""
-        item = self._queue.popleft()
+    def give_up_first(self) -> QueuedMessage:
+        """Moves the first message that waits into its spool without processing it: it is not tried again."""
+        item = self._waiting.popleft()
         self._count_out(item)
         self.keep(item)
         return item
 
     def state_of(self, topic: str) -> tuple[int, list[bytes]]:
-        """(last offset, messages) of a spool as it will be when all that is in the line now is done."""
+        """(last offset, messages) of a spool as it will be when everything in the queue is processed."""
         kept = self.spools.get(topic)
         last = NO_OFFSET if kept is None else kept.last
         messages = [] if kept is None else list(kept.messages)
@@ -153,13 +153,13 @@ class WorkQueue:
             while len(kept.messages) > spool:
                 kept.bytes -= len(kept.messages.popleft())
 
-    def _land(self) -> Item:
-        item = self._flying.popleft()
-        self._flying_bytes -= len(item.raw)
+    def _pop_in_flight(self) -> QueuedMessage:
+        item = self._in_flight.popleft()
+        self._in_flight_bytes -= len(item.raw)
         self._count_out(item)
         return item
 
-    def _count_out(self, item: Item) -> None:
+    def _count_out(self, item: QueuedMessage) -> None:
         self.bytes -= len(item.raw)
-        if self._alone:
-            self._alone -= 1
+        if self._suspects:
+            self._suspects -= 1

@@ -1,4 +1,4 @@
-"""One life of a worker: its process and the socket to it, from start to end. What it says is passed on as it comes."""
+"""A processor's worker process and the socket to it, from start to end. Its frames are passed on as they arrive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Final, cast
 
 import msgspec
 
-from braidmq.processors.frames import BrokenFrame, Frames, FromWorker, Setup, decode_from_worker, frame
+from braidmq.processors.worker_messages import FromWorker, Setup, decode_from_worker
+from braidmq.system.framing import BrokenFrame, FrameSplitter, frame
 
 COMMAND: Final = ("-m", "braidmq.processors.worker")
 STDERR: Final = 2
@@ -22,15 +23,15 @@ DRAIN_S: Final = 1.0
 
 
 class WorkerProcess(asyncio.Protocol):
-    def __init__(self, on_said: Callable[[FromWorker], None], begin_read: Callable[[], Callable[[], None]]) -> None:
-        self._on_said = on_said
+    def __init__(self, on_frame: Callable[[FromWorker], None], begin_read: Callable[[], Callable[[], None]]) -> None:
+        self._on_frame = on_frame
         self._begin_read = begin_read
-        self._frames = Frames()
+        self._splitter = FrameSplitter()
         self._transport: asyncio.Transport | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._closed = asyncio.Event()
         self.fault = ""
-        """Why it was ended, if not by itself."""
+        """Why it was killed; empty if it ended by itself."""
 
     async def begin(self, setup: Setup) -> None:
         """Starts the process; an OSError says why it cannot be."""
@@ -59,14 +60,14 @@ class WorkerProcess(asyncio.Protocol):
             self._transport.write(data)
 
     def kill(self, fault: str) -> None:
-        """Ends it at once, whatever it is doing."""
+        """Kills the process, whatever it is doing."""
         self.fault = self.fault or fault
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
 
     async def wait(self) -> int:
-        """Its exit code, once it has ended and what it said last is heard."""
+        """Its exit code, once it has ended and its last frame has been read."""
         assert self._process is not None
         code = await self._process.wait()
         with contextlib.suppress(TimeoutError):
@@ -76,7 +77,7 @@ class WorkerProcess(asyncio.Protocol):
             self._transport.abort()
         return code
 
-    # What the loop tells
+    # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -84,8 +85,8 @@ class WorkerProcess(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         flush = self._begin_read()
         try:
-            for body in self._frames.take(data):
-                self._on_said(decode_from_worker(body))
+            for body in self._splitter.split(data):
+                self._on_frame(decode_from_worker(body))
         except (msgspec.MsgspecError, BrokenFrame) as error:
             self.kill(f"it said something that no worker says: {error}")
         finally:

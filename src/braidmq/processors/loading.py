@@ -1,6 +1,6 @@
 """Finds a processor by what people call it: `path/to/file.py`, or `package.module`, with `:name` if there are several.
 
-To load one runs its file. So a broker has it done by the worker, in a process of its own.
+Loading a processor runs its file. So a broker leaves that to the worker, in a process of its own.
 """
 
 from __future__ import annotations
@@ -17,27 +17,29 @@ from braidmq.processors.processor import Processor, ProcessorError
 
 def split_source(source: str) -> tuple[str, str]:
     """(file or module, name) of `file.py:name`; the name is empty if there is none."""
-    place, colon, name = source.rpartition(":")
-    return (place, name) if colon and name.isidentifier() else (source, "")
+    path_or_module, colon, name = source.rpartition(":")
+    return (path_or_module, name) if colon and name.isidentifier() else (source, "")
 
 
-def is_file(place: str) -> bool:
-    return place.endswith(".py") or "/" in place
+def is_file(path_or_module: str) -> bool:
+    return path_or_module.endswith(".py") or "/" in path_or_module
 
 
 def load_processor(source: str) -> Processor:
-    """The one processor that is meant; a ProcessorError says why there is none."""
-    place, name = split_source(source)
-    found = processors_of(_module(place))
+    """The processor that `source` names; a ProcessorError says why there is none."""
+    path_or_module, name = split_source(source)
+    found = processors_of(_module(path_or_module))
     if not found:
-        raise ProcessorError(f"{place} has no processor: put @processor(topic=…, spool=…) over a function")
+        raise ProcessorError(f"{path_or_module} has no processor: put @processor(topic=…, spool=…) over a function")
     if name:
         wanted = [one for key, one in found.items() if name in (key, one.name)]
         if not wanted:
-            raise ProcessorError(f"{place} has no processor {name!r}, only {', '.join(found)}")
+            raise ProcessorError(f"{path_or_module} has no processor {name!r}, only {', '.join(found)}")
         return wanted[0]
     if len(found) > 1:
-        raise ProcessorError(f"{place} has {len(found)} processors: say which, as in {place}:{next(iter(found))}")
+        raise ProcessorError(
+            f"{path_or_module} has {len(found)} processors: say which, as in {path_or_module}:{next(iter(found))}"
+        )
     return next(iter(found.values()))
 
 
@@ -46,18 +48,18 @@ def processors_of(module: ModuleType) -> dict[str, Processor]:
     return {name: value for name, value in vars(module).items() if isinstance(value, Processor)}
 
 
-def _module(place: str) -> ModuleType:
+def _module(path_or_module: str) -> ModuleType:
     try:
-        return _run_file(Path(place)) if is_file(place) else importlib.import_module(place)
+        return _run_file(Path(path_or_module)) if is_file(path_or_module) else importlib.import_module(path_or_module)
     except ProcessorError:
         raise
     except ModuleNotFoundError as error:
-        if error.name is not None and (place == error.name or place.startswith(f"{error.name}.")):
-            raise ProcessorError(f"there is no module {place}: give a file as path/to/file.py") from None
-        raise ProcessorError(f"{place} imports {error.name}, which is not installed here") from None
+        if error.name is not None and (path_or_module == error.name or path_or_module.startswith(f"{error.name}.")):
+            raise ProcessorError(f"there is no module {path_or_module}: give a file as path/to/file.py") from None
+        raise ProcessorError(f"{path_or_module} imports {error.name}, which is not installed here") from None
     except (Exception, SystemExit) as error:
         raise ProcessorError(
-            f"{place} cannot be loaded: {type(error).__name__}: {error}{_line(error, place)}"
+            f"{path_or_module} cannot be loaded: {type(error).__name__}: {error}{_line_note(error, path_or_module)}"
         ) from None
 
 
@@ -82,9 +84,9 @@ def _run_file(path: Path) -> ModuleType:
     return module
 
 
-def _line(error: BaseException, place: str) -> str:
+def _line_note(error: BaseException, path_or_module: str) -> str:
     """Where in the file it happened."""
     if isinstance(error, SyntaxError):
         return ""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == place]
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path_or_module]
     return f" (line {lines[-1]})" if lines else ""

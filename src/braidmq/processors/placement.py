@@ -1,4 +1,5 @@
-"""Where the messages of a topic are processed: at the edge while it has room, and else on Spark (seed 003 §5.1).
+"""Where the messages of a topic are processed: at the edge while it has room, otherwise on Spark
+(Tanaka et al. 2021, §5.1).
 
 An edge server l has two limits: storage A_l, which bounds its spools, and compute B_l, which bounds
 
@@ -9,10 +10,11 @@ could hold itself of all that it manages is
 
     θ_l = min(A_l / Σ u_n, B_l / v_l, 1).                                                                     (Eq. 2)
 
-It delegates when Σ u_n > A_l or v_l > B_l. Who comes first stays: a new topic never pushes another one out. Storage may
+It delegates when Σ u_n > A_l or v_l > B_l. Topics stay in the order in which they came: a new one
+never pushes another out. Storage may
 be counted in messages, as the paper does, or in bytes, as the broker does; the equations do not mind.
 
-Who has processed what is a list of intervals, and never open to doubt: each says from which offset on whose turn it is.
+Which location processes which message is never open to doubt: it is a list of intervals of offsets.
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ import msgspec
 
 Key = TypeVar("Key", bound=Hashable)
 
-Place = Literal["edge", "spark"]
+Location = Literal["edge", "spark"]
 
 RECALL_SHARE: Final = 0.8
-"""A topic is taken back if the edge is then at most so full: else it would go again with the next newcomer."""
+"""A topic is taken back if the edge is then at most so full: otherwise it would leave again with the next new topic."""
 
 
-TURNS_MAX: Final = 64
-"""Turns of a topic that are remembered."""
+INTERVALS_MAX: Final = 64
+"""Intervals of a topic that are remembered."""
 
 
 class Capacity(msgspec.Struct, frozen=True):
@@ -41,7 +43,7 @@ class Capacity(msgspec.Struct, frozen=True):
     compute: float
 
 
-class Need(msgspec.Struct, frozen=True):
+class TopicLoad(msgspec.Struct, frozen=True):
     """What one topic takes of an edge: the size u_n of its spool, and the |C^P_{n,l}| clients that publish it there.
 
     `storage` is the spool's size in the unit of the capacity, if that is not messages.
@@ -60,112 +62,114 @@ class Need(msgspec.Struct, frozen=True):
         return self.publishers * self.spool
 
 
-class Use(msgspec.Struct, frozen=True):
+class EdgeLoad(msgspec.Struct, frozen=True):
     """What several topics take together: Σ u_n, and v_l (Eq. 1)."""
 
     storage: float = 0.0
     compute: float = 0.0
 
-    def plus(self, need: Need) -> Use:
-        return Use(self.storage + need.stored, self.compute + need.computed)
+    def plus(self, topic: TopicLoad) -> EdgeLoad:
+        return EdgeLoad(self.storage + topic.stored, self.compute + topic.computed)
 
-    def minus(self, need: Need) -> Use:
-        return Use(self.storage - need.stored, self.compute - need.computed)
+    def minus(self, topic: TopicLoad) -> EdgeLoad:
+        return EdgeLoad(self.storage - topic.stored, self.compute - topic.computed)
 
 
-def use_of(needs: Iterable[Need]) -> Use:
+def edge_load(loads: Iterable[TopicLoad]) -> EdgeLoad:
     """Eq. 1, and beside it the storage."""
-    listed = list(needs)
-    return Use(sum(need.stored for need in listed), sum(need.computed for need in listed))
+    listed = list(loads)
+    return EdgeLoad(sum(load.stored for load in listed), sum(load.computed for load in listed))
 
 
-def is_over(capacity: Capacity, use: Use) -> bool:
+def is_over(capacity: Capacity, load: EdgeLoad) -> bool:
     """Whether an edge must delegate: Σ u_n > A_l or v_l > B_l."""
-    return use.storage > capacity.storage or use.compute > capacity.compute
+    return load.storage > capacity.storage or load.compute > capacity.compute
 
 
-def local_share(capacity: Capacity, use: Use) -> float:
+def local_share(capacity: Capacity, load: EdgeLoad) -> float:
     """θ_l (Eq. 2): the share of what it manages that an edge can process itself."""
     share = 1.0
-    if use.storage > 0:
-        share = min(share, capacity.storage / use.storage)
-    if use.compute > 0:
-        share = min(share, capacity.compute / use.compute)
+    if load.storage > 0:
+        share = min(share, capacity.storage / load.storage)
+    if load.compute > 0:
+        share = min(share, capacity.compute / load.compute)
     return share
 
 
-def has_room(capacity: Capacity, use: Use, need: Need, share: float = 1.0) -> bool:
-    """Whether one more topic fits into this share of an edge that is in use as said."""
+def has_room(capacity: Capacity, load: EdgeLoad, topic: TopicLoad, share: float = 1.0) -> bool:
+    """Whether one more topic fits into this share of an edge that has this load already."""
     within = Capacity(capacity.storage * share, capacity.compute * share)
-    return not is_over(within, use.plus(need))
+    return not is_over(within, load.plus(topic))
 
 
-def allocate(capacity: Capacity, needs: Mapping[Key, Need]) -> tuple[list[Key], list[Key]]:
-    """(who is processed at the edge, who is delegated) of topics in the order in which they came."""
+def allocate(capacity: Capacity, loads: Mapping[Key, TopicLoad]) -> tuple[list[Key], list[Key]]:
+    """(topics at the edge, topics delegated) of topics in the order in which they came."""
     edge: list[Key] = []
     delegated: list[Key] = []
-    use = Use()
-    for key, need in needs.items():
-        if has_room(capacity, use, need):
-            use = use.plus(need)
+    load = EdgeLoad()
+    for key, topic in loads.items():
+        if has_room(capacity, load, topic):
+            load = load.plus(topic)
             edge.append(key)
         else:
             delegated.append(key)
     return edge, delegated
 
 
-def surplus(capacity: Capacity, edge: Mapping[Key, Need]) -> list[Key]:
-    """Who is to be delegated because those at the edge have come to need more than there is: the latest first."""
-    use = use_of(edge.values())
+def surplus(capacity: Capacity, edge: Mapping[Key, TopicLoad]) -> list[Key]:
+    """The topics to delegate when those at the edge have come to need more than there is: the latest first."""
+    load = edge_load(edge.values())
     leaving: list[Key] = []
-    for key, need in reversed(list(edge.items())):
-        if not is_over(capacity, use):
+    for key, topic in reversed(list(edge.items())):
+        if not is_over(capacity, load):
             break
-        use = use.minus(need)
+        load = load.minus(topic)
         leaving.append(key)
     return leaving
 
 
-def recalled(capacity: Capacity, use: Use, delegated: Mapping[Key, Need]) -> list[Key]:
-    """Who can be taken back, of those that were delegated, in their order."""
+def recalled(capacity: Capacity, load: EdgeLoad, delegated: Mapping[Key, TopicLoad]) -> list[Key]:
+    """The delegated topics that can be taken back, in their order."""
     returning: list[Key] = []
-    for key, need in delegated.items():
-        if has_room(capacity, use, need, RECALL_SHARE):
-            use = use.plus(need)
+    for key, topic in delegated.items():
+        if has_room(capacity, load, topic, RECALL_SHARE):
+            load = load.plus(topic)
             returning.append(key)
     return returning
 
 
-class Turn(msgspec.Struct, frozen=True, array_like=True):
-    """From this offset on it is the turn of a place, until the next turn begins."""
+class Interval(msgspec.Struct, frozen=True, array_like=True):
+    """From offset `first` on, until the next interval begins, messages are processed at `location`."""
 
     first: int
-    place: Place
+    location: Location
 
 
-Turns = tuple[Turn, ...]
+Intervals = tuple[Interval, ...]
 
 
-def turn_at(turns: Turns, offset: int) -> Place | None:
-    """Whose turn a message is; None if it came before the first turn."""
-    place: Place | None = None
-    for turn in turns:
-        if turn.first > offset:
+def location_at(intervals: Intervals, offset: int) -> Location | None:
+    """Where a message is processed; None if it came before the first interval."""
+    location: Location | None = None
+    for interval in intervals:
+        if interval.first > offset:
             break
-        place = turn.place
-    return place
+        location = interval.location
+    return location
 
 
-def with_turn(turns: Turns, turn: Turn) -> Turns:
-    """One more turn at the end; the oldest go. Turns only go forward: a ValueError says that this one would not."""
-    if turns and turn.first < turns[-1].first:
-        raise ValueError(f"a turn from offset {turn.first} on, behind one from {turns[-1].first} on")
-    if turns and turn.place == turns[-1].place:
-        return turns
-    return (*turns, turn)[-TURNS_MAX:]
+def with_interval(intervals: Intervals, interval: Interval) -> Intervals:
+    """One more interval at the end; the oldest are dropped. A ValueError if it would begin before the last one."""
+    if intervals and interval.first < intervals[-1].first:
+        raise ValueError(f"an interval from offset {interval.first} on, behind one from {intervals[-1].first} on")
+    if intervals and interval.location == intervals[-1].location:
+        return intervals
+    return (*intervals, interval)[-INTERVALS_MAX:]
 
 
-def ranges_of(turns: Turns, place: Place) -> list[tuple[int, int | None]]:
-    """The offsets [first, end) that are a place's to process; an end of None is not known yet."""
-    ends: Sequence[int | None] = [*(turn.first for turn in turns[1:]), None]
-    return [(turn.first, end) for turn, end in zip(turns, ends, strict=False) if turn.place == place]
+def ranges_of(intervals: Intervals, location: Location) -> list[tuple[int, int | None]]:
+    """The offsets [first, end) that a location processes; an end of None is not known yet."""
+    ends: Sequence[int | None] = [*(interval.first for interval in intervals[1:]), None]
+    return [
+        (interval.first, end) for interval, end in zip(intervals, ends, strict=False) if interval.location == location
+    ]

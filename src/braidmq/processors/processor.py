@@ -1,11 +1,11 @@
-"""Message processors: a Python function over the last messages of a topic (seed 003 §3).
+"""Message processors: a Python function over the last messages of a topic (Tanaka et al. 2021, §3).
 
     @processor(topic="bus/+/frames", spool=20, output="bus/alerts")
     def passengers(spool: Spool, message: Message) -> Notification | None: ...
 
 Each topic that the filter matches has a spool of its own: its last `spool` messages, in the order of their offsets, the
-one that has just come included; the oldest leaves first. `spool_step` is all there is to it. It knows no clock, no
-socket and no broker, so the function gives the same at the edge, on Spark and in a test.
+one that has just come included; the oldest leaves first. `spool_step` is the whole of it. It knows no clock, no socket
+and no broker, so the function gives the same results at the edge, on Spark and in a test.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from braidmq.mqtt.errors import PacketError
 from braidmq.mqtt.topics import check_filter, check_topic, matches
 
 SPOOL_MAX: Final = 1_000_000
-"""Messages that a spool may be made for."""
+"""The largest size of a spool, in messages."""
 TIME_LIMIT_S: Final = 1.0
-"""What a function may take for one message, unless it says otherwise."""
+"""How long a function may take for one message, by default."""
 PROPERTIES_MAX: Final = 1_000
 """Properties of one notification."""
 TEXT_BYTES_MAX: Final = 65_535
-"""What MQTT takes as one text."""
+"""The longest text that MQTT can carry."""
 SHOWN_MAX: Final = 80
 """Characters of a topic that are shown in an error."""
 FAILURE_TEXT_MAX: Final = 1_000
-"""Characters that are said of a failure."""
+"""Characters of the text of a failure."""
 OWN_PREFIXES: Final = ("$SYS/", "$demand/", "$braid/", "$processor/", "$share/")
-"""What brokers say, and no processor."""
+"""Topics of brokers: no processor reads or publishes there."""
 NO_OFFSET: Final = -1
 """Before the first message."""
 
@@ -46,7 +46,7 @@ class ProcessorError(ValueError):
 
 
 class PayloadError(ValueError):
-    """A payload that is not what the function takes it for."""
+    """A payload that is not what the function expects."""
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -67,7 +67,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
     properties: Properties = ()
     """Its MQTT 5 properties as pairs: user properties in their order, then those that MQTT names."""
     offset: int = 0
-    """Its place in the broker's log, or in the broker's count if its topic is not logged. It only grows."""
+    """Its number in the broker's log, or in the broker's count if its topic is not logged. It only grows."""
 
     def text(self) -> str:
         """The payload as UTF-8 text; a PayloadError if it is none."""
@@ -85,7 +85,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Notification(msgspec.Struct, frozen=True):
-    """What a processor says: bytes and text as they are, all else as JSON; on its `output` unless it says where."""
+    """What a processor publishes: bytes and text as they are, anything else as JSON; on its `output`, or on `topic`."""
 
     payload: Any
     topic: str | None = None
@@ -95,7 +95,7 @@ class Notification(msgspec.Struct, frozen=True):
 
 
 class Output(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A notification that was looked at, and can be published."""
+    """A notification that was checked, and can be published."""
 
     topic: str
     payload: bytes
@@ -108,14 +108,14 @@ Fault = Literal["payload", "function", "result"]
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Why a message led to nothing: its payload, the function, or what the function gave."""
+    """Why a message led to nothing: its payload, the function, or the function's result."""
 
     what: Fault
     text: str
 
 
 class SpoolState(msgspec.Struct, frozen=True, array_like=True):
-    """A spool to be kept or handed over: the messages after which the next one has a greater offset than `last`."""
+    """A spool to be kept or handed over: its messages; the next message has an offset above `last`."""
 
     last: int
     messages: tuple[Message, ...]
@@ -148,16 +148,16 @@ class Spool(Sequence[Message]):
         return len(self._messages)
 
     @overload
-    def __getitem__(self, place: int) -> Message: ...
+    def __getitem__(self, index: int) -> Message: ...
     @overload
-    def __getitem__(self, place: slice) -> list[Message]: ...
-    def __getitem__(self, place: int | slice) -> Message | list[Message]:
-        if isinstance(place, int):
-            return self._messages[place]
-        start, stop, step = place.indices(len(self._messages))
+    def __getitem__(self, index: slice) -> list[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | list[Message]:
+        if isinstance(index, int):
+            return self._messages[index]
+        start, stop, step = index.indices(len(self._messages))
         if step > 0:
             return list(islice(self._messages, start, stop, step))
-        return list(self._messages)[place]
+        return list(self._messages)[index]
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self._messages)
@@ -174,7 +174,7 @@ class Spool(Sequence[Message]):
         return SpoolState(self.last, tuple(self._messages))
 
     def put(self, message: Message) -> bool:
-        """Puts a message behind the others, and the oldest out if there are too many; False if it has been here."""
+        """Adds a message, and drops the oldest if there are too many; False if it was added before."""
         if message.offset <= self.last:
             return False
         self.last = message.offset
@@ -221,7 +221,7 @@ class Processor:
         output: str | None = None,
         time_limit_s: float | None = None,
     ) -> Processor:
-        """The same function with what is given here instead."""
+        """The same function, with these settings in place of its own."""
         return Processor(
             self.function,
             name=name or self.name,
@@ -232,7 +232,7 @@ class Processor:
         )
 
     def _check(self) -> None:
-        """What can be wrong with a processor, whatever messages come."""
+        """Refuses settings that cannot work for any message."""
         if not self.name or any(character in "/+#" or not character.isprintable() for character in self.name):
             raise ProcessorError(
                 f"the name {self.name!r} is no level of a topic: leave out / + # and what is invisible"
@@ -273,7 +273,7 @@ def processor(
     name: str | None = None,
     time_limit_s: float = TIME_LIMIT_S,
 ) -> Callable[[Function], Processor]:
-    """Makes a processor of a function (see above). `time_limit_s` is what it may take for a message at the edge."""
+    """Makes a processor of a function (see above). `time_limit_s` is how long it may take for a message."""
 
     def make(function: Function) -> Processor:
         own_name = name if name is not None else getattr(function, "__name__", "")
@@ -283,10 +283,10 @@ def processor(
 
 
 def spool_step(processor: Processor, spool: Spool, message: Message) -> Output | Failure | None:
-    """A message comes: into the spool, and through the function. Nothing but the spool is changed.
+    """One message: into the spool, and through the function. Nothing but the spool is changed.
 
-    A message whose offset is not above the last one's has been here, and leads to nothing. One that the function fails
-    on stays in the spool.
+    A message whose offset is not above the last one's was processed before, and leads to nothing. A message on which
+    the function fails stays in the spool.
     """
     if not spool.put(message):
         return None
@@ -306,7 +306,7 @@ def _failure(what: Fault, text: str) -> Failure:
 
 
 class _ResultError(ValueError):
-    """What the function gave cannot be published."""
+    """The function's result cannot be published."""
 
 
 def _output(processor: Processor, given: object) -> Output:
@@ -358,5 +358,5 @@ def _is_text(value: object) -> bool:
 def _words(error: BaseException) -> str:
     """An exception, and the last line of the function's own file that led to it."""
     frames = traceback.extract_tb(error.__traceback__)
-    place = f" (line {frames[-1].lineno} of {frames[-1].filename.rpartition('/')[2]})" if len(frames) > 1 else ""
-    return f"{type(error).__name__}: {error}{place}"
+    where = f" (line {frames[-1].lineno} of {frames[-1].filename.rpartition('/')[2]})" if len(frames) > 1 else ""
+    return f"{type(error).__name__}: {error}{where}"

@@ -34,7 +34,7 @@ def messages_of(batch: pa.RecordBatch) -> Iterator[Message]:
 
 
 def _texts(column: pa.Array) -> Iterator[Any]:
-    """Texts that come again and again: one object each, however many spools they stand in."""
+    """Texts that are repeated: one object each, in however many spools they are."""
     coded = column.dictionary_encode()
     known = [None if text is None else sys.intern(text) for text in coded.dictionary.to_pylist()]
     if len(known) == 1 and not coded.null_count:
@@ -59,7 +59,7 @@ def latest_of(batch: pa.RecordBatch, count: int) -> pa.RecordBatch:
     """The last `count` rows of each topic, in their order."""
     codes = np.asarray(batch.column("topic").dictionary_encode().indices)
     order = np.argsort(codes, kind="stable")
-    # A row is kept if the one `count` places behind it, among the rows of its topic, is another topic's or none.
+    # A row is kept if the row `count` after it, with rows sorted by topic, is another topic's, or there is none.
     behind = np.full(len(order), -1)
     behind[: max(0, len(order) - count)] = codes[order][count:]
     kept = np.sort(order[behind != codes[order]])

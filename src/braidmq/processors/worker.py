@@ -1,7 +1,7 @@
 """Runs one processor in a process of its own: `python -m braidmq.processors.worker`, its standard input a socket.
 
-It does what it is told, message by message, and says what came of it: at the latest REPORT_S after the last time, and
-else when it has nothing more to do. If its broker goes, it ends.
+It processes message by message and reports the results: at the latest REPORT_S after the last report, or when it has
+nothing more to do. It ends when its broker does.
 """
 
 from __future__ import annotations
@@ -15,26 +15,25 @@ import time
 from types import FrameType
 from typing import Final
 
-from braidmq.processors.frames import (
+from braidmq.processors.loading import load_processor
+from braidmq.processors.processor import Failure, Processor, ProcessorError, Spool, SpoolState, spool_step
+from braidmq.processors.worker_messages import (
     Done,
     Feed,
     Fill,
     Forget,
-    Frames,
     FromWorker,
+    LoadRefused,
+    MessageResult,
     Ready,
-    Refused,
-    Result,
     Setup,
     decode_message,
     decode_to_worker,
-    frame,
 )
-from braidmq.processors.loading import load_processor
-from braidmq.processors.processor import Failure, Processor, ProcessorError, Spool, SpoolState, spool_step
+from braidmq.system.framing import FrameSplitter, frame
 
 REPORT_S: Final = 0.005
-"""How long a worker goes on before it says what it has done."""
+"""How long a worker goes on before it reports what it has done."""
 
 READ_BYTES: Final = 1 << 18
 _PR_SET_PDEATHSIG: Final = 1
@@ -48,7 +47,7 @@ class Worker:
         self._processor = processor
         self._spools: dict[str, Spool] = {}
 
-    def take(self, body: bytes) -> None:
+    def on_frame(self, body: bytes) -> None:
         message = decode_to_worker(body)
         if isinstance(message, Feed):
             self._run(message)
@@ -60,7 +59,7 @@ class Worker:
 
     def _run(self, feed: Feed) -> None:
         clock = time.perf_counter
-        results: list[Result] = []
+        results: list[MessageResult] = []
         count = 0
         began = clock()
         for raw in feed.messages:
@@ -70,26 +69,26 @@ class Worker:
                 spool = self._spools[message.topic] = Spool(self._processor.spool)
             outcome = spool_step(self._processor, spool, message)
             if isinstance(outcome, Failure):
-                results.append(Result(count, None, outcome))
+                results.append(MessageResult(count, None, outcome))
             elif outcome is not None:
-                results.append(Result(count, outcome, None))
+                results.append(MessageResult(count, outcome, None))
             count += 1
             now = clock()
             if now - began > REPORT_S:
-                say(self._connection, Done(count, now - began, results))
+                send(self._connection, Done(count, now - began, results))
                 results = []
                 count = 0
                 began = clock()
         if count:
-            say(self._connection, Done(count, clock() - began, results))
+            send(self._connection, Done(count, clock() - began, results))
 
 
-def say(connection: socket.socket, message: FromWorker) -> None:
+def send(connection: socket.socket, message: FromWorker) -> None:
     connection.sendall(frame(message))
 
 
 def prepare(setup: Setup) -> Processor:
-    """The processor that is asked for; a ProcessorError says why it cannot be."""
+    """The processor that is asked for; a ProcessorError says why it cannot be used."""
     loaded = load_processor(setup.source)
     return loaded.changed(
         name=setup.name,
@@ -102,32 +101,32 @@ def prepare(setup: Setup) -> Processor:
 
 def serve(connection: socket.socket) -> None:
     """Until the other end is closed."""
-    frames = Frames()
+    splitter = FrameSplitter()
     worker: Worker | None = None
     while data := connection.recv(READ_BYTES):
-        for body in frames.take(data):
+        for body in splitter.split(data):
             if worker is not None:
-                worker.take(body)
+                worker.on_frame(body)
                 continue
             setup = decode_to_worker(body)
             assert isinstance(setup, Setup)
             try:
                 one = prepare(setup)
             except ProcessorError as error:
-                say(connection, Refused(str(error)))
+                send(connection, LoadRefused(str(error)))
                 return
             worker = Worker(connection, one)
-            say(connection, Ready(one.name, one.topic, one.spool, one.output, one.time_limit_s))
+            send(connection, Ready(one.name, one.topic, one.spool, one.output, one.time_limit_s))
 
 
 def end_with_parent() -> None:
-    """Linux ends this process when its broker has gone, also if a function never comes back."""
+    """Linux kills this process when its broker is gone, even if a function never returns."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _let_pass(_number: int, _frame: FrameType | None) -> None:
-    """A handler, since a signal that is ignored would be ignored by children as well."""
+    """A handler, because children would inherit a signal that is ignored."""
 
 
 def main() -> None:

@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from braidmq.config.settings import AccessConfig, Action, Rule
 from braidmq.security.identity import Access, Identity
+from braidmq.security.settings import AccessConfig, Action, Rule
 from braidmq.security.topic_patterns import bound, covers, overlaps, without_share
 
 ANONYMOUS_NAME = "anonymous"

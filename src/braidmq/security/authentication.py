@@ -14,8 +14,6 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from braidmq.config.problems import ConfigError, Problem
-from braidmq.config.settings import Config, Listener, Plugin
 from braidmq.mqtt.reasons import Reason
 from braidmq.security.access import AccessRules, BothAccess, UserGlobs
 from braidmq.security.identity import (
@@ -32,6 +30,7 @@ from braidmq.security.identity import (
     Verdict,
 )
 from braidmq.security.passwords import PasswordFile, PasswordFileError
+from braidmq.security.settings import AccessConfig, Entrance, Plugin, Policy, SettingError
 from braidmq.security.tokens import TokenAuthenticator, TokenKeyError
 
 PASSWORD_FILE_KEY = "authentication.password_file"  # noqa: S105 - a key of the configuration
@@ -39,53 +38,53 @@ PASSWORD_FILE_KEY = "authentication.password_file"  # noqa: S105 - a key of the 
 log = logging.getLogger(__name__)
 
 
-def build_authenticator(config: Config) -> Authenticator:
-    """All authenticators of a configuration as one, which always has a verdict. Reads password and key files anew."""
-    authenticators: list[tuple[str, Authenticator]] = [("certificates", CertificateUsers(config.listeners))]
-    authentication = config.authentication
+def build_authenticator(policy: Policy) -> Authenticator:
+    """All authenticators as one, which always has a verdict. Reads password and key files anew, or a SettingError."""
+    authenticators: list[tuple[str, Authenticator]] = [("certificates", CertificateUsers(policy.entrances))]
+    authentication = policy.authentication
     if authentication.jwt is not None:
         try:
             authenticators.append(("jwt", TokenAuthenticator(authentication.jwt)))
         except TokenKeyError as error:
-            raise ConfigError([Problem("authentication.jwt", None, str(error))]) from error
+            raise SettingError("authentication.jwt", None, str(error)) from error
     if authentication.password_file is not None:
         try:
             authenticators.append(("password_file", PasswordFile.load(authentication.password_file)))
         except PasswordFileError as error:
-            raise ConfigError([Problem(PASSWORD_FILE_KEY, authentication.password_file, str(error))]) from error
+            raise SettingError(PASSWORD_FILE_KEY, authentication.password_file, str(error)) from error
     for index, plugin in enumerate(authentication.plugins):
         loaded = load_plugin(plugin, f"authentication.plugins[{index}]", ["authenticate"])
         authenticators.append((plugin.use, loaded))
-    return Chain(authenticators, config)
+    return Chain(authenticators, policy)
 
 
-def build_methods(config: Config) -> dict[str, Method]:
+def build_methods(policy: Policy) -> dict[str, Method]:
     """The methods of enhanced authentication by the names that clients know them by."""
-    doors = Doors(config)
+    doors = Doors(policy)
     methods: dict[str, Method] = {}
-    for index, plugin in enumerate(config.authentication.enhanced):
+    for index, plugin in enumerate(policy.authentication.enhanced):
         key = f"authentication.enhanced[{index}]"
         loaded = load_plugin(plugin, key, ["begin"])
         name = getattr(loaded, "name", None)
         if not isinstance(name, str) or not name:
-            raise ConfigError([Problem(key, plugin.use, "the class has no name; expected text that clients send")])
+            raise SettingError(key, plugin.use, "the class has no name; expected text that clients send")
         if name in methods:
-            raise ConfigError([Problem(key, plugin.use, f'the method "{name}" is already there')])
+            raise SettingError(key, plugin.use, f'the method "{name}" is already there')
         methods[name] = GuardedMethod(loaded, doors)
     return methods
 
 
-def build_access(config: Config) -> Access:
+def build_access(config: AccessConfig) -> Access:
     """The access rules, and with them the plug-in if there is one."""
-    rules = AccessRules(config.access)
-    if config.access.plugin is None:
+    rules = AccessRules(config)
+    if config.plugin is None:
         return rules
     questions = ["may_publish", "may_subscribe", "may_will", "unrestricted"]
-    return BothAccess(rules, load_plugin(config.access.plugin, "access.plugin", questions))
+    return BothAccess(rules, load_plugin(config.plugin, "access.plugin", questions))
 
 
 def load_plugin(plugin: Plugin, key: str, methods: Sequence[str]) -> Any:
-    """An object of the plug-in's class, made with its options; ConfigError if that fails or a method is missing."""
+    """An object of the plug-in's class, made with its options; SettingError if that fails or a method is missing."""
     module_name, _, class_name = plugin.use.partition(":")
     try:
         made = getattr(importlib.import_module(module_name), class_name)(**plugin.options)
@@ -93,10 +92,10 @@ def load_plugin(plugin: Plugin, key: str, methods: Sequence[str]) -> Any:
         # Whatever code of others raises while it is loaded, the person gets told which key it was.
         log.debug("%s: loading %s failed", key, plugin.use, exc_info=True)
         expected = f"the class cannot be loaded: {type(error).__name__}: {error}"
-        raise ConfigError([Problem(key, plugin.use, expected)]) from error
+        raise SettingError(key, plugin.use, expected) from error
     missing = [name for name in methods if not callable(getattr(made, name, None))]
     if missing:
-        raise ConfigError([Problem(key, plugin.use, f"the class lacks the method {', '.join(missing)}")])
+        raise SettingError(key, plugin.use, f"the class lacks the method {', '.join(missing)}")
     return made
 
 
@@ -106,23 +105,23 @@ class CertificateUsers:
     The certificate was verified when the connection came in. It outranks a user name in CONNECT, which is ignored.
     """
 
-    def __init__(self, listeners: Sequence[Listener]) -> None:
-        self._sources = {listener.name: listener for listener in listeners if listener.user_from_certificate != "none"}
+    def __init__(self, entrances: Sequence[Entrance]) -> None:
+        self._sources = {one.name: one for one in entrances if one.user_from_certificate != "none"}
 
     def authenticate(self, credentials: Credentials) -> Verdict:
         origin = credentials.origin
-        listener = self._sources.get(origin.listener)
-        if listener is None:
+        entrance = self._sources.get(origin.listener)
+        if entrance is None:
             return None
-        if listener.user_from_certificate == "common_name":
+        if entrance.user_from_certificate == "common_name":
             user = origin.common_name
         else:
             user = next((name for name in origin.alternative_names if name), None)
         if user:
             return Identity(user)
         shown = origin.common_name is not None or bool(origin.alternative_names)
-        if shown or listener.client_certificate == "required":
-            words = listener.user_from_certificate.replace("_", " ")
+        if shown or entrance.demands_certificate:
+            words = entrance.user_from_certificate.replace("_", " ")
             return Refusal(Reason.NOT_AUTHORIZED, f"the certificate has no {words}")
         return None
 
@@ -130,11 +129,11 @@ class CertificateUsers:
 class Doors:
     """What each listener asks of those who come in, once they are known."""
 
-    def __init__(self, config: Config) -> None:
-        self._anonymous = {listener.name: config.admits_anonymous(listener) for listener in config.listeners}
-        self._anonymous_elsewhere = config.admits_anonymous(None)
+    def __init__(self, policy: Policy) -> None:
+        self._anonymous = {one.name: one.admits_anonymous for one in policy.entrances}
+        self._anonymous_elsewhere = policy.admits_anonymous
         self._users: Mapping[str, UserGlobs] = {
-            listener.name: UserGlobs(listener.allow_users) for listener in config.listeners if listener.allow_users
+            one.name: UserGlobs(one.allow_users) for one in policy.entrances if one.allow_users
         }
 
     def admits_anonymous(self, origin: Origin) -> bool:
@@ -150,10 +149,10 @@ class Doors:
 class Chain:
     """Authenticators in order. Answers at once where all that are asked do, and else returns an awaitable."""
 
-    def __init__(self, authenticators: Sequence[tuple[str, Authenticator]], config: Config) -> None:
+    def __init__(self, authenticators: Sequence[tuple[str, Authenticator]], policy: Policy) -> None:
         self._authenticators = list(authenticators)
-        self._doors = Doors(config)
-        self._configured = config.authentication.configured
+        self._doors = Doors(policy)
+        self._configured = policy.authentication.configured
 
     def authenticate(self, credentials: Credentials) -> Verdict | Awaitable[Verdict]:
         for index, (name, authenticator) in enumerate(self._authenticators):

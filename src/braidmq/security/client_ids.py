@@ -5,10 +5,10 @@ The first rule that names the user decides; a user whom no rule names may take a
 
 from __future__ import annotations
 
-from braidmq.config.settings import AccessConfig
 from braidmq.security.access import UserGlobs
 from braidmq.security.client_id_patterns import client_id_matches
 from braidmq.security.identity import Identity, Origin
+from braidmq.security.settings import AccessConfig
 
 
 class ClientIdRules:

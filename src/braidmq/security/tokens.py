@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from cryptography.x509 import load_pem_x509_certificate
 
-from braidmq.config.settings import Jwt
 from braidmq.mqtt.reasons import Reason
 from braidmq.security.identity import Credentials, Identity, Refusal, Verdict
+from braidmq.security.settings import Jwt
 
 _FAMILIES: Final = {"HS": "oct", "RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 """The key type (RFC 7517) that goes with the first two letters of an algorithm."""

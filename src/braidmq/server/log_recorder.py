@@ -1,8 +1,8 @@
 """The recorder that keeps a log: rows are handed over on the fast path, and written by a process of their own.
 
-Rows are in the log, for readers to see, a moment after WRITE_EVERY_S; under heavy load up to WRITE_EVERY_S_MAX, as many
-rows together cost less. Those of QoS 1 and 2, whose publishers wait for it, are noted in the log's journal by the
-broker's own commit, and are not lost from then on. One portion is filled while another is written. If that takes too
+Readers see rows a moment after WRITE_EVERY_S, under heavy load after up to WRITE_EVERY_S_MAX, since many rows together
+cost less. Rows of QoS 1 and 2, whose publishers wait for an acknowledgement, are noted in the log's journal by the
+broker's own commit, and are not lost from then on. One buffer is filled while the other is written. If that takes too
 long, the broker waits for it, so that publishers are held up and nothing is lost. Only while the log cannot be written
 at all are rows of QoS 0 dropped, when too many wait, and counted; QoS 1 and 2 are then refused (see `tick`).
 """
@@ -23,10 +23,10 @@ from braidmq.broker.recorder import LOST
 from braidmq.config.naming import broker_name
 from braidmq.config.settings import Config, LogConfig
 from braidmq.log.errors import LogError
-from braidmq.log.orders import Settings
 from braidmq.log.properties import pairs_of, published_us_of
 from braidmq.log.run import Run
-from braidmq.log.write_buffer import PORTIONS, WriteBuffer
+from braidmq.log.write_buffer import BUFFERS, WriteBuffer
+from braidmq.log.writer_messages import WriterSettings
 from braidmq.log.writer_process import WriterProcess
 from braidmq.mqtt.trees import FilterTree
 
@@ -38,16 +38,16 @@ WRITE_EVERY_S: Final = 0.01
 
 WRITE_EVERY_S_MAX: Final = 0.1
 RESTS: Final = 4
-"""After writing, as many times as long is waited as it took: between these bounds."""
+"""After a write, the pause is as many times as long as the write took, within these bounds."""
 
-PORTION_S: Final = 0.1
-PORTION_BYTES_MIN, PORTION_BYTES_MAX = 1024 * 1024, 32 * 1024 * 1024
-"""What waits for no more: as much as was written in PORTION_S the last time, within these bounds. To write often
-disturbs the broker, where processors are few."""
+WRITE_S: Final = 0.1
+WRITE_BYTES_MIN, WRITE_BYTES_MAX = 1024 * 1024, 32 * 1024 * 1024
+"""How full a buffer is when it is written without waiting any longer: with as much as was written in WRITE_S the last
+time, within these bounds. Frequent writes disturb the broker where processors are few."""
 
-HELD_PORTIONS: Final = 4
-"""How many times as much may come, up to PORTION_BYTES_MAX, while another portion is written: then publishers are held
-up."""
+HELD_TIMES: Final = 4
+"""How many times as much may arrive, up to WRITE_BYTES_MAX, while the other buffer is written, before publishers are
+held up."""
 
 WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of rows that wait for a log that cannot be written."""
@@ -76,20 +76,20 @@ class LogRecorder:
         """What the next row gets, if the writer has not gone on at a higher one."""
         self._unnoted: list[Run] = []
         """Those of QoS 1 and 2 that the next commit notes; only the loop knows them."""
-        self._filling, self._empty = log.portions
-        self._in_hand: WriteBuffer | None = None
-        """What is written, or could not be. Then the other one is filled, and none is empty."""
-        self._portion_bytes = self._held_at_bytes = self._heed_at_bytes = PORTION_BYTES_MAX
-        """What waits for no more; what publishers are held up at; and when `_heed` has to look at it again."""
+        self._active, self._empty = log.buffers
+        self._writing: WriteBuffer | None = None
+        """The buffer that is being written, or could not be. Meanwhile the other one is filled, and none is empty."""
+        self._write_bytes = self._held_at_bytes = self._check_at_bytes = WRITE_BYTES_MAX
+        """When a buffer is written at once; when publishers are held up; and when `_make_room` looks at it again."""
         self._adding = threading.Lock()
-        """Held by who adds to a portion, or takes it in hand."""
+        """Held while rows are added to a buffer, and while the buffers change places."""
         self._is_failing = False
         self._turn = threading.Lock()
-        """Held by who writes what is in hand."""
+        """Held while a buffer is written."""
         self._is_awake = False
         self._wake = threading.Event()
         self._hurry = threading.Event()
-        """Cuts the rest before writing short."""
+        """Ends the pause before the next write."""
         self._is_ending = False
         self.set_topics(topics)
         self._thread = threading.Thread(target=self._write_for_ever, name="log", daemon=True)
@@ -97,10 +97,14 @@ class LogRecorder:
 
     @cached_property
     def reader(self) -> LogReader:
-        """For those who read over the admin port."""
+        """For readers on the admin port."""
         from braidmq.log.reader import LogReader
 
         return LogReader(self.log.folder)
+
+    @property
+    def folder(self) -> Path:
+        return self.log.folder
 
     @property
     def origin(self) -> str:
@@ -136,14 +140,14 @@ class LogRecorder:
         if self._has_room(0, count):
             at_us, first = int(at * 1e6), self.next_offset
             with self._adding:
-                self._filling.add(topic, client, at_us, 0, False, count, run, head, size, first)
+                self._active.add(topic, client, at_us, 0, False, count, run, head, size, first)
             self._added(first, count, at_us)
 
     def take_plain(self, topic: bytes, client: str, at: float, payload: bytes, qos: int) -> None:
         if self._has_room(qos, 1):
             at_us, size, first = int(at * 1e6), len(payload), self.next_offset
             with self._adding:
-                self._filling.add(topic, client, at_us, qos, False, 1, payload, 0, size, first)
+                self._active.add(topic, client, at_us, qos, False, 1, payload, 0, size, first)
             self._added(first, 1, at_us)
             if qos:
                 name = client.encode()
@@ -164,14 +168,14 @@ class LogRecorder:
                 published_us=published_us_of(pairs),
             )._replace(first=first)
             with self._adding:
-                self._filling.add_run(run)
+                self._active.add_run(run)
             self._added(first, 1, run.at_us)
             if run.qos:
                 self._unnoted.append(run)
                 self.dirty = True
 
     def _has_room(self, qos: int, rows: int) -> bool:
-        if self._filling.bytes > self._heed_at_bytes and not self._heed(qos, rows):
+        if self._active.bytes > self._check_at_bytes and not self._make_room(qos, rows):
             self.last = LOST
             return False
         return True
@@ -190,25 +194,25 @@ class LogRecorder:
 
     @property
     def next_offset(self) -> int:
-        """What the next row gets that is handed over. It keeps it, however often it must be tried to write it; only a
+        """The offset of the next row that is handed over. The row keeps it however often writing it is tried; only a
         writer that died goes on at a higher one."""
         return self._next if self._next > self._floor else self._floor
 
-    def _heed(self, qos: int, rows: int) -> bool:
-        """Much waits: it is written soon. If it is too much, what is in hand must be written first, and that is waited
-        for. False if that is in vain and the rows are dropped."""
+    def _make_room(self, qos: int, rows: int) -> bool:
+        """Much waits, so it is written soon. If it is too much, waits until the other buffer is written. False if that
+        fails and the rows are dropped."""
         if not self._is_failing:
             self._hurry.set()
-            if self._filling.bytes <= self._held_at_bytes:
-                self._heed_at_bytes = self._held_at_bytes
+            if self._active.bytes <= self._held_at_bytes:
+                self._check_at_bytes = self._held_at_bytes
                 return True
             with self._turn, suppress(LogError):
-                self._write_in_hand()  # unless it was written meanwhile
-                self._take_in_hand()
+                self._write_pending()  # unless it has been written meanwhile
+                self._begin_writing()
                 return True
-        in_hand = self._in_hand
-        self._heed_at_bytes = WAITING_BYTES_MAX - (0 if in_hand is None else in_hand.bytes)
-        if qos or self._filling.bytes <= self._heed_at_bytes:
+        in_hand = self._writing
+        self._check_at_bytes = WAITING_BYTES_MAX - (0 if in_hand is None else in_hand.bytes)
+        if qos or self._active.bytes <= self._check_at_bytes:
             return True  # QoS 1 and 2 are refused already, but for this tick's
         self.dropped += rows
         return False
@@ -228,22 +232,22 @@ class LogRecorder:
     # Writing
 
     def _write(self) -> None:
-        """All that waits now: what is in hand, and what is not."""
-        for _ in range(PORTIONS):
-            self._write_portion()
+        """All that waits now, in both buffers."""
+        for _ in range(BUFFERS):
+            self._write_one_buffer()
 
-    def _write_portion(self) -> None:
+    def _write_one_buffer(self) -> None:
         with self._turn:
-            self._take_in_hand()
-            self._write_in_hand()
+            self._begin_writing()
+            self._write_pending()
 
-    def _write_in_hand(self) -> None:
-        portion = self._in_hand
-        if portion is None:
+    def _write_pending(self) -> None:
+        buffer = self._writing
+        if buffer is None:
             return
         began_at = monotonic()
         try:
-            self.log.append(portion)
+            self.log.append(buffer)
         except LogError as error:
             self.failures += 1
             if not self._is_failing:
@@ -252,24 +256,24 @@ class LogRecorder:
             raise
         finally:
             self._floor = self.log.next_offset
-        if portion.bytes >= PORTION_BYTES_MIN:  # less says little about the disk
-            in_time = int(portion.bytes * PORTION_S / max(monotonic() - began_at, 1e-6))
-            self._portion_bytes = min(max(in_time, PORTION_BYTES_MIN), PORTION_BYTES_MAX)
-            self._held_at_bytes = min(HELD_PORTIONS * self._portion_bytes, PORTION_BYTES_MAX)
-            self._heed_at_bytes = self._portion_bytes
-        portion.clear()
-        self._in_hand, self._empty = None, portion
+        if buffer.bytes >= WRITE_BYTES_MIN:  # less says little about the disk
+            in_time = int(buffer.bytes * WRITE_S / max(monotonic() - began_at, 1e-6))
+            self._write_bytes = min(max(in_time, WRITE_BYTES_MIN), WRITE_BYTES_MAX)
+            self._held_at_bytes = min(HELD_TIMES * self._write_bytes, WRITE_BYTES_MAX)
+            self._check_at_bytes = self._write_bytes
+        buffer.clear()
+        self._writing, self._empty = None, buffer
         if self._is_failing:
             self._is_failing = False
             _log.warning("the log can be written again; %d rows were lost", self.dropped)
 
-    def _take_in_hand(self) -> None:
-        """What was filled, unless it is empty, or something is in hand."""
-        if self._in_hand is None:
+    def _begin_writing(self) -> None:
+        """The active buffer is the next to be written, unless it is empty or another one is not written yet."""
+        if self._writing is None:
             with self._adding:
-                if self._filling.rows:
-                    self._in_hand, self._filling = self._filling, self._empty
-                    self._heed_at_bytes = self._portion_bytes
+                if self._active.rows:
+                    self._writing, self._active = self._active, self._empty
+                    self._check_at_bytes = self._write_bytes
 
     def _write_for_ever(self) -> None:
         rest_s = WRITE_EVERY_S
@@ -281,11 +285,11 @@ class LogRecorder:
             self._is_awake = False
             began_at = monotonic()
             try:
-                self._write_portion()
+                self._write_one_buffer()
                 rest_s = min(max(WRITE_EVERY_S, RESTS * (monotonic() - began_at)), WRITE_EVERY_S_MAX)
             except LogError:
-                pass  # it has been told
-            if self._in_hand is not None or self._filling.rows:
+                pass  # it has been reported
+            if self._writing is not None or self._active.rows:
                 self._is_awake = True
                 self._wake.set()
 
@@ -298,7 +302,7 @@ class LogRecorder:
         try:
             self._write()
         except LogError as error:
-            rows = sum(portion.rows for portion in self.log.portions)
+            rows = sum(buffer.rows for buffer in self.log.buffers)
             _log.error("%s; %d rows are lost", error, rows)
         self.log.close()
 
@@ -306,7 +310,7 @@ class LogRecorder:
 def open_recorder(config: Config) -> LogRecorder:
     """The recorder that a configuration asks for; a LogError says why its log cannot be used."""
     settings = config.log
-    how = Settings(
+    how = WriterSettings(
         folder=str(folder_of(config)),
         broker=broker_name(config),
         partitions=settings.partitions,

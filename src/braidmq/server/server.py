@@ -20,12 +20,12 @@ from braidmq.braid.node import BraidNode
 from braidmq.broker.broker import Broker
 from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.broker.store import MemoryStore, Store
+from braidmq.config.clients import build_access, build_authenticator, build_methods
 from braidmq.config.naming import broker_name
 from braidmq.config.problems import ConfigError
 from braidmq.config.reload import reload_plan
 from braidmq.config.settings import AdminConfig, Config
 from braidmq.processing.processing import Processing
-from braidmq.security.authentication import build_access, build_authenticator, build_methods
 from braidmq.security.client_ids import ClientIdRules
 from braidmq.server import log_lines as logs
 from braidmq.server.admin.braid_routes import BraidRoutes
@@ -167,7 +167,7 @@ class Server:
     async def wait_until_in(self, timeout_s: float) -> bool:
         """Waits until this broker is in its braid, at most so long; returns whether it is."""
         ends_at = self._loop.time() + timeout_s
-        while self.broker.braid is None or not self.broker.braid.is_in:
+        while not self.broker.federation.is_in:
             if self._loop.time() > ends_at:
                 return False
             await asyncio.sleep(IN_POLL_S)

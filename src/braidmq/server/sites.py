@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from braidmq.admin.contract import ADMIN_FILE, AdminFile
 from braidmq.config.naming import broker_name
 from braidmq.config.settings import Config
 from braidmq.server import log_lines as logs
@@ -25,9 +26,6 @@ from braidmq.server.server import Server, on_end_signals, on_reload_signal, rare
 
 ENTER_S = 10.0
 """How long a site gets to enter the braid before a warning is logged and the next site starts."""
-
-ADMIN_FILE = "admin.json"
-"""In the data folder of a site: where its admin port is. Commands with --data find it there."""
 
 _log = logging.getLogger("braidmq.server")
 
@@ -104,5 +102,5 @@ def _admin_file(server: Server) -> Path:
 def _write_admin_file(server: Server) -> None:
     if server.admin_url is not None:
         Path(server.config.data).mkdir(parents=True, exist_ok=True)
-        content = {"name": broker_name(server.config), "url": server.admin_url, "pid": os.getpid()}
-        _admin_file(server).write_text(json.dumps(content) + "\n")
+        content = AdminFile(broker_name(server.config), server.admin_url, os.getpid())
+        _admin_file(server).write_text(json.dumps(msgspec.to_builtins(content)) + "\n")

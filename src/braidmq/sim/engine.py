@@ -7,16 +7,17 @@ a run is a function of its seed: the same trace in every process. What waits, an
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from math import inf
 from random import Random
 from typing import Any
 
 from braidmq.host import Address, CallRefused, CallTimeout, Forward, Message, Reply
 from braidmq.sim.clocks import ClockError
+from braidmq.sim.garbage import rare_garbage_collection
+from braidmq.sim.host import SimHost, SkewedHost, Table
 from braidmq.sim.network import Constant, Network
-from braidmq.sim.task import Call, Cancelled, EventWait, SimEvent, SimTask, Sleep, TaskHost, Wait, tasks_of
+from braidmq.sim.task import Call, Cancelled, EventWait, SimTask, Sleep, TaskHost, Wait
 from braidmq.sim.timeline import SLOTS_PER_S, Deadlines, Event, Timeline
 
 __all__ = ["Constant", "Network", "Refused", "SimHost", "SimTask", "SimulationError", "Simulator", "SkewedHost"]
@@ -31,12 +32,6 @@ DELIVER, REPLY, WAKE, ACT = 0, 1, 2, 3
 FORWARDS_WITHIN_MAX = 1000
 """How often a host may forward one request to itself, before that counts as an endless loop."""
 
-GC_THRESHOLD = 100_000
-"""New objects between two looks for garbage during a run: there are millions of events and hardly a cycle."""
-
-Table = dict[type[Message], tuple[int, Callable[[Any, Address, Any], Reply]]]
-"""Which of a host's services handles a message, and with what; hosts with the same services share one."""
-
 
 class SimulationError(Exception):
     """A handler, a procedure or an action failed. The message has the seed that makes it happen again."""
@@ -50,90 +45,6 @@ class Refused(Message):
     """The reply of a host that has no handler."""
 
     reason: str
-
-
-class SimHost:
-    """One host. It dies with all that it did: `incarnation` counts how often."""
-
-    __slots__ = ("address", "alive", "chance", "first", "incarnation", "services", "sim", "table", "tasks")
-
-    def __init__(self, sim: Simulator, address: Address) -> None:
-        self.sim = sim
-        self.address = address
-        self.alive = True
-        self.incarnation = 0
-        self.chance = sim.chance
-        self.services: tuple[object, ...] = ()
-        self.first: object = None
-        """The first of them, at hand without a look into the tuple: let it be what is asked most."""
-        self.table: Table = sim.table_of(())
-        self.tasks: SimTask | None = None
-
-    def __repr__(self) -> str:
-        return f"<SimHost {self.address!r}{'' if self.alive else ' dead'}>"
-
-    def now(self) -> float:
-        return self.sim.now
-
-    def serve(self, service: object) -> None:
-        self.services = (*self.services, service)
-        self.first = self.services[0]
-        self.table = self.sim.table_of(tuple(map(type, self.services)))
-
-    def send(self, to: Address, message: Message) -> None:
-        self.sim.transmit(self, to, message, None, 1)
-
-    def call(self, to: Address, request: Message, timeout_s: float) -> Call:
-        if not 0 <= timeout_s < inf:
-            raise ValueError(f"a call needs a time-out of 0 s or more, not {timeout_s}")
-        return Call(self, to, request, timeout_s)
-
-    def sleep(self, seconds: float) -> Sleep:
-        if not seconds < inf:
-            raise ValueError(f"nobody can sleep for {seconds} s")
-        return Sleep(seconds if seconds > 0 else 0.0)
-
-    def event(self) -> SimEvent:
-        return SimEvent(self.sim)
-
-    def spawn(self, procedure: Coroutine[Any, Any, object]) -> SimTask:
-        """Runs a procedure beside the others. It begins once what runs now is through, as it does on a network."""
-        task = SimTask(self, procedure)
-        if self.alive:
-            self.sim.start(task)
-        else:
-            task.abandon()
-        return task
-
-    def crash(self) -> None:
-        """Ends this incarnation without a word: procedures, calls and state are gone; services must be made anew."""
-        self.alive = False
-        self.incarnation += 1
-        self.services, self.first = (), None
-        self.table = self.sim.table_of(())
-        for task in list(tasks_of(self)):
-            if task.wait is not None:  # the one that is running, and so brought this about, ends when it waits
-                task.abandon()
-
-    def restart(self) -> None:
-        """Lives again at its address, empty."""
-        if self.sim.hosts.get(self.address) is not self:
-            raise ValueError(f"another host has taken the address {self.address!r}")
-        self.alive = True
-
-
-class SkewedHost(SimHost):
-    """A host with a clock that is wrong."""
-
-    __slots__ = ("_clock_error",)
-
-    def __init__(self, sim: Simulator, address: Address, clock_error: ClockError) -> None:
-        super().__init__(sim, address)
-        self._clock_error = clock_error
-
-    def now(self) -> float:
-        now = self.sim.now
-        return now + self._clock_error(now)
 
 
 class Simulator:
@@ -204,7 +115,7 @@ class Simulator:
         if self._keeps_frozen is None:
             self._keeps_frozen = gc.get_freeze_count() > 0
         try:
-            with _rare_garbage_collection(self._keeps_frozen):
+            with rare_garbage_collection(self._keeps_frozen):
                 messages_end = inf if messages_max is None else self.messages + messages_max
                 if self._watch is None:
                     self._pass_time(until, messages_end)
@@ -462,17 +373,3 @@ def _describe(event: Event | None) -> str:
     if event is not None and event[1] == ACT:
         return f"the action {getattr(event[2], '__qualname__', event[2])}"
     return "the simulation"
-
-
-@contextmanager
-def _rare_garbage_collection(keep_frozen: bool) -> Iterator[None]:
-    """Looks for garbage seldom, and not among what is there already: 100,000 hosts are no garbage."""
-    thresholds = gc.get_threshold()
-    gc.set_threshold(max(thresholds[0], GC_THRESHOLD) if thresholds[0] else 0, *thresholds[1:])
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
-        if not keep_frozen:
-            gc.unfreeze()

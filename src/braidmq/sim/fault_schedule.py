@@ -11,12 +11,12 @@ from braidmq.host import Address
 from braidmq.sim.clocks import ClockError
 from braidmq.sim.meter import Tally
 from braidmq.sim.network import Faults, FaultsError, Network
-from braidmq.sim.stage import Roles, Stage
+from braidmq.sim.trial_brokers import Roles, TrialBrokers
 
 CHURN_FORM = "churn=EVENTS_A_SECOND"
 CHURN_MAX = 100.0
 
-ROUGH_MIN_S = 100.0
+FAULTS_MIN_S = 100.0
 AFTER_PARTITION_S = 30.0
 """How long churn goes on once a partition has healed."""
 
@@ -48,7 +48,7 @@ def parse(text: str) -> tuple[Faults, float]:
 
 def length_s(faults: Faults) -> float:
     """How long the rough time lasts."""
-    return max(ROUGH_MIN_S, faults.ends_at + AFTER_PARTITION_S if faults.ends_at else 0.0)
+    return max(FAULTS_MIN_S, faults.ends_at + AFTER_PARTITION_S if faults.ends_at else 0.0)
 
 
 class FaultSchedule(Network):
@@ -62,7 +62,7 @@ class FaultSchedule(Network):
         self._rough = faults.over(calm)
         self._from_s = self._until_s = 0.0
 
-    def turn_rough(self, now: float) -> float:
+    def begin(self, now: float) -> float:
         """Until when it is rough from now on."""
         self._from_s, self._until_s = now, now + length_s(self.faults)
         return self._until_s
@@ -83,71 +83,71 @@ class FaultSchedule(Network):
 class Churn:
     """Brokers and subscribers that come and go, one at a time."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-        self._chance = stage.sim.chance
+    def __init__(self, brokers: TrialBrokers) -> None:
+        self._brokers = brokers
+        self._chance = brokers.sim.chance
         self._crashed: dict[int, Roles] = {}
-        self._topics = list(stage.members)
-        self._next = max(stage.methods, default=-1) + 1
+        self._topics = list(brokers.members)
+        self._next = max(brokers.methods, default=-1) + 1
 
     def happen(self) -> None:
         """One of these, by chance."""
         what = self._chance.randrange(6)
-        living = list(self._stage.methods)
+        living = list(self._brokers.methods)
         if what == 0 or len(living) < LIVING_MIN:
             self._come()
         elif what == 1 and self._crashed:
             broker = self._chance.choice(list(self._crashed))
-            self._stage.start(broker, self._crashed.pop(broker))
+            self._brokers.start(broker, self._crashed.pop(broker))
         elif what == 2:
-            self._stage.leave(self._chance.choice(living))
+            self._brokers.leave(self._chance.choice(living))
         elif what == 3:
             self._subscribe(self._chance.choice(living))
         elif what == 4:
             self._unsubscribe(self._chance.choice(living))
         else:
             broker = self._chance.choice(living)
-            self._crashed[broker] = self._stage.roles[broker]
-            self._stage.crash(broker)
+            self._crashed[broker] = self._brokers.roles[broker]
+            self._brokers.crash(broker)
 
     def _come(self) -> None:
         """A new broker, that publishes one topic and subscribes to another."""
         published, subscribed = self._chance.choice(self._topics), self._chance.choice(self._topics)
-        self._stage.start(self._next, Roles({subscribed: False}, {published: False}))
+        self._brokers.start(self._next, Roles({subscribed: False}, {published: False}))
         self._next += 1
 
     def _subscribe(self, broker: int) -> None:
         topic = self._chance.choice(self._topics)
-        if topic not in self._stage.roles[broker].subscribed:
-            self._stage.subscribe(broker, topic)
+        if topic not in self._brokers.roles[broker].subscribed:
+            self._brokers.subscribe(broker, topic)
 
     def _unsubscribe(self, broker: int) -> None:
-        topics = list(self._stage.roles[broker].subscribed)
+        topics = list(self._brokers.roles[broker].subscribed)
         if topics:
-            self._stage.unsubscribe(broker, self._chance.choice(topics))
+            self._brokers.unsubscribe(broker, self._chance.choice(topics))
 
 
-def publish_something(stage: Stage, tally: Tally) -> None:
+def publish_something(brokers: TrialBrokers, tally: Tally) -> None:
     """A publication of anybody, rough or not."""
-    chance = stage.sim.chance
+    chance = brokers.sim.chance
     for _ in range(LIVING_MIN):
-        broker = chance.choice(list(stage.methods))
-        topics = list(stage.roles[broker].advertised)
+        broker = chance.choice(list(brokers.methods))
+        topics = list(brokers.roles[broker].advertised)
         if topics:
-            stage.publish(broker, chance.choice(topics), tally)
+            brokers.publish(broker, chance.choice(topics), tally)
             return
 
 
-def endure(stage: Stage, weather: FaultSchedule, churn: float, tally: Tally) -> None:
+def run_faults(brokers: TrialBrokers, schedule: FaultSchedule, churn: float, tally: Tally) -> None:
     """Lets the rough time pass, and the calm after it."""
-    sim = stage.sim
-    from_s, until_s = sim.now, weather.turn_rough(sim.now)
-    happening = Churn(stage)
+    sim = brokers.sim
+    from_s, until_s = sim.now, schedule.begin(sim.now)
+    happening = Churn(brokers)
     for number in range(int((until_s - from_s) * churn)):
         sim.at(from_s + number / churn, happening.happen)
     for number in range(int((until_s - from_s) / PUBLISH_EVERY_S)):
-        sim.at(from_s + number * PUBLISH_EVERY_S, partial(publish_something, stage, tally))
-    stage.is_calm = False
-    sim.run(until_s + stage.kind.calm_s)
-    stage.meter.close(tally, None, relay_free=False)
-    stage.is_calm = True
+        sim.at(from_s + number * PUBLISH_EVERY_S, partial(publish_something, brokers, tally))
+    brokers.is_calm = False
+    sim.run(until_s + brokers.kind.calm_s)
+    brokers.meter.close(tally, None, relay_free=False)
+    brokers.is_calm = True

@@ -69,7 +69,7 @@ class Meter:
     def __init__(self, sim: Simulator, clusters: int = 1) -> None:
         self.heard_at = sim.now
         self._clusters = clusters
-        self.strays = 0
+        self.late_deliveries = 0
         """Deliveries of publications that had counted as over."""
         self._sim = sim
         self._open: dict[int, _Open] = {}
@@ -92,7 +92,7 @@ class Meter:
     def received(self, broker: int, publication: Publication) -> None:
         mine = self._open.get(number_of(publication.body) or 0)
         if mine is None:
-            self.strays += 1
+            self.late_deliveries += 1
             return
         mine.got.append(broker)
         if broker != mine.publisher:

@@ -68,7 +68,7 @@ def name_of(broker: int) -> str:
     return f"b{broker:07d}"
 
 
-class Kind(Protocol):
+class TrialMethod(Protocol):
     """A method that can be tried."""
 
     @property
@@ -91,7 +91,7 @@ class Kind(Protocol):
         """The roles that brokers have in a laid-out network; the others they still have to ask for."""
         ...
 
-    def lay_out(self, sim: Simulator, cast: RoleAssignment, options: Options) -> dict[int, Method]:
+    def lay_out(self, sim: Simulator, assignment: RoleAssignment, options: Options) -> dict[int, Method]:
         """The brokers with their links, in a simulator that has not run yet: they find out the rest when it does."""
         ...
 
@@ -149,10 +149,10 @@ class Ordered(msgspec.Struct, frozen=True):
     demand_s: float = SIGNALLED_S
     laid_out: tuple[Role, ...] = (Role.PUBLISHER, Role.SUBSCRIBER)
 
-    def lay_out(self, sim: Simulator, cast: RoleAssignment, options: Options) -> dict[int, Method]:
-        keys: dict[Address, list[Key]] = {broker: [] for broker in range(cast.brokers)}
+    def lay_out(self, sim: Simulator, assignment: RoleAssignment, options: Options) -> dict[int, Method]:
+        keys: dict[Address, list[Key]] = {broker: [] for broker in range(assignment.brokers)}
         measured: dict[Key, None] = {}
-        for topic in cast.topics:
+        for topic in assignment.topics:
             for role, members in ((Role.PUBLISHER, topic.publishers), (Role.SUBSCRIBER, topic.subscribers)):
                 for broker in members:
                     key = key_of(topic.name, role, options.cluster_of(broker), name_of(broker))
@@ -161,8 +161,7 @@ class Ordered(msgspec.Struct, frozen=True):
                         measured[key] = None
         overlays = self.lay_out_overlay(sim, keys, options, measured.__contains__)
         methods: dict[int, Method] = {}
-        everything = zip(cast.subscriptions(), cast.adverts(), strict=True)
-        for broker, (subscribed, adverts) in enumerate(everything):
+        for broker, (subscribed, adverts) in enumerate(assignment.roles()):
             method = self.entry.build_method(overlays[broker], _settings(broker, options, is_lossless=True))
             assert isinstance(method, RelayFree)
             method.adopt(subscribed, adverts)
@@ -180,10 +179,10 @@ class Ordered(msgspec.Struct, frozen=True):
         return bool(method.overlay.view.own)
 
 
-class Learning(Ordered, frozen=True):
+class LearningTables(Ordered, frozen=True):
     """Relay-free delivery over flexible routing tables, whose nodes learn who subscribes to their topics."""
 
-    def begin_to_learn(self, sim: Simulator, cast: RoleAssignment, methods: Mapping[int, Method]) -> None:
+    def begin_to_learn(self, sim: Simulator, assignment: RoleAssignment, methods: Mapping[int, Method]) -> None:
         """The nodes of measured topics learn from now on, in a laid-out network."""
         graphs: dict[int, FlexibleGraph] = {}
         for broker, method in methods.items():
@@ -193,7 +192,7 @@ class Learning(Ordered, frozen=True):
         inside = [broker for broker, graph in graphs.items() if graph.nodes]
         for broker, graph in graphs.items():
             graph.introduce = partial(_other, sim.chance, inside, broker)
-        for topic in cast.topics:
+        for topic in assignment.topics:
             if topic.measured:
                 for broker in (*topic.publishers, *topic.subscribers):
                     for key, node in graphs[broker].nodes.items():
@@ -209,7 +208,7 @@ def _other(chance: Random, inside: Sequence[int], mine: int) -> Address | None:
     return None if broker == mine else broker
 
 
-class ByCluster(msgspec.Struct, frozen=True):
+class ByDelegates(msgspec.Struct, frozen=True):
     """Delivery by a delegate in each cluster, over Suzaku. Publishers find the delegates by messages."""
 
     entry: MethodEntry
@@ -217,15 +216,15 @@ class ByCluster(msgspec.Struct, frozen=True):
     demand_s: float = CHECK_S + SIGNALLED_S
     laid_out: tuple[Role, ...] = (Role.SUBSCRIBER,)
 
-    def lay_out(self, sim: Simulator, cast: RoleAssignment, options: Options) -> dict[int, Method]:
+    def lay_out(self, sim: Simulator, assignment: RoleAssignment, options: Options) -> dict[int, Method]:
         keys: dict[Address, list[Key]] = {}
-        for broker, (subscribed, adverts) in enumerate(zip(cast.subscriptions(), cast.adverts(), strict=True)):
+        for broker, (subscribed, adverts) in enumerate(assignment.roles()):
             name, cluster = name_of(broker), options.cluster_of(broker)
             keys[broker] = [key_of(topic, Role.SUBSCRIBER, cluster, name) for topic in subscribed]
             keys[broker] += [key_of(topic, Role.PUBLISHER, cluster, name) for topic in adverts]
         overlays = lay_out_suzaku(sim, keys)
         methods: dict[int, Method] = {}
-        for broker, subscribed in enumerate(cast.subscriptions()):
+        for broker, subscribed in enumerate(assignment.subscriptions()):
             method = self.entry.build_method(overlays[broker], _settings(broker, options, is_lossless=True))
             assert isinstance(method, Locality)
             method.adopt(subscribed)
@@ -252,12 +251,14 @@ class ByHash(msgspec.Struct, frozen=True):
     demand_s: float = 0.0
     laid_out: tuple[Role, ...] = ()
 
-    def lay_out(self, sim: Simulator, cast: RoleAssignment, options: Options) -> dict[int, Method]:
-        names: dict[Address, tuple[Key, ...]] = {broker: (name_of(broker).encode(),) for broker in range(cast.brokers)}
+    def lay_out(self, sim: Simulator, assignment: RoleAssignment, options: Options) -> dict[int, Method]:
+        names: dict[Address, tuple[Key, ...]] = {
+            broker: (name_of(broker).encode(),) for broker in range(assignment.brokers)
+        }
         graphs = layout_skip.lay_out(sim, names, sim.seed)
         return {
             broker: self.entry.build_method(graphs[broker], _settings(broker, options, is_lossless=True))
-            for broker in range(cast.brokers)
+            for broker in range(assignment.brokers)
         }
 
     def start(self, host: SimHost, broker: int, introduce: Introduce, options: Options) -> Method:
@@ -293,11 +294,11 @@ def _lay_out_flexible_graph(
     return layout_flexible.lay_out(sim, keys, sim.seed, options.table_size, is_ideal)
 
 
-KINDS: Final[Mapping[str, Kind]] = {
+TRIAL_METHODS: Final[Mapping[str, TrialMethod]] = {
     "suzaku": Ordered(METHODS["suzaku"], _lay_out_suzaku, calm_s=SUZAKU_CALM_S),
     "relayfree": Ordered(METHODS["relayfree"], _lay_out_skip_graph),
-    "adaptive": Learning(METHODS["adaptive"], _lay_out_flexible_graph),
-    "locality": ByCluster(METHODS["locality"]),
+    "adaptive": LearningTables(METHODS["adaptive"], _lay_out_flexible_graph),
+    "locality": ByDelegates(METHODS["locality"]),
     "scribe": ByHash(METHODS["scribe"]),
     "bayeux": ByHash(METHODS["bayeux"]),
     "canmc": ByHash(METHODS["canmc"]),

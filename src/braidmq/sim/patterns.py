@@ -88,6 +88,10 @@ class RoleAssignment(msgspec.Struct, frozen=True):
                 found[broker].append(topic.name)
         return found
 
+    def roles(self) -> Iterator[tuple[list[str], list[str]]]:
+        """The topics that each broker subscribes to, and those that it publishes."""
+        return zip(self.subscriptions(), self.adverts(), strict=True)
+
     def publications(self) -> list[tuple[Topic, int]]:
         """One of each publisher of each measured topic."""
         return [(topic, broker) for topic in self.topics if topic.measured for broker in topic.publishers]
@@ -102,7 +106,7 @@ def drawn(publications: Sequence[P], deliveries: Sequence[int], count: int | Non
         count = len(publications) * DELIVERIES_MAX // max(sum(deliveries), DELIVERIES_MAX)
     if count >= len(publications):
         return list(publications)
-    return [publications[place] for place in sorted(chance.sample(range(len(publications)), max(count, 1)))]
+    return [publications[position] for position in sorted(chance.sample(range(len(publications)), max(count, 1)))]
 
 
 class Pattern(Protocol):
@@ -138,20 +142,20 @@ class Even(msgspec.Struct, frozen=True):
         if roles > KEYS_MAX:
             raise PatternError(f"{roles:,} publishers and subscribers: at most {KEYS_MAX:,} fit")
         dealer = _Dealer(nodes, chance)
-        cast = [
+        dealt = [
             Topic(_name(number), dealer.deal(self.publishers), dealer.deal(self.subscribers))
             for number in range(topics)
         ]
         if nodes > roles:
             left = nodes - roles
             note = f"{left:,} node{'s take' if left > 1 else ' takes'} no part: each subscribes to a topic of its own"
-            cast += [
-                Topic(_name(topics + place), (), (broker,), measured=False)
-                for place, broker in enumerate(dealer.left_over())
+            dealt += [
+                Topic(_name(topics + position), (), (broker,), measured=False)
+                for position, broker in enumerate(dealer.left_over())
             ]
         elif nodes < roles:
             note = f"{nodes:,} nodes are in {roles / nodes:.1f} topics each, on average"
-        return RoleAssignment(nodes, tuple(cast), note)
+        return RoleAssignment(nodes, tuple(dealt), note)
 
 
 class Around(msgspec.Struct, frozen=True):
@@ -172,12 +176,12 @@ class Around(msgspec.Struct, frozen=True):
         measured = chance.randrange(len(sizes) + 1)
         sizes.insert(measured, 1 + self.subscribers)
         brokers = range(nodes)
-        cast = []
+        dealt = []
         for number, size in enumerate(sizes):
             members = chance.sample(brokers, size)
-            cast.append(Topic(_name(number), (members[0],), tuple(members[1:]), measured=number == measured))
+            dealt.append(Topic(_name(number), (members[0],), tuple(members[1:]), measured=number == measured))
         return RoleAssignment(
-            nodes, tuple(cast), f"{len(sizes) - 1:,} other topics, {TOPICS_A_BROKER} a node on average"
+            nodes, tuple(dealt), f"{len(sizes) - 1:,} other topics, {TOPICS_A_BROKER} a node on average"
         )
 
 
@@ -192,11 +196,11 @@ class Zipf(msgspec.Struct, frozen=True):
         ranks = range(1, topics + 1)
         share = (TOPICS_A_BROKER * nodes - topics) / sum(1 / rank for rank in ranks)
         brokers = range(nodes)
-        cast = []
+        dealt = []
         for rank in ranks:
             members = chance.sample(brokers, 1 + max(1, min(nodes - 1, round(share / rank))))
-            cast.append(Topic(_name(rank - 1), (members[0],), tuple(members[1:])))
-        return RoleAssignment(nodes, tuple(cast), f"{topics:,} topics")
+            dealt.append(Topic(_name(rank - 1), (members[0],), tuple(members[1:])))
+        return RoleAssignment(nodes, tuple(dealt), f"{topics:,} topics")
 
 
 class Lookups(msgspec.Struct, frozen=True):

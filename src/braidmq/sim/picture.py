@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import atan2, ceil, cos, floor, log10, sin
-from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
 from braidmq.host import Address
-
-if TYPE_CHECKING:
-    from braidmq.sim.trace import Journey
+from braidmq.sim.journey import Journey
 
 HOSTS_MAX = 64
 """How many hosts fit side by side."""

@@ -84,7 +84,7 @@ class Timeline:
         return due.pop() if due[-1][0] <= limit else None
 
 
-class Waiting(Protocol):
+class TimedWait(Protocol):
     """What has a deadline: made with a time-out, and over when nobody waits for it any more."""
 
     timeout_s: float
@@ -92,7 +92,7 @@ class Waiting(Protocol):
     task: Any
 
 
-W = TypeVar("W", bound=Waiting)
+W = TypeVar("W", bound=TimedWait)
 
 
 class _Queue(Generic[W]):

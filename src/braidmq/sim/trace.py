@@ -20,6 +20,7 @@ import msgspec
 
 from braidmq.host import Address, Message
 from braidmq.sim.engine import Simulator
+from braidmq.sim.journey import Journey
 from braidmq.sim.picture import draw
 
 JOURNEYS_MAX = 100_000
@@ -30,19 +31,6 @@ UNDER_WAY_SLACK = 1000
 
 MESSAGE_CHARACTERS_MAX = 72
 """How much of a message a line shows."""
-
-
-class Journey(msgspec.Struct):
-    """A message on its way. `arrives_s` is None if the network lost it; `heard` if a living host took it."""
-
-    sent_s: float
-    arrives_s: float | None
-    sender: Address
-    receiver: Address
-    message: Message
-    hops: int
-    """1 for the first, one more with each forward, 0 for a reply."""
-    heard: bool = False
 
 
 class Trace:

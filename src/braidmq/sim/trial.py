@@ -7,10 +7,8 @@ Two runs of the same trial give the same figures, but for those that are of the 
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from random import Random
 from typing import Final
 
@@ -22,20 +20,21 @@ from braidmq.overlay.flexible import SIZE_MAX
 from braidmq.overlay.ranges import Cut
 from braidmq.overlay.suzaku import Suzaku
 from braidmq.pubsub.registry import METHODS, TABLE_SIZE_DEFAULT, described
-from braidmq.sim import fault_schedule as rough
-from braidmq.sim import lookups
+from braidmq.sim import fault_schedule, lookups
 from braidmq.sim.checkers.complaints import Complaints
-from braidmq.sim.engine import GC_THRESHOLD, Simulator
+from braidmq.sim.engine import Simulator
 from braidmq.sim.figures import FaultFigures, Figures, quantile, resident_mib
+from braidmq.sim.garbage import hardly_any_garbage_collection, no_garbage_collection
+from braidmq.sim.journey import Journey
 from braidmq.sim.large_pages import use_large_pages
 from braidmq.sim.meter import Tally, publication_of
-from braidmq.sim.methods import KINDS, Kind, Learning, Options, Ordered
+from braidmq.sim.methods import TRIAL_METHODS, LearningTables, Options, Ordered, TrialMethod
 from braidmq.sim.network import Constant, Network, Uniform, wide_area
 from braidmq.sim.patterns import Lookups, RoleAssignment, drawn
 from braidmq.sim.patterns import parse as parse_pattern
 from braidmq.sim.picture import HOSTS_MAX
-from braidmq.sim.stage import Stage, no_garbage_collection
-from braidmq.sim.trace import Journey, Trace
+from braidmq.sim.trace import Trace
+from braidmq.sim.trial_brokers import TrialBrokers
 
 GROWN_NODES_MAX: Final = 512
 """Networks up to this size can grow by messages in reasonable time."""
@@ -92,7 +91,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     trace: bool = False
 
 
-class Report(msgspec.Struct, frozen=True):
+class TrialReport(msgspec.Struct, frozen=True):
     """The outcome of a trial: with all parameters as they were used, and what checkers complain about."""
 
     parameters: dict[str, str | int | float | None]
@@ -103,21 +102,21 @@ class Report(msgspec.Struct, frozen=True):
     picture: str | None
 
 
-class Play(msgspec.Struct):
+class TrialRun(msgspec.Struct):
     """A trial under way."""
 
     trial: Trial
-    kind: Kind
+    kind: TrialMethod
     options: Options
     sim: Simulator
-    weather: rough.FaultSchedule | None
+    schedule: fault_schedule.FaultSchedule | None
     on_progress: OnProgress
     watch_every_s: float | None = None
     tally: Tally = msgspec.field(default_factory=Tally)
     complaints: Complaints = msgspec.field(default_factory=Complaints)
     notes: list[str] = msgspec.field(default_factory=list)
     publications_of: int = 0
-    rough: FaultFigures | None = None
+    fault_figures: FaultFigures | None = None
     picture: str | None = None
     build_s: float = 0.0
     run_s: float = 0.0
@@ -126,7 +125,7 @@ class Play(msgspec.Struct):
 
 def play(
     trial: Trial, on_progress: OnProgress = lambda _what, _part: None, watch_every_s: float | None = None
-) -> Report:
+) -> TrialReport:
     """Plays a trial; a TrialError, PatternError or FaultsError if it cannot be played.
 
     With `watch_every_s`, what must hold at any time is looked at so often in virtual time (`checkers.watch`); the
@@ -139,37 +138,37 @@ def play(
         raise TrialError(f"there is no network {trial.network!r}; there are {', '.join(NETWORKS)}")
     pattern = parse_pattern(trial.pattern)
     nodes = pattern.nodes_default if trial.nodes is None else trial.nodes
-    faults, churn = (None, 0.0) if trial.faults is None else rough.parse(trial.faults)
-    cast = pattern.deal(nodes, Random(trial.seed))  # noqa: S311 - reproducible on purpose
-    grows = faults is not None and rough.LIVING_MIN <= cast.brokers <= GROWN_NODES_MAX
+    faults, churn = (None, 0.0) if trial.faults is None else fault_schedule.parse(trial.faults)
+    assignment = pattern.deal(nodes, Random(trial.seed))  # noqa: S311 - reproducible on purpose
+    grows = faults is not None and fault_schedule.LIVING_MIN <= assignment.brokers <= GROWN_NODES_MAX
     if grows and trial.ideal:
         raise TrialError("tables cannot be ideal in a network that grows: they are learnt by messages")
-    if isinstance(kind, Learning) and not isinstance(pattern, Lookups) and not grows:
-        options = msgspec.structs.replace(options, learn_s=_learn_s(trial, cast))
+    if isinstance(kind, LearningTables) and not isinstance(pattern, Lookups) and not grows:
+        options = msgspec.structs.replace(options, learn_s=_learn_s(trial, assignment))
     network = NETWORKS[trial.network]()
-    weather = rough.FaultSchedule(network, faults, churn) if faults is not None else None
-    clock_error_of = None if weather is None else weather.clock_error_of
-    it = Play(
+    schedule = fault_schedule.FaultSchedule(network, faults, churn) if faults is not None else None
+    clock_error_of = None if schedule is None else schedule.clock_error_of
+    run = TrialRun(
         trial,
         kind,
         options,
-        Simulator(trial.seed, weather or network, clock_error_of),
-        weather,
+        Simulator(trial.seed, schedule or network, clock_error_of),
+        schedule,
         on_progress,
         watch_every_s,
     )
-    if cast.note:
-        it.notes.append(cast.note)
-    with _hardly_any_garbage():
+    if assignment.note:
+        run.notes.append(assignment.note)
+    with hardly_any_garbage_collection():
         if isinstance(pattern, Lookups):
-            _look_up(it, cast.brokers)
+            _look_up(run, assignment.brokers)
         else:
-            _publish(it, cast, grows)
-    figures = _figures(it, time.monotonic() - began_at)
+            _publish(run, assignment, grows)
+    figures = _figures(run, time.monotonic() - began_at)
     parameters: dict[str, str | int | float | None] = {
         "method": trial.method,
         "pattern": trial.pattern,
-        "nodes": cast.brokers,
+        "nodes": assignment.brokers,
         "seed": trial.seed,
         "faults": trial.faults,
         "network": trial.network,
@@ -178,28 +177,16 @@ def play(
         "learn_s": options.learn_s,
         "clusters": options.clusters,
     }
-    return Report(parameters, figures, it.notes, it.complaints.first, it.complaints.count, it.picture)
+    return TrialReport(parameters, figures, run.notes, run.complaints.first, run.complaints.count, run.picture)
 
 
-@contextmanager
-def _hardly_any_garbage() -> Iterator[None]:
-    """Looks for garbage seldom, for a network of millions of objects is none; what is frozen is not looked at."""
-    thresholds = gc.get_threshold()
-    gc.set_threshold(GC_THRESHOLD, *thresholds[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
-        gc.unfreeze()
-
-
-def _kind(method: str) -> Kind:
-    if method not in KINDS:
+def _kind(method: str) -> TrialMethod:
+    if method not in TRIAL_METHODS:
         raise TrialError(f"there is no method {method!r}; there are {described()}")
-    return KINDS[method]
+    return TRIAL_METHODS[method]
 
 
-def _options(trial: Trial, kind: Kind) -> Options:
+def _options(trial: Trial, kind: TrialMethod) -> Options:
     """What is set about the method; what it does not have cannot be set."""
     cuts = {cut.name.lower(): cut for cut in kind.entry.cuts}
     if trial.cut is not None and trial.cut not in cuts:
@@ -227,113 +214,117 @@ def _options(trial: Trial, kind: Kind) -> Options:
     return Options(cut, size, clusters, trial.learn_s)
 
 
-def _learn_s(trial: Trial, cast: RoleAssignment) -> float | None:
+def _learn_s(trial: Trial, assignment: RoleAssignment) -> float | None:
     """How long tables of a laid-out network are learnt; None if they are laid out as well."""
     if trial.learn_s is not None or trial.ideal:
         return trial.learn_s
-    keys = sum(len(topic.publishers) + len(topic.subscribers) for topic in cast.topics if topic.measured)
+    keys = sum(len(topic.publishers) + len(topic.subscribers) for topic in assignment.topics if topic.measured)
     return LEARN_S if keys <= LEARNT_KEYS_MAX else None
 
 
-def _publish(it: Play, cast: RoleAssignment, grows: bool) -> None:
+def _publish(run: TrialRun, assignment: RoleAssignment, grows: bool) -> None:
     began_at = time.process_time()
-    stage = Stage(it.sim, it.kind, it.options)
-    if it.watch_every_s is not None:
-        stage.watch(it.watch_every_s, it.complaints)
+    brokers = TrialBrokers(run.sim, run.kind, run.options)
+    if run.watch_every_s is not None:
+        brokers.watch(run.watch_every_s, run.complaints)
     if grows:
-        it.complaints.add(stage.grow(cast, lambda part: it.on_progress("the network grows", part)))
+        run.complaints.add(brokers.grow(assignment, lambda part: run.on_progress("the network grows", part)))
     else:
-        it.on_progress("the network is laid out", 0.0)
-        it.complaints.add(stage.lay_out(cast, lambda part: it.on_progress("roles are asked for", part)))
-    _visit(it, stage)
-    _learn(it, stage, cast, grows)
-    it.build_s = time.process_time() - began_at
-    it.messages_before = it.sim.messages
+        run.on_progress("the network is laid out", 0.0)
+        run.complaints.add(brokers.lay_out(assignment, lambda part: run.on_progress("roles are asked for", part)))
+    _visit(run, brokers)
+    _learn(run, brokers, assignment, grows)
+    run.build_s = time.process_time() - began_at
+    run.messages_before = run.sim.messages
     began_at = time.process_time()
-    publications = [(topic.name, broker) for topic, broker in cast.publications()]
+    publications = [(topic.name, broker) for topic, broker in assignment.publications()]
     others: list[tuple[str, int]] = []
-    if it.weather is not None:
-        if it.weather.churn and not grows:
-            it.notes.append(f"no churn: only networks of {rough.LIVING_MIN} to {GROWN_NODES_MAX} nodes can grow")
-        _endure(it, it.weather, stage, grows)
-        publications, others = _after(stage, {topic.name for topic in cast.topics if topic.measured})
-    it.publications_of = len(publications)
-    some = _drawn(it, stage, publications)
+    if run.schedule is not None:
+        if run.schedule.churn and not grows:
+            run.notes.append(
+                f"no churn: only networks of {fault_schedule.LIVING_MIN} to {GROWN_NODES_MAX} nodes can grow"
+            )
+        _run_faults(run, run.schedule, brokers, grows)
+        publications, others = _after(brokers, {topic.name for topic in assignment.topics if topic.measured})
+    run.publications_of = len(publications)
+    some = _drawn(run, brokers, publications)
     if len(some) < len(publications):
-        it.notes.append(f"{len(some):,} of {len(publications):,} publishers were drawn by chance, and published once")
+        run.notes.append(f"{len(some):,} of {len(publications):,} publishers were drawn by chance, and published once")
     if not some:
-        it.notes.append("nobody is left who publishes what is measured")
-    if it.trial.trace:
-        _draw(it, stage, some)
+        run.notes.append("nobody is left who publishes what is measured")
+    if run.trial.trace:
+        _draw(run, brokers, some)
         some = some[1:]
-    stage.publish_all(some, it.tally, it.complaints, lambda part: it.on_progress("publications", part))
-    rest = _drawn(it, stage, others)
-    stage.publish_all(rest, Tally(), it.complaints, lambda part: it.on_progress("publications of other topics", part))
-    it.run_s = time.process_time() - began_at
-    it.complaints.add(stage.wrong_demand())
-    if stage.meter.strays:
-        it.complaints.add([f"{stage.meter.strays} deliveries came long after their publication"])
+    brokers.publish_all(some, run.tally, run.complaints, lambda part: run.on_progress("publications", part))
+    rest = _drawn(run, brokers, others)
+    brokers.publish_all(
+        rest, Tally(), run.complaints, lambda part: run.on_progress("publications of other topics", part)
+    )
+    run.run_s = time.process_time() - began_at
+    run.complaints.add(brokers.wrong_demand())
+    if brokers.meter.late_deliveries:
+        run.complaints.add([f"{brokers.meter.late_deliveries} deliveries came long after their publication"])
 
 
-def _after(stage: Stage, measured: set[str]) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+def _after(brokers: TrialBrokers, measured: set[str]) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
     """One publication of each publisher that lives after a rough time: of measured topics, and of the others.
 
     The others are checked as well, but what they take is no figure of this trial.
     """
-    every = [(topic, broker) for topic, (publishers, _) in stage.members.items() for broker in publishers]
+    every = [(topic, broker) for topic, (publishers, _) in brokers.members.items() for broker in publishers]
     return [one for one in every if one[0] in measured], [one for one in every if one[0] not in measured]
 
 
-def _drawn(it: Play, stage: Stage, publications: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    deliveries = [len(stage.members[topic][1]) for topic, _ in publications]
-    return drawn(publications, deliveries, it.trial.publications, Random(it.trial.seed))  # noqa: S311
+def _drawn(run: TrialRun, brokers: TrialBrokers, publications: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    deliveries = [len(brokers.members[topic][1]) for topic, _ in publications]
+    return drawn(publications, deliveries, run.trial.publications, Random(run.trial.seed))  # noqa: S311
 
 
-def _visit(it: Play, stage: Stage) -> None:
+def _visit(run: TrialRun, brokers: TrialBrokers) -> None:
     """Lets publishers that nobody wants be wanted for a while, so that they have learnt what they know."""
-    it.on_progress("topics without subscribers are visited", 0.0)
-    visited, count, complaints = stage.visit()
-    it.complaints.add(complaints)
+    run.on_progress("topics without subscribers are visited", 0.0)
+    visited, count, complaints = brokers.visit()
+    run.complaints.add(complaints)
     if visited:
         topics = f"{visited:,} of {count:,} topics" if visited < count else f"{count:,} topic{'s' if count > 1 else ''}"
-        it.notes.append(f"{topics} without subscribers had one for a while before the trial, by messages")
+        run.notes.append(f"{topics} without subscribers had one for a while before the trial, by messages")
 
 
-def _learn(it: Play, stage: Stage, cast: RoleAssignment, grows: bool) -> None:
+def _learn(run: TrialRun, brokers: TrialBrokers, assignment: RoleAssignment, grows: bool) -> None:
     """Lets tables be learnt, if they are not laid out as they should be; in a network that grows they always are."""
-    if not isinstance(it.kind, Learning):
+    if not isinstance(run.kind, LearningTables):
         return
-    if it.options.learn_s is None:
+    if run.options.learn_s is None:
         if not grows:
             why = (
                 ""
-                if it.trial.ideal
+                if run.trial.ideal
                 else f", as so many take long; with --learn {LEARN_S:g} they are learnt by messages"
             )
-            it.notes.append(f"the tables were laid out, the best by their order{why}")
+            run.notes.append(f"the tables were laid out, the best by their order{why}")
         return
     if not grows:
-        it.kind.begin_to_learn(it.sim, cast, stage.methods)
+        run.kind.begin_to_learn(run.sim, assignment, brokers.methods)
     for step in range(LEARN_STEPS):
-        it.on_progress("tables are learnt", step / LEARN_STEPS)
-        it.sim.run(it.sim.now + it.options.learn_s / LEARN_STEPS)
+        run.on_progress("tables are learnt", step / LEARN_STEPS)
+        run.sim.run(run.sim.now + run.options.learn_s / LEARN_STEPS)
 
 
-def _endure(it: Play, weather: rough.FaultSchedule, stage: Stage, grown: bool) -> None:
+def _run_faults(run: TrialRun, schedule: fault_schedule.FaultSchedule, brokers: TrialBrokers, grown: bool) -> None:
     tally = Tally()
-    it.on_progress("the network has a rough time", 0.0)
-    rough.endure(stage, weather, weather.churn if grown else 0.0, tally)
-    it.rough = FaultFigures(tally.publications, tally.expected, tally.deliveries, tally.duplicates)
-    it.complaints.add(stage.unsettled())
+    run.on_progress("the network has a rough time", 0.0)
+    fault_schedule.run_faults(brokers, schedule, schedule.churn if grown else 0.0, tally)
+    run.fault_figures = FaultFigures(tally.publications, tally.expected, tally.deliveries, tally.duplicates)
+    run.complaints.add(brokers.unsettled())
 
 
-def _draw(it: Play, stage: Stage, publications: list[tuple[str, int]]) -> None:
+def _draw(run: TrialRun, brokers: TrialBrokers, publications: list[tuple[str, int]]) -> None:
     """Publishes the first one, and draws the ways that it took."""
     if not publications:
         raise TrialError("there is nothing to draw: nobody is left who publishes what is measured")
     publication = publications[0]
-    trace = Trace(it.sim)
-    stage.publish_all([publication], it.tally, it.complaints, lambda _part: None)
+    trace = Trace(run.sim)
+    brokers.publish_all([publication], run.tally, run.complaints, lambda _part: None)
     trace.stop()
     shown = [journey for journey in trace.journeys if _is_of_publication(journey)]
     topic, broker = publication
@@ -344,53 +335,53 @@ def _draw(it: Play, stage: Stage, publications: list[tuple[str, int]]) -> None:
         raise TrialError(
             f"a publication that {len(hosts):,} brokers see makes no picture: at most {HOSTS_MAX}, as in pattern delta"
         )
-    title = f"{it.trial.method}: a publication of broker {broker} on {topic}, seed {it.trial.seed}"
-    it.picture = trace.svg(_is_of_publication, hosts, title)
+    title = f"{run.trial.method}: a publication of broker {broker} on {topic}, seed {run.trial.seed}"
+    run.picture = trace.svg(_is_of_publication, hosts, title)
 
 
 def _is_of_publication(journey: Journey) -> bool:
     return publication_of(journey.message) is not None
 
 
-def _look_up(it: Play, nodes: int) -> None:
-    if not isinstance(it.kind, Ordered):
-        raise TrialError(f"{it.trial.method} has no ordered overlay to look up keys in; suzaku, for example, has")
-    if it.trial.faults is not None or it.trial.trace:
+def _look_up(run: TrialRun, nodes: int) -> None:
+    if not isinstance(run.kind, Ordered):
+        raise TrialError(f"{run.trial.method} has no ordered overlay to look up keys in; suzaku, for example, has")
+    if run.trial.faults is not None or run.trial.trace:
         raise TrialError("lookups are measured without faults, and are not drawn")
     began_at = time.process_time()
-    it.on_progress("the network is laid out", 0.0)
-    keys = lookups.keys_of(it.sim, nodes)
+    run.on_progress("the network is laid out", 0.0)
+    keys = lookups.keys_of(run.sim, nodes)
     placed: dict[Address, tuple[Key, ...]] = {broker: (key,) for broker, key in enumerate(keys)}
     with no_garbage_collection():
-        overlays = list(it.kind.lay_out_overlay(it.sim, placed, it.options, lambda _key: True).values())
+        overlays = list(run.kind.lay_out_overlay(run.sim, placed, run.options, lambda _key: True).values())
         for overlay in overlays:
             if isinstance(overlay, Suzaku):
                 overlay.make_ways()
     if nodes >= LARGE_NODES_MIN:
         use_large_pages()
-    it.build_s = time.process_time() - began_at
-    count = it.publications_of = nodes if it.trial.publications is None else it.trial.publications
+    run.build_s = time.process_time() - began_at
+    count = run.publications_of = nodes if run.trial.publications is None else run.trial.publications
     began_at = time.process_time()
     lookups.look_up(
-        it.sim,
+        run.sim,
         overlays,
         sorted(keys),
         count,
-        it.tally,
-        it.complaints,
-        lambda part: it.on_progress("keys are looked up", part),
+        run.tally,
+        run.complaints,
+        lambda part: run.on_progress("keys are looked up", part),
     )
-    it.run_s = time.process_time() - began_at
+    run.run_s = time.process_time() - began_at
 
 
-def _figures(it: Play, wall_s: float) -> Figures:
-    tally = it.tally
+def _figures(run: TrialRun, wall_s: float) -> Figures:
+    tally = run.tally
     hops = tally.hops
     heard = sum(hops.values())
-    simulated = it.sim.messages - it.messages_before
+    simulated = run.sim.messages - run.messages_before
     return Figures(
         publications=tally.publications,
-        publications_of=it.publications_of,
+        publications_of=run.publications_of,
         suspended=tally.suspended,
         deliveries=tally.deliveries,
         missed=tally.missed,
@@ -408,13 +399,13 @@ def _figures(it: Play, wall_s: float) -> Figures:
         bytes=tally.bytes,
         delay_mean_s=tally.delay_sum_s / heard if heard else 0.0,
         delay_max_s=tally.delay_max_s,
-        virtual_s=it.sim.now,
-        build_messages=it.messages_before,
+        virtual_s=run.sim.now,
+        build_messages=run.messages_before,
         simulated_messages=simulated,
-        simulated_messages_per_s=simulated / it.run_s if it.run_s else 0.0,
-        build_s=it.build_s,
-        run_s=it.run_s,
+        simulated_messages_per_s=simulated / run.run_s if run.run_s else 0.0,
+        build_s=run.build_s,
+        run_s=run.run_s,
         wall_s=wall_s,
         rss_mib=resident_mib(),
-        rough=it.rough,
+        rough=run.fault_figures,
     )

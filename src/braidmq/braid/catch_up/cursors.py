@@ -1,4 +1,4 @@
-"""How far this broker has followed the histories of others.
+"""How far this broker has followed the histories of other brokers.
 
 For each origin: up to `floor` everything that clients here wanted has been handled; behind it, `seen` has what was. It
 is written to the store in the same commit as what came of it, so that after a crash nothing is missing and nothing
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from braidmq.bounded import BoundedDict
 from braidmq.broker.store import Store
 from braidmq.host import Address
 
@@ -19,6 +20,9 @@ SEEN_MAX = 10_000
 
 SEEN_MANY = 1000
 """With so many it is time to ask the origin, so that the floor can rise."""
+
+SAVE_S = 1.0
+"""How often cursors are written if nothing else is."""
 
 ORIGINS_MAX = 4096
 """Brokers whose histories are followed; the one that was heard of least recently goes."""
@@ -62,8 +66,11 @@ class SavedCursor(msgspec.Struct, frozen=True, array_like=True):
 class Cursors:
     def __init__(self, store: Store, saved: Iterable[tuple[str, bytes]]) -> None:
         self._store = store
-        self._by_origin: dict[str, Cursor] = {}
+        self._by_origin: BoundedDict[str, Cursor] = BoundedDict(
+            ORIGINS_MAX, lambda one, _cursor: store.drop_cursor(one)
+        )
         self._changed: dict[str, None] = {}
+        self._saved_at = 0.0
         for origin, row in saved:
             one = msgspec.msgpack.decode(row, type=SavedCursor)
             seen = dict.fromkeys(offset for low, high in one.seen for offset in range(low, high + 1))
@@ -79,16 +86,12 @@ class Cursors:
         """The cursor for an origin; if it is new, for what is published from `since` on."""
         cursor = self._by_origin.get(origin)
         if cursor is None:
-            if len(self._by_origin) >= ORIGINS_MAX:
-                oldest = next(iter(self._by_origin))
-                del self._by_origin[oldest]
-                self._store.drop_cursor(oldest)
             cursor = self._by_origin[origin] = Cursor(address, since=since)
             self._changed[origin] = None
         cursor.address = address
         return cursor
 
-    def take(self, origin: str, cursor: Cursor, offset: int) -> bool:
+    def mark_handled(self, origin: str, cursor: Cursor, offset: int) -> bool:
         """Notes that a publication is handled now; False if it was before."""
         if offset <= cursor.floor or offset in cursor.seen:
             return False
@@ -115,8 +118,13 @@ class Cursors:
     def is_changed(self) -> bool:
         return bool(self._changed)
 
-    def save(self) -> None:
-        """Writes what has changed, with the commit that follows."""
+    def save_if_due(self, now: float) -> None:
+        """Writes what has changed with the commit that follows, if there is one or the last was long ago."""
+        if self._store.dirty or now - self._saved_at > SAVE_S:
+            self._saved_at = now
+            self._save()
+
+    def _save(self) -> None:
         for origin in self._changed:
             cursor = self._by_origin.get(origin)
             if cursor is not None:

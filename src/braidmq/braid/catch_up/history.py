@@ -1,8 +1,8 @@
-"""What was published here at QoS 1 or 2, kept for those who could not be reached.
+"""What was published here at QoS 1 or 2, kept for brokers that could not be reached.
 
 A publication that was acknowledged must reach every broker that stayed subscribed, also one that was down or cut off
-when it was sent. So it is kept, numbered by its place (`offset`), in the store of the broker where it was published,
-for a bounded time and size. Who comes back asks for what it has missed (`reconcile`).
+when it was sent. So it is kept, numbered by its offset, in the store of the broker where it was published, for a
+bounded time and size. A broker that comes back asks for what it has missed (`reconcile`).
 """
 
 from __future__ import annotations
@@ -23,24 +23,22 @@ HISTORY_MESSAGES_MAX = 200_000
 """What is over these bounds is forgotten, oldest first, and counted if that is before its time."""
 
 GENERATIONS_MAX = 1 << 20
-"""A topic that was forgotten and comes again is another stream: another generation.
-
-So many an incarnation of a broker has.
-"""
+"""A topic that was forgotten and comes again is another stream: another generation of an incarnation, which
+has so many of them."""
 
 OVERHEAD_BYTES = 200
 """What keeping a publication costs beside its payload."""
 
 
 class Sent(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A publication of QoS 1 or 2, with its place in the history and in its topic's stream."""
+    """A publication of QoS 1 or 2, with its offset in the history and its number in the topic's stream."""
 
     offset: int
     topic: str
     incarnation: int
     number: int
     stored_at: float
-    letter: BatchItem
+    item: BatchItem
 
 
 class History:
@@ -51,7 +49,7 @@ class History:
         self.head = self._sent[-1].offset if self._sent else 0
         """The offset of the last one; offsets are never used twice."""
         self.kept = self.head
-        """The last one that is written; others may be told of those behind it only when they are, too."""
+        """The last one that is written; brokers may be told of those behind it only when they are, too."""
         self.forgotten = 0
         """How many had to go before their time."""
 
@@ -63,16 +61,16 @@ class History:
         """How much is kept, as the bound counts it."""
         return self._bytes
 
-    def append(self, topic: str, incarnation: int, number: int, letter: BatchItem, now: float) -> BatchItem:
-        """Keeps a publication; the letter as it is sent, with its offset."""
+    def append(self, topic: str, incarnation: int, number: int, item: BatchItem, now: float) -> BatchItem:
+        """Keeps a publication; the item as it is sent, with its offset."""
         self.head += 1
-        letter = msgspec.structs.replace(letter, offset=self.head)
-        sent = Sent(self.head, topic, incarnation, number, now, letter)
+        item = msgspec.structs.replace(item, offset=self.head)
+        sent = Sent(self.head, topic, incarnation, number, now, item)
         self._sent.append(sent)
         self._bytes += _size(sent)
         self._store.save_sent(self.head, msgspec.msgpack.encode(sent))
         self.trim(now)
-        return letter
+        return item
 
     def written(self) -> None:
         """All that was appended is in the store."""
@@ -102,8 +100,8 @@ class History:
         size = 0
         known = {offset for low, high in seen for offset in range(low, high + 1)}
         first = self._sent[0].offset if self._sent else self.head + 1
-        for place in range(max(0, floor + 1 - first), self.kept + 1 - first):
-            sent = self._sent[place]
+        for index in range(max(0, floor + 1 - first), self.kept + 1 - first):
+            sent = self._sent[index]
             if sent.offset in known or sent.stored_at < since or not wants(sent):
                 continue
             size += _size(sent)
@@ -114,4 +112,4 @@ class History:
 
 
 def _size(sent: Sent) -> int:
-    return OVERHEAD_BYTES + len(sent.letter.payload) + len(sent.letter.forward)
+    return OVERHEAD_BYTES + len(sent.item.payload) + len(sent.item.forward)

@@ -1,4 +1,4 @@
-"""Reconciling: this broker asks others for what it has missed, and answers those who ask.
+"""Reconciling: this broker asks other brokers for what it has missed, and answers those that ask.
 
 It asks when it enters, when a stream of QoS 1 or 2 has a gap, when it hears of an offset that it should have had, and
 now and then. The origin looks through its history for what the asker wants (its filters, told once and then named by
@@ -14,12 +14,13 @@ from hashlib import sha256
 
 import msgspec
 
+from braidmq.bounded import BoundedDict
 from braidmq.braid.catch_up.cursors import Cursor, Cursors
 from braidmq.braid.catch_up.history import History, Sent
 from braidmq.braid.interest.covering import CoveringFilters
 from braidmq.braid.interest.scope import may_see
-from braidmq.braid.transfer.batch import Batch
-from braidmq.host import Address, CallError, Host, Message, Reply, Service, handles
+from braidmq.braid.transfer.batch import PublicationBatch
+from braidmq.host import Address, Host, Message, Reply, Service, ask, handles
 from braidmq.mqtt.packets import V5
 from braidmq.mqtt.trees import FilterTree
 
@@ -35,7 +36,7 @@ REGULARLY_S = 30.0
 """How often a broker asks an origin that has more than it has seen, though nothing seems to be missing."""
 
 DIGESTS_MAX = 512
-"""Sets of filters that a broker remembers for those who ask."""
+"""Sets of filters that a broker remembers for brokers that ask."""
 
 _log = logging.getLogger("braidmq.braid")
 
@@ -71,27 +72,27 @@ class Reconciler(Service):
         name: str,
         history: History,
         cursors: Cursors,
-        interest: CoveringFilters,
-        take: Callable[[Batch], None],
-        settle: Callable[[str, int], None],
+        covering: CoveringFilters,
+        receive: Callable[[PublicationBatch], None],
+        on_fetched: Callable[[str, int], None],
         is_holding: Callable[[str], bool],
         cluster: str = "",
         has_parted: Callable[[Address], bool] = lambda _address: False,
     ) -> None:
-        """`take` handles what was missed, `settle` is told an origin and up to which offset that was all; `is_holding`
-        says whether something of an origin is still held back, `has_parted` whether nobody is at an address any more.
-        `cluster` is that of this broker."""
+        """`receive` handles what was missed, `on_fetched` is told an origin and up to which offset that was all;
+        `is_holding` says whether something of an origin is still held back, `has_parted` whether a broker has left its
+        address. `cluster` is that of this broker."""
         self._host = host
         self._cluster = cluster
         self._name = name
         self._history = history
         self._cursors = cursors
-        self._interest = interest
-        self._take = take
-        self._settle = settle
+        self._covering = covering
+        self._receive = receive
+        self._on_fetched = on_fetched
         self._is_holding = is_holding
         self._has_parted = has_parted
-        self._digests: dict[bytes, FilterTree[str]] = {}
+        self._digests: BoundedDict[bytes, FilterTree[str]] = BoundedDict(DIGESTS_MAX)
         self._asking: dict[str, bool] = {}
         """The origins that are being asked, and whether they are to be asked once more."""
         self.fetched = 0
@@ -116,7 +117,7 @@ class Reconciler(Service):
                 self.ask_soon(origin, cursor)
 
     def ask_regularly(self) -> None:
-        """Asks those who have more than was seen of them, and again those who have not answered."""
+        """Asks brokers that have more than was seen of them, and again those that have not answered."""
         now = self._host.now()
         for origin, cursor in self._cursors:
             is_due = cursor.head > cursor.floor and now - cursor.asked_at > (cursor.retry_s or REGULARLY_S)
@@ -144,19 +145,19 @@ class Reconciler(Service):
         """Fetches all that was missed, a page at a time; whether that came to its end."""
         floor = cursor.floor
         while True:
-            filters = dict.fromkeys(self._interest.filters)
+            filters = dict.fromkeys(self._covering.filters)
             answer = await self._ask_page(origin, cursor, floor, tuple(sorted(filters)))
             if answer is None:
                 cursor.retry_s = min(max(2 * cursor.retry_s, RETRY_S), REGULARLY_S)
                 return False
             cursor.retry_s = 0.0
             cursor.head = max(cursor.head, answer.head)
-            self._take_all(origin, answer)
+            self._receive_all(origin, answer)
             floor = max(floor, answer.floor)
             is_end = answer.floor >= answer.head or not answer.sent
             if is_end:
-                self._settle(origin, floor)
-            if filters.keys() != self._interest.filters.keys():
+                self._on_fetched(origin, floor)
+            if filters.keys() != self._covering.filters.keys():
                 self._asking[origin] = True  # more is wanted than was asked for: the floor must not rise over it
                 return True
             if not self._is_holding(origin):  # what is held back is not handled yet
@@ -168,24 +169,22 @@ class Reconciler(Service):
     async def _ask_page(self, origin: str, cursor: Cursor, floor: int, filters: tuple[str, ...]) -> Missed | None:
         digest = sha256("\0".join(filters).encode()).digest()[:16]
         seen = tuple([(low, high) for low, high in cursor.seen_ranges() if high > floor])
-        ask = AskMissed(origin, floor, cursor.since, seen, digest, None, self._cluster)
-        answer = await self._call(cursor.address, ask)
+        asked = AskMissed(origin, floor, cursor.since, seen, digest, None, self._cluster)
+        to = cursor.address
+        answer = await ask(self._host, to, asked, (Missed, TellFilters), timeout_s=ASK_TIMEOUT_S)
         if isinstance(answer, TellFilters):
-            answer = await self._call(cursor.address, msgspec.structs.replace(ask, filters=filters))
-        return answer if isinstance(answer, Missed) else None
+            named = msgspec.structs.replace(asked, filters=filters)
+            return await ask(self._host, to, named, Missed, timeout_s=ASK_TIMEOUT_S)
+        return answer
 
-    def _take_all(self, origin: str, answer: Missed) -> None:
+    def _receive_all(self, origin: str, answer: Missed) -> None:
         for row in answer.sent:
             sent = msgspec.msgpack.decode(row, type=Sent)
-            if self._interest.wanted(sent.topic, sent.stored_at):
+            if self._covering.wanted(sent.topic, sent.stored_at):
                 self.fetched += 1
-                self._take(Batch(origin, sent.incarnation, sent.topic, sent.number, 1, V5, b"", (sent.letter,)))
-
-    async def _call(self, address: Address, ask: AskMissed) -> object:
-        try:
-            return await self._host.call(address, ask, ASK_TIMEOUT_S)
-        except CallError:
-            return None
+                self._receive(
+                    PublicationBatch(origin, sent.incarnation, sent.topic, sent.number, 1, V5, b"", (sent.item,))
+                )
 
     # Being asked
 
@@ -201,12 +200,10 @@ class Reconciler(Service):
             for one in asked.filters:
                 wanted.set(one, one)
         self._digests[asked.digest] = wanted
-        if len(self._digests) > DIGESTS_MAX:
-            self._digests.pop(next(iter(self._digests)))
         tree = wanted
 
         def wants(sent: Sent) -> bool:
-            return bool(tree.match(sent.topic)) and may_see(asked.cluster, sent.letter.forward)
+            return bool(tree.match(sent.topic)) and may_see(asked.cluster, sent.item.forward)
 
         found, floor = self._history.missed(asked.floor, asked.since, asked.seen, wants, PAGE_BYTES_MAX)
         return Missed(tuple([msgspec.msgpack.encode(one) for one in found]), floor, self._history.kept)

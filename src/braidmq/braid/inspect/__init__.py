@@ -1,0 +1,1 @@
+"""What a broker can say of its braid to people."""

@@ -1,8 +1,8 @@
-"""Probes: publications that no client gets, sent to see which way the others take.
+"""Probes: publications that no client gets, sent to see which way publications take.
 
-A probe leaves through the outlet of a topic, by the method of the braid and to the filters that are wanted, as a
-publication does. Every broker that it comes to says so to the one that asked: from where, after how many hops, when,
-and whether it was for this broker or only came by.
+A probe leaves where the publications of a topic do, by the method of the braid and to the filters that are wanted.
+Every broker that it comes to says so to the one that asked: from where, after how many hops, when, and whether it was
+for this broker or only came by.
 """
 
 from __future__ import annotations
@@ -37,15 +37,14 @@ QUIET_S = 0.5
 """A way counts as complete when nobody has reported for so long."""
 
 TRACE_S_MAX = 10.0
-POLL_S = 0.02
 
 
-class Probe(msgspec.Struct, frozen=True, array_like=True):
+class TraceProbe(msgspec.Struct, frozen=True, array_like=True):
     token: int
     asker: Address
     topic_filter: str
     sent_at: float
-    """By the clock of who asks (Unix time)."""
+    """By the clock of the broker that asks (Unix time)."""
 
 
 class ProbeMet(Message, frozen=True, array_like=True, gc=False):
@@ -82,7 +81,7 @@ class _Trace(msgspec.Struct):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Probe).decode
+_decode = msgspec.msgpack.Decoder(TraceProbe).decode
 _decode_carried = msgspec.msgpack.Decoder(RoutedPublication).decode
 
 
@@ -112,13 +111,13 @@ class Probes(Service):
         trace = self._open[token] = _Trace(began_at, began_at)
         try:
             for topic_filter in filters:
-                body = MARK + _encode(Probe(token, self._host.address, topic_filter, self._clock()))
+                body = MARK + _encode(TraceProbe(token, self._host.address, topic_filter, self._clock()))
                 if surely and isinstance(self._method, ProvenMethod):
                     self._method.publish_surely(topic_filter, body, timeout_s, ignore)
                 else:
                     self._method.publish(topic_filter, body)
-            while self._host.now() < min(trace.heard_at + QUIET_S, began_at + timeout_s):
-                await self._host.sleep(POLL_S)
+            while (left_s := min(trace.heard_at + QUIET_S, began_at + timeout_s) - self._host.now()) > 0:
+                await self._host.sleep(left_s)
         finally:
             del self._open[token]
         return sorted(trace.meetings, key=lambda one: (filters.index(one.topic_filter), one.hops, one.at_s, one.name))
@@ -134,9 +133,9 @@ class Probes(Service):
 
     def _on_hop(self, sender: Address, message: Deliver) -> None:
         """Something has come by range delivery."""
-        place = message.body.find(MARK, 0, MARK_WITHIN_BYTES)
-        if place >= 0:
-            probe = _read(message.body[place:])
+        begin = message.body.find(MARK, 0, MARK_WITHIN_BYTES)
+        if begin >= 0:
+            probe = _read(message.body[begin:])
             before = 0 if isinstance(self._method, RelayFree) else _decode_carried(message.body).hops
             if probe is not None:
                 self._report(probe, sender, before + message.hops, is_taken=False)
@@ -152,7 +151,7 @@ class Probes(Service):
             if probe is not None:
                 self._report(probe, sender, message.hops, is_taken=False)
 
-    def _report(self, probe: Probe, sender: Address | None, hops: int, is_taken: bool) -> None:
+    def _report(self, probe: TraceProbe, sender: Address | None, hops: int, is_taken: bool) -> None:
         at_s = self._clock() - probe.sent_at
         met = ProbeMet(probe.token, probe.topic_filter, self._name, self._cluster, sender, hops, is_taken, at_s)
         if probe.asker == self._host.address:
@@ -181,7 +180,7 @@ class Probes(Service):
         return None
 
 
-def _read(body: bytes) -> Probe | None:
+def _read(body: bytes) -> TraceProbe | None:
     try:
         return _decode(body[len(MARK) :])
     except msgspec.MsgspecError:

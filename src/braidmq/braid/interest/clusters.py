@@ -12,37 +12,24 @@ from hashlib import blake2b
 import msgspec
 
 from braidmq.broker.store import Store
+from braidmq.keys import cluster_problem
 
 CLUSTERS_MAX = 4096
 """Clusters that are remembered; the one that was seen longest ago goes."""
 
 KEPT_S = 7 * 86_400.0
-"""How long one is remembered of which nobody has said anything; after half of it others are asked."""
+"""How long one is remembered of which nobody has said anything; after half of it other brokers are asked."""
 
 DIGEST_BYTES = 8
 
 SAVE_S = 3600.0
 """How often it is written when clusters were last seen, if no new one has come."""
 
-ROW = "$clusters"
-"""The store's row for them, among the cursors."""
+CLUSTERS_ROW = "$clusters"
+"""The key of the store's row for them, among the cursors."""
 
 Seen = tuple[str, float]
 """A cluster, and when it was last known to have a broker (Unix time)."""
-
-
-def cluster_problem(path: str) -> str | None:
-    """What is wrong with the path of a cluster; None if nothing is."""
-    if any(character <= "\x02" for character in path):
-        return "it has one of the characters U+0000 to U+0002"
-    if "+" in path or "#" in path:
-        return "it has a wildcard, + or #"
-    levels = path.split("/")
-    if path and "" in levels:
-        return "it has an empty level"
-    if "-" in levels or "." in levels:
-        return "it has a level - or ., which mean something else in scopes"
-    return None
 
 
 class Clusters:
@@ -55,7 +42,7 @@ class Clusters:
         """Every path that names a cluster; None if that is to be found out again."""
         self._saved_at = 0.0
         for key, row in saved:
-            if key == ROW:
+            if key == CLUSTERS_ROW:
                 self._seen.update(msgspec.msgpack.decode(row, type=list[Seen]))
 
     def __contains__(self, path: str) -> bool:
@@ -63,7 +50,7 @@ class Clusters:
 
     @property
     def paths(self) -> dict[str, None]:
-        """Every path that names a cluster, those above others included."""
+        """Every path that names a cluster, those above included."""
         if self._paths is None:
             self._paths = {}
             for cluster in (self.own, *self._seen):
@@ -100,7 +87,7 @@ class Clusters:
         if is_new or (self._seen and now - self._saved_at > SAVE_S):
             self._paths = None
             self._saved_at = now
-            self._store.save_cursor(ROW, msgspec.msgpack.encode(list(self._seen.items())))
+            self._store.save_cursor(CLUSTERS_ROW, msgspec.msgpack.encode(list(self._seen.items())))
 
     def _expire(self, now: float) -> None:
         old = [path for path, at in self._seen.items() if now - at > KEPT_S]

@@ -1,42 +1,38 @@
 """Demand, as clients can see it: `$demand/<topic>` is `1` while anybody anywhere subscribes to the topic, and else `0`.
 
-It is a topic of each broker's own, kept nowhere: what a new subscription is sent as retained is looked up, and changes
-are published to those here who subscribe. It is there for every topic that is published here, and for every topic that
-somebody here asks about by its name; then the broker watches the topic as if it were published. Topics that begin with
-`$` have none.
+Each broker has such topics of its own and keeps nothing of them: what a new subscription is sent as retained is looked
+up, and changes are published to the clients here that subscribe. There is one for every topic that is published here,
+and for every topic that a client here asks about by its name; then the broker watches the topic as if it were
+published. Topics that begin with `$` have none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from braidmq.braid.transfer.outbound import OutboundTopics
+from braidmq.broker.broker import Broker
 from braidmq.broker.local_topics import DEMAND_PREFIX
 from braidmq.broker.message import Message
-from braidmq.broker.shares import Subscribed
+from braidmq.broker.session import Session
+from braidmq.broker.subscription import Subscribed
 from braidmq.mqtt.topics import has_wildcard, matches
 from braidmq.mqtt.trees import FilterTree
 from braidmq.mqtt.wire import string
-
-if TYPE_CHECKING:
-    from braidmq.braid.transfer.outbound import OutboundTopics
-    from braidmq.broker.broker import Broker
-    from braidmq.broker.session import Session
 
 WATCHES_MAX = 10_000
 """Topics that clients here may ask about by name at a time: each is a key in the overlay."""
 
 
-class Demand:
-    def __init__(self, broker: Broker, outlets: OutboundTopics) -> None:
+class DemandTopics:
+    def __init__(self, broker: Broker, outbound: OutboundTopics) -> None:
         self._broker = broker
-        self._outlets = outlets
-        outlets.on_demand = self._look
+        self._outbound = outbound
         self._asked: FilterTree[str] = FilterTree()
         """What clients here ask about: the filters of their subscriptions, without `$demand/`."""
         self._watched: dict[str, None] = {}
         self._said: dict[str, bool] = {}
-        """What those who ask were last told, by topic."""
+        """What clients that ask were last told, by topic."""
         self._owed: dict[str, dict[Session, Subscribed]] = {}
         """New subscriptions to topics of which nothing is known yet."""
 
@@ -48,7 +44,7 @@ class Demand:
                 self._ask(about) if wanted else self._ask_no_more(about)
         elif len(self._asked):
             for topic in self._topics(topic_filter):
-                self._look(topic)
+                self.on_change(topic)
 
     def has_room(self, topic_filter: str) -> bool:
         """Whether one more subscription to demand may be made."""
@@ -66,10 +62,10 @@ class Demand:
         """Whether anybody anywhere subscribes to a topic; None if that is not known."""
         if self._broker.router.has_receivers(topic):
             return True
-        outlet = self._outlets.get(topic)
-        if outlet is None or not (outlet.is_settled or outlet.wanted):
+        outbound_topic = self._outbound.get(topic)
+        if outbound_topic is None or not (outbound_topic.is_settled or outbound_topic.wanted):
             return None
-        return bool(outlet.wanted)
+        return bool(outbound_topic.wanted)
 
     # What clients here ask about
 
@@ -77,7 +73,7 @@ class Demand:
         self._asked.set(about, about)
         if not has_wildcard(about):
             self._watched[about] = None
-            self._outlets.watch(about)
+            self._outbound.watch(about)
         for topic in self._topics(about):
             wanted = self.is_wanted(topic)
             if wanted is not None:
@@ -91,7 +87,7 @@ class Demand:
             concerned = [about]
             self._owed.pop(about, None)
             del self._watched[about]
-            self._outlets.unwatch(about)
+            self._outbound.unwatch(about)
         for topic in concerned:
             if not self._asked.match(topic):
                 self._said.pop(topic, None)
@@ -99,16 +95,18 @@ class Demand:
     def _topics(self, topic_filter: str) -> Iterable[str]:
         """The topics that are published or watched here, and that a filter matches."""
         if has_wildcard(topic_filter):
-            return [outlet.topic for outlet in self._outlets if matches(topic_filter, outlet.topic)]
-        return [topic_filter] if self._outlets.get(topic_filter) is not None else []
+            return [
+                outbound_topic.topic for outbound_topic in self._outbound if matches(topic_filter, outbound_topic.topic)
+            ]
+        return [topic_filter] if self._outbound.get(topic_filter) is not None else []
 
     # Changes
 
-    def _look(self, topic: str) -> None:
-        """Something about a topic may have changed: tells those who ask about it."""
+    def on_change(self, topic: str) -> None:
+        """Something about a topic may have changed: tells the clients that ask about it."""
         if not len(self._asked) or topic[:1] == "$" or not self._asked.match(topic):
             return
-        if self._outlets.get(topic) is None:
+        if self._outbound.get(topic) is None:
             self._said.pop(topic, None)
             return
         wanted = self.is_wanted(topic)
@@ -123,9 +121,28 @@ class Demand:
             if session.connection is not None and message.topic in session.subscriptions:
                 session.deliver_retained([(message, subscribed)])
         route = self._broker.router.route(message.topic)
-        self._broker.publisher = None
         self._broker.deliver(message, [one for one in route.targets if one.session not in owed], route.groups)
-        self._broker.ring()
+        self._broker.request_flush()
+
+
+class DemandQuery:
+    """What a new subscription to demand is sent as retained."""
+
+    __slots__ = ("_demand", "_session", "_subscribed", "_topic_filter")
+
+    def __init__(self, demand: DemandTopics, session: Session, topic_filter: str, subscribed: Subscribed) -> None:
+        self._demand = demand
+        self._session = session
+        self._topic_filter = topic_filter
+        self._subscribed = subscribed
+
+    def go(self) -> None:
+        messages = self._demand.retained(self._session, self._topic_filter, self._subscribed)
+        if messages and self._topic_filter in self._session.subscriptions:
+            self._session.deliver_retained([(message, self._subscribed) for message in messages])
+
+    def end(self) -> None:
+        """Nothing was begun."""
 
 
 def _message(topic: str, wanted: bool) -> Message:

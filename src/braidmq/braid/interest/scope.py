@@ -1,22 +1,22 @@
-"""Scopes: publications that stay inside a cluster (DESIGN decision 9).
+"""Scopes: publications that stay inside a cluster.
 
 A client says so by the MQTT 5 user property `scope`, the path of a cluster, or by the topic: `$in/<cluster>/<topic>`.
 There the cluster is as many levels as name one that is known; `$in/<cluster>/-/<topic>` says where it ends. `.` is the
 cluster of the broker that the client is connected to.
 
 From then on the publication has its plain topic, and its scope in that property, wherever it is: on the way, in the
-history, in the queue of a session that moves. So whoever has to know asks `scope_of`, and there is no second place.
+history, in the queue of a session that moves. So `scope_of` is the only way to find it out.
 """
 
 from __future__ import annotations
 
-from braidmq.braid.interest.clusters import Clusters, cluster_problem
-from braidmq.mqtt.errors import PacketError
+from braidmq.braid.interest.clusters import Clusters
+from braidmq.broker.federation import ScopeError
+from braidmq.keys import cluster_problem, is_within
 from braidmq.mqtt.packets import Publish, Will
 from braidmq.mqtt.properties import PUBLISH, read_properties
 from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.wire import Reader, string, varint
-from braidmq.pubsub.locality.delegates import is_within
 
 PROPERTY = "scope"
 PREFIX = "$in/"
@@ -25,14 +25,7 @@ END = "-"
 
 OWN = "."
 
-COMPLAINTS_MAX = 1000
-"""Complaints that are remembered, so that each is logged once."""
-
 _MARK = b"\x26" + string(PROPERTY)
-
-
-class ScopeError(PacketError):
-    """A scope that cannot be kept to; says why."""
 
 
 def scope_of(forward: bytes) -> str | None:
@@ -55,9 +48,8 @@ class Scopes:
         """`can_keep` says whether the delivery method of the braid can keep a publication inside a cluster."""
         self._clusters = clusters
         self._can_keep = can_keep
-        self._complaints: dict[tuple[str, str], None] = {}
 
-    def settle(self, packet: Publish | Will) -> None:
+    def resolve(self, packet: Publish | Will) -> None:
         """Gives a publication its plain topic, and the property if it had a scope without it; or a ScopeError."""
         pairs = packet.properties.user_properties
         named = [value for name, value in pairs if name == PROPERTY]
@@ -116,13 +108,3 @@ class Scopes:
         while count < len(levels) and "/".join(levels[: count + 1]) in self._clusters:
             count += 1
         return count
-
-    def is_news(self, client_id: str, error: ScopeError) -> bool:
-        """Whether the log should say what a client cannot be told at QoS 0 or in MQTT 3.1.1: it says it once."""
-        complaint = (client_id, error.text)
-        if complaint in self._complaints:
-            return False
-        self._complaints[complaint] = None
-        if len(self._complaints) > COMPLAINTS_MAX:
-            self._complaints.pop(next(iter(self._complaints)))
-        return True

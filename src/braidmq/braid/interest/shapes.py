@@ -10,7 +10,7 @@ A shape is written as a filter whose plain levels are `.`: `./+/#`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from braidmq.mqtt.topics import has_wildcard
 
@@ -51,6 +51,8 @@ class Shapes:
     """The shapes in use anywhere, each with the time until which it is kept."""
 
     def __init__(self) -> None:
+        self.on_new: Callable[[Shape], None] = _ignore
+        """Called with a shape that was not in use before."""
         self._kept_until: dict[Shape, float] = {}
 
     def __iter__(self) -> Iterator[Shape]:
@@ -59,8 +61,8 @@ class Shapes:
     def __len__(self) -> int:
         return len(self._kept_until)
 
-    def learn(self, shapes: Iterable[Shape], now: float) -> list[Shape]:
-        """Keeps shapes that were announced; those that are new. What is over the bound is not taken."""
+    def learn(self, shapes: Iterable[Shape], now: float) -> None:
+        """Keeps shapes that were announced, within the bound."""
         new = []
         for shape in shapes:
             if shape not in self._kept_until:
@@ -68,7 +70,8 @@ class Shapes:
                     continue
                 new.append(shape)
             self._kept_until[shape] = now + SHAPE_KEPT_S
-        return new
+        for shape in new:
+            self.on_new(shape)
 
     def expire(self, now: float) -> list[Shape]:
         """Drops those that nobody has announced for long; which."""
@@ -82,3 +85,7 @@ class Shapes:
         levels = topic.split("/")
         made = [apply_shape(shape, levels) for shape in self._kept_until]
         return (topic, *dict.fromkeys(one for one in made if one is not None))
+
+
+def _ignore(_shape: Shape) -> None:
+    """Nobody wants to know."""

@@ -1,0 +1,1 @@
+"""Retained messages: replicas kept where they were published, and the queries of new subscriptions."""

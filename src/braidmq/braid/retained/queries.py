@@ -1,14 +1,14 @@
 """New subscriptions ask the other brokers for retained messages (MQTT §3.3.1.3), once they have taken effect.
 
-The newest of each topic counts, whoever keeps it, this broker included. Replicas tell what they have in the order of
-topics, a page at a time: up to the topic where the first of them has more to tell, it is known which is the newest, and
-that much is delivered before more is fetched, no faster than the client reads.
+The newest of each topic counts, whichever broker keeps it, this one included. Replicas tell what they have in the order
+of topics, a page at a time: up to the topic where the first of them has more to tell, it is known which is the newest,
+and that much is delivered before more is fetched, no faster than the client reads.
 
 What the client is sent live in the meantime is noted: an older retained message does not come behind it. For that, the
 session takes nothing past `Broker.deliver` while it waits. And what is found right after it was published may be under
 way as a publication, too: it is remembered for a while, so that it comes once.
 
-If a keeper cannot be reached, what the others say is delivered, and the question is put again a few times; a topic that
+If a replica cannot be reached, what the rest say is delivered, and the question is put again a few times; a topic that
 was delivered comes again only if it is newer.
 """
 
@@ -18,29 +18,26 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING
 
-from braidmq.braid.retained.replication import AskKeptPage, KeptPage, RetainedReplication, message_of, pages_of
+from braidmq.bounded import BoundedDict
+from braidmq.braid.retained.replication import AskReplicaPage, ReplicaPage, RetainedReplication, message_of, pages_of
+from braidmq.broker.broker import Broker
 from braidmq.broker.message import Message
-from braidmq.broker.shares import Subscribed
-from braidmq.host import Address, CallError, Host
+from braidmq.broker.router import Target
+from braidmq.broker.session import Session
+from braidmq.broker.subscription import Subscribed
+from braidmq.host import Address, Host, ask
 from braidmq.mqtt.topics import matches
 from braidmq.overlay.ranges import Outcome
 
-if TYPE_CHECKING:
-    from braidmq.broker.broker import Broker
-    from braidmq.broker.connection import Connection
-    from braidmq.broker.router import Target
-    from braidmq.broker.session import Session
-
-ASKS_MAX = 64
-"""Questions of this broker under way at a time; others wait their turn."""
+QUERIES_MAX = 64
+"""Questions of this broker under way at a time; more of them wait their turn."""
 
 ASK_S = (2.0, 6.0, 6.0, 6.0)
 """How long the answers to a question, put for the first time, the second …, may take; what has come is delivered."""
 
 AGAIN_S = (1.0, 5.0, 15.0)
-"""The waits before the question is put again, where not every keeper could be reached."""
+"""The waits before the question is put again, where not every replica could be reached."""
 
 ENTER_WAIT_S = 60.0
 """How long a subscription made before this broker has entered the braid waits for that."""
@@ -63,50 +60,46 @@ GIVEN_S = 120.0
 GIVEN_MAX = 10_000
 """Such messages that are remembered; the oldest goes."""
 
-POLL_S = 0.1
-
 _log = logging.getLogger("braidmq.braid")
 
 
-class Ask:
+class ReplicaQuery:
     """One new subscription that waits for retained messages."""
 
-    __slots__ = ("_asking", "is_giving", "missing", "pages", "session", "told", "topic_filter", "tries", "unproven")
+    __slots__ = ("_queries", "is_giving", "missing", "pages", "session", "told", "topic_filter", "tries", "unproven")
 
-    def __init__(self, asking: RetainedQueries, session: Session, topic_filter: str) -> None:
-        self._asking = asking
+    def __init__(self, queries: RetainedQueries, session: Session, topic_filter: str) -> None:
+        self._queries = queries
         self.session = session
         self.topic_filter = topic_filter
-        self.told: dict[str, float] = {}
+        self.told: BoundedDict[str, float] = BoundedDict(TOLD_MAX)
         """The time of the newest message of each topic that the client was given meanwhile."""
         self.is_giving = False
         """Whether the client is being given what has been found."""
         self.missing = 0
         """Questions that are not answered yet."""
-        self.pages: list[KeptPage] = []
+        self.pages: list[ReplicaPage] = []
         self.unproven = False
-        """Whether a keeper may not have been reached."""
+        """Whether a replica may not have been reached."""
         self.tries = 0
 
     def go(self) -> None:
         """The SUBACK is sent: asks."""
-        self._asking.go(self)
+        self._queries.start(self)
 
     def end(self) -> None:
         """Nobody waits for it any more."""
-        self._asking.end(self)
+        self._queries.end(self)
 
     @property
     def subscribed(self) -> Subscribed | None:
         return self.session.subscriptions.get(self.topic_filter)
 
     def note(self, topic: str, at: float) -> None:
-        self.told[topic] = max(at, self.told.pop(topic, 0.0))
-        if len(self.told) > TOLD_MAX:
-            self.told.pop(next(iter(self.told)))
+        self.told.renew(topic, max(at, self.told.get(topic, 0.0)))
 
 
-class Source:
+class ReplicaSource:
     """What one broker keeps, as far as it is here."""
 
     __slots__ = ("_at", "_messages", "address", "last", "more", "origin")
@@ -126,7 +119,7 @@ class Source:
     def is_empty(self) -> bool:
         return self._at == len(self._messages)
 
-    def take(self, up_to: str | None) -> Iterable[Message]:
+    def read_up_to(self, up_to: str | None) -> Iterable[Message]:
         while self._at < len(self._messages):
             message = self._messages[self._at]
             if up_to is not None and message.topic > up_to:
@@ -136,40 +129,42 @@ class Source:
 
 
 class RetainedQueries:
-    def __init__(self, broker: Broker, host: Host, keepers: RetainedReplication, name: str) -> None:
+    def __init__(self, broker: Broker, host: Host, replication: RetainedReplication, name: str) -> None:
         self._broker = broker
         self._host = host
-        self._keepers = keepers
+        self._replication = replication
         self._name = name
-        self._waiting: deque[Ask] = deque()
+        self._waiting: deque[ReplicaQuery] = deque()
         self._under_way = 0
-        self._by_session: dict[Session, list[Ask]] = {}
+        self._by_session: dict[Session, list[ReplicaQuery]] = {}
         self._given: dict[tuple[str, str], tuple[float, int]] = {}
         """By client id and topic: time and QoS of a young message that was given as retained."""
 
     # From the subscription on
 
-    def begin(self, connection: Connection, session: Session, topic_filter: str) -> Ask | None:
+    def begin(self, session: Session, topic_filter: str) -> ReplicaQuery | None:
         """A subscription that is about to be made will ask: notes from now on what its client is sent.
 
         None if the same question is under way for the same session: its answer will serve for both.
         """
         if any(one.topic_filter == topic_filter and not one.is_giving for one in self._by_session.get(session, ())):
             return None
-        ask = Ask(self, session, topic_filter)
-        self._by_session.setdefault(session, []).append(ask)
+        connection = session.connection
+        assert connection is not None
+        query = ReplicaQuery(self, session, topic_filter)
+        self._by_session.setdefault(session, []).append(query)
         connection.takes_plain = False
         self._broker.on_delivery = self._on_delivery
-        return ask
+        return query
 
     def _on_delivery(self, message: Message, targets: Iterable[Target]) -> None:
         for target in targets:
-            asks = self._by_session.get(target.session)
-            if asks is None or (target.no_local and not target.own and target.session.client_id == message.sender):
+            queries = self._by_session.get(target.session)
+            if queries is None or (target.no_local and not target.own and target.session.client_id == message.sender):
                 continue
-            for ask in asks:
-                if matches(ask.topic_filter, message.topic):
-                    ask.note(message.topic, message.at or self._broker.now())
+            for query in queries:
+                if matches(query.topic_filter, message.topic):
+                    query.note(message.topic, message.at or self._broker.now())
 
     def without_given(self, message: Message, targets: list[Target]) -> list[Target]:
         """Those that have not got a publication of another broker already, as retained."""
@@ -179,153 +174,146 @@ class RetainedQueries:
         at, qos = self._given.get((target.session.client_id, message.topic), (0.0, 0))
         return at == message.at and qos >= min(target.qos, message.qos)
 
-    def end(self, ask: Ask) -> None:
-        asks = self._by_session[ask.session]
-        asks.remove(ask)
-        if asks:
+    def end(self, query: ReplicaQuery) -> None:
+        queries = self._by_session[query.session]
+        queries.remove(query)
+        if queries:
             return
-        del self._by_session[ask.session]
-        connection = ask.session.connection
+        del self._by_session[query.session]
+        connection = query.session.connection
         if connection is not None:
-            connection.takes_plain = not connection.aliases_out_max and not connection.packet_max_out
-            self._broker.forget_routes(ask.session)
+            connection.reset_plain()
+            self._broker.sessions.forget_routes(query.session)
         if not self._by_session:
             self._broker.on_delivery = None
 
-    def go(self, ask: Ask) -> None:
+    def start(self, query: ReplicaQuery) -> None:
         """Asks, or waits until that is possible."""
-        if self._keepers.is_in:
-            self._put(ask)
+        if self._replication.is_in:
+            self._put(query)
         else:
-            self._give(ask, self._own(ask).take(None))
-            self._host.spawn(self._go_later(ask))
+            self._give(query, self._own(query).read_up_to(None))
+            self._host.spawn(self._go_later(query))
 
-    async def _go_later(self, ask: Ask) -> None:
-        ends_at = self._host.now() + ENTER_WAIT_S
-        while not self._keepers.is_in:
-            if self._host.now() > ends_at:
-                self.end(ask)
-                return
-            await self._host.sleep(POLL_S)
-        self._put(ask)
+    async def _go_later(self, query: ReplicaQuery) -> None:
+        if await self._replication.entered.wait(ENTER_WAIT_S):
+            self._put(query)
+        else:
+            self.end(query)
 
     # Question and answers
 
-    def _put(self, ask: Ask) -> None:
-        self._waiting.append(ask)
+    def _put(self, query: ReplicaQuery) -> None:
+        self._waiting.append(query)
         self._next()
 
     def _next(self) -> None:
-        while self._waiting and self._under_way < ASKS_MAX:
-            ask = self._waiting.popleft()
-            if not self._is_wanted(ask):
-                self.end(ask)
+        while self._waiting and self._under_way < QUERIES_MAX:
+            query = self._waiting.popleft()
+            if not self._is_wanted(query):
+                self.end(query)
                 continue
-            if _is_behind(ask.session):
-                self._host.spawn(self._put_later(ask))
+            if _is_behind(query.session):
+                self._host.spawn(self._put_later(query))
                 continue
             self._under_way += 1
-            topics, body = self._keepers.question_about(ask.topic_filter)
-            ask.missing, ask.pages, ask.unproven = len(topics), [], False
-            ask.tries += 1
+            topics, body = self._replication.question_about(query.topic_filter)
+            query.missing, query.pages, query.unproven = len(topics), [], False
+            query.tries += 1
             for topic in topics:
-                self._keepers.ask(topic, body, ASK_S[ask.tries - 1], partial(self._on_outcome, ask))
+                self._replication.ask(topic, body, ASK_S[query.tries - 1], partial(self._on_outcome, query))
 
-    async def _put_later(self, ask: Ask) -> None:
-        await _read(self._host, ask.session)
-        self._put(ask)
+    async def _put_later(self, query: ReplicaQuery) -> None:
+        await _read(self._host, query.session)
+        self._put(query)
 
-    def _on_outcome(self, ask: Ask, outcome: Outcome) -> None:
-        ask.missing -= 1
-        ask.pages += pages_of(outcome)
-        ask.unproven = ask.unproven or not outcome.complete
-        if not ask.missing:
+    def _on_outcome(self, query: ReplicaQuery, outcome: Outcome) -> None:
+        query.missing -= 1
+        query.pages += pages_of(outcome)
+        query.unproven = query.unproven or not outcome.complete
+        if not query.missing:
             self._under_way -= 1
-            self._host.spawn(self._deliver(ask))
+            self._host.spawn(self._deliver(query))
             self._next()
 
-    def _is_wanted(self, ask: Ask) -> bool:
-        session = ask.session
-        is_there = self._broker.sessions.get(session.client_id) is session and ask.subscribed is not None
+    def _is_wanted(self, query: ReplicaQuery) -> bool:
+        session = query.session
+        is_there = self._broker.sessions.get(session.client_id) is session and query.subscribed is not None
         return is_there and (session.connection is not None or session.durable)
 
-    def _own(self, ask: Ask) -> Source:
-        entries = self._broker.retained.entries(ask.topic_filter)
-        return Source(self._name, self._host.address, sorted(entries, key=lambda one: one.topic), False)
+    def _own(self, query: ReplicaQuery) -> ReplicaSource:
+        entries = self._broker.retained.entries(query.topic_filter)
+        return ReplicaSource(self._name, self._host.address, sorted(entries, key=lambda one: one.topic), False)
 
-    async def _deliver(self, ask: Ask) -> None:
+    async def _deliver(self, query: ReplicaQuery) -> None:
         """Delivers the newest of each topic, page by page."""
-        ask.is_giving = True
+        query.is_giving = True
         now = self._broker.now()
-        sources = [self._own(ask)]
-        for page in {page.origin: page for page in ask.pages}.values():
-            messages = [message_of(kept, now) for kept in page.kept]
-            sources.append(Source(page.origin, page.address, messages, page.more))
-        ask.pages = []
-        while sources and self._is_wanted(ask):
-            await _read(self._host, ask.session)
+        sources = [self._own(query)]
+        for page in {page.origin: page for page in query.pages}.values():
+            messages = [message_of(replica, now) for replica in page.replicas]
+            sources.append(ReplicaSource(page.origin, page.address, messages, page.more))
+        query.pages = []
+        while sources and self._is_wanted(query):
+            await _read(self._host, query.session)
             up_to = min((source.last for source in sources if source.more), default=None)
             newest: dict[str, tuple[float, str, Message]] = {}
             for source in sources:
-                for message in source.take(up_to):
+                for message in source.read_up_to(up_to):
                     last = newest.get(message.topic)
                     if last is None or last[:2] < (message.at, source.origin):
                         newest[message.topic] = (message.at, source.origin, message)
-            self._give(ask, (message for _, _, message in newest.values()))
+            self._give(query, (message for _, _, message in newest.values()))
             for source in sources:
                 if source.is_empty and source.more:
-                    await self._fetch(ask, source)
+                    await self._fetch(query, source)
             sources = [source for source in sources if not source.is_empty]
-        if ask.unproven and ask.tries <= len(AGAIN_S) and self._is_wanted(ask):
-            ask.is_giving = False
-            await self._host.sleep(AGAIN_S[ask.tries - 1])
-            self._put(ask)
+        if query.unproven and query.tries <= len(AGAIN_S) and self._is_wanted(query):
+            query.is_giving = False
+            await self._host.sleep(AGAIN_S[query.tries - 1])
+            self._put(query)
         else:
-            if ask.unproven:
-                _log.warning("not all brokers could be asked for what is retained for %r", ask.topic_filter)
-            self.end(ask)
+            if query.unproven:
+                _log.warning("not all brokers could be asked for what is retained for %r", query.topic_filter)
+            self.end(query)
 
-    async def _fetch(self, ask: Ask, source: Source) -> None:
+    async def _fetch(self, query: ReplicaQuery, source: ReplicaSource) -> None:
         """The next page, when the client has read most of those before."""
-        await _read(self._host, ask.session)
-        asked = AskKeptPage(ask.topic_filter, source.last)
-        for _ in range(PAGE_TRIES):
-            try:
-                page = await self._host.call(source.address, asked, PAGE_TIMEOUT_S)
-            except CallError:
-                continue
-            if isinstance(page, KeptPage):
-                now = self._broker.now()
-                source.refill([message_of(kept, now) for kept in page.kept], page.more)
-                return
-        source.refill([], False)
-        ask.unproven = True
+        await _read(self._host, query.session)
+        asked = AskReplicaPage(query.topic_filter, source.last)
+        page = await ask(self._host, source.address, asked, ReplicaPage, timeout_s=PAGE_TIMEOUT_S, tries=PAGE_TRIES)
+        if page is None:
+            source.refill([], False)
+            query.unproven = True
+        else:
+            now = self._broker.now()
+            source.refill([message_of(replica, now) for replica in page.replicas], page.more)
 
     # Giving
 
-    def _give(self, ask: Ask, messages: Iterable[Message]) -> None:
+    def _give(self, query: ReplicaQuery, messages: Iterable[Message]) -> None:
         """Gives the client what is newer than what it was given of the topic; tombstones are none."""
-        subscribed = ask.subscribed
-        if subscribed is None or not self._is_wanted(ask):
+        subscribed = query.subscribed
+        if subscribed is None or not self._is_wanted(query):
             return
         now = self._broker.now()
         given: list[Message] = []
         for message in messages:
-            if message.payload and not message.expired(now) and message.at > ask.told.get(message.topic, -1.0):
-                ask.note(message.topic, message.at)
+            if message.payload and not message.expired(now) and message.at > query.told.get(message.topic, -1.0):
+                query.note(message.topic, message.at)
                 given.append(message)
                 if message.at > now - GIVEN_S:
-                    self._remember(ask.session.client_id, message, subscribed.qos, now)
+                    self._remember(query.session.client_id, message, subscribed.qos, now)
         if not given:
             return
-        session = ask.session
+        session = query.session
         if session.connection is not None:
             session.deliver_retained([(message, subscribed) for message in given])
         else:
             ids = (subscribed.identifier,) if subscribed.identifier else ()
             for message in given:
                 session.deliver(message, min(message.qos, subscribed.qos), True, ids)
-        self._broker.ring()
+        self._broker.request_flush()
 
     def _remember(self, client_id: str, message: Message, qos: int, now: float) -> None:
         self._given[client_id, message.topic] = (message.at, min(qos, message.qos))

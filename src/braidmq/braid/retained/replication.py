@@ -1,16 +1,16 @@
-"""Retained messages across brokers: each is kept where it was published, and told to those who ask.
+"""Retained messages across brokers: each is kept where it was published, and told to brokers that ask.
 
-A broker that keeps retained messages stands for `$braid/keep`, and for `$braid/keep/<level>` for each first level of
-their topics, so that a question about `a/#` reaches only those who keep something below `a`. If its first levels are
-too many, it stands for `$braid/keep-many` instead of them, where every question goes too. Of several copies the newest
-counts, by (time, origin); a deletion leaves a tombstone, which takes part like a message.
+A broker that keeps retained messages, a replica, stands for `$braid/keep`, and for `$braid/keep/<level>` for each first
+level of their topics, so that a question about `a/#` reaches only replicas that keep something below `a`. If its first
+levels are too many, it stands for `$braid/keep-many` instead of them, where every question goes too. Of several copies
+the newest counts, by (time, origin); a deletion leaves a tombstone, which takes part like a message.
 
 So an older copy never wins over a newer one that can be reached. It should not come back either when the newer one is
-out of reach for a while: who retains a topic of which nothing was kept here before, or deletes one, tells the keepers
-of its first level, and whoever has an older copy drops it. A topic that is retained here again and again is told of
-once: from then on nobody else has a copy, and who publishes it elsewhere tells this broker. What is told can miss a
-keeper that is down; it compares all it has with the others when it comes back. Until then, what it keeps cannot be had:
-who subscribes meanwhile is sent the rest, and gets what it missed with its next subscription.
+out of reach for a while: a broker that retains a topic of which it kept nothing before, or deletes one, tells the
+replicas of its first level, and those with an older copy drop it. A topic that is retained here again and again is told
+of once: from then on no other broker has a copy, and one where it is published next tells this broker. What is told
+can miss a replica that is down; it compares all it has with the rest when it comes back. Until then, what it keeps
+cannot be had: a client that subscribes meanwhile is sent the rest, and gets what it missed with its next subscription.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from braidmq.bounded import BoundedDict
+from braidmq.broker.broker import Broker
 from braidmq.broker.local_topics import is_local
 from braidmq.broker.message import Message as Publication
 from braidmq.host import Address, Host, Message, Reply, Service, handles
@@ -29,17 +30,14 @@ from braidmq.mqtt.wire import string
 from braidmq.overlay.ranges import OnOutcome, Outcome
 from braidmq.pubsub.method import Method, ProvenMethod
 
-if TYPE_CHECKING:
-    from braidmq.broker.broker import Broker
-
 KEEP = "$braid/keep"
 KEEP_MANY = "$braid/keep-many"
 
 KEEP_LEVELS_MAX = 32
-"""First levels that a keeper stands for one by one: each is a key in the overlay."""
+"""First levels that a replica stands for one by one: each is a key in the overlay."""
 
 ANSWER_BYTES_MAX = 256 << 10
-"""What a keeper says at a time; the rest is fetched page by page. One message may be larger."""
+"""What a replica says at a time; the rest is fetched page by page. One message may be larger."""
 
 ENTRY_BYTES = 48
 """What a message costs in an answer beside its topic, payload and properties."""
@@ -48,35 +46,35 @@ LISTS_MAX = 64
 """Questions with more than one page whose topics are remembered, so that the next page need not look for them."""
 
 TELL_S = 0.02
-"""How long a topic that is new here waits for others, so that they are told together."""
+"""How long a topic that is new here waits for more of them, so that they are told together."""
 
 TELL_TIMEOUT_S = 30.0
 
 _log = logging.getLogger("braidmq.braid")
 
 
-class AskKept(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class AskReplicas(msgspec.Struct, frozen=True, array_like=True, tag="AskKept"):
     """What do you keep that this filter matches?"""
 
     origin: str
     topic_filter: str
 
 
-class CompareKept(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class CompareReplicas(msgspec.Struct, frozen=True, array_like=True, tag="CompareKept"):
     """I keep these topics, or tombstones of them, of these times: drop what is older. What is newer with you?"""
 
     origin: str
     topics: tuple[tuple[str, float], ...]
 
 
-class NewerKept(msgspec.Struct, frozen=True, array_like=True):
+class NewerReplicas(msgspec.Struct, frozen=True, array_like=True):
     """Topics of which this broker has something newer, with its time."""
 
     origin: str
     topics: tuple[tuple[str, float], ...]
 
 
-class Kept(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class RetainedReplica(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A retained message; a tombstone if it has no payload."""
 
     topic: str
@@ -87,16 +85,16 @@ class Kept(msgspec.Struct, frozen=True, array_like=True, gc=False):
     at: float
 
 
-class KeptPage(Message, frozen=True, array_like=True, gc=False):
+class ReplicaPage(Message, tag="KeptPage", frozen=True, array_like=True, gc=False):
     """What a broker keeps, in the order of topics; `more` if that is not all."""
 
     origin: str
     address: Address
-    kept: tuple[Kept, ...]
+    replicas: tuple[RetainedReplica, ...]
     more: bool
 
 
-class AskKeptPage(Message, frozen=True, array_like=True, gc=False):
+class AskReplicaPage(Message, tag="AskKeptPage", frozen=True, array_like=True, gc=False):
     """What do you keep that this filter matches, behind this topic?"""
 
     topic_filter: str
@@ -104,19 +102,21 @@ class AskKeptPage(Message, frozen=True, array_like=True, gc=False):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_question = msgspec.msgpack.Decoder(AskKept | CompareKept).decode
-_decode_newer = msgspec.msgpack.Decoder(NewerKept).decode
-_decode_page = msgspec.msgpack.Decoder(KeptPage).decode
+_decode_question = msgspec.msgpack.Decoder(AskReplicas | CompareReplicas).decode
+_decode_newer = msgspec.msgpack.Decoder(NewerReplicas).decode
+_decode_page = msgspec.msgpack.Decoder(ReplicaPage).decode
 
 
-def message_of(kept: Kept, now: float) -> Publication:
-    expires_at = None if kept.expires_in_s is None else now + kept.expires_in_s
-    name = string(kept.topic)
-    return Publication(kept.topic, name, kept.payload, kept.qos, True, "", kept.forward, expires_at, at=kept.at)
+def message_of(replica: RetainedReplica, now: float) -> Publication:
+    expires_at = None if replica.expires_in_s is None else now + replica.expires_in_s
+    name = string(replica.topic)
+    return Publication(
+        replica.topic, name, replica.payload, replica.qos, True, "", replica.forward, expires_at, at=replica.at
+    )
 
 
 class RetainedReplication(Service):
-    """One broker's part as a keeper, and its way to the others."""
+    """One broker's part as a replica, and its way to the other replicas."""
 
     def __init__(self, broker: Broker, host: Host, method: Method, name: str) -> None:
         self._broker = broker
@@ -126,36 +126,40 @@ class RetainedReplication(Service):
         self.is_on = isinstance(method, ProvenMethod)
         """Whether the method can ask; if not, retained messages are known where they were published only."""
         self.is_in = False
+        self.entered = host.event()
+        """Happens when this broker has entered the braid, and its questions are answered."""
         self.send_late: Callable[[Publication], None] = _nobody
         """Publishes to other brokers what was retained when nobody there wanted it."""
         self._is_many = False
-        self._standing: dict[str, bool] = {}
+        self._announced: dict[str, bool] = {}
         """The internal topics that this broker stands for, and whether that has taken effect."""
         self._to_tell: dict[str, None] = {}
         self._early: dict[str, float] = {}
         """Topics retained when nobody could ask for them here yet; those that nobody elsewhere wanted, with times."""
-        self._lists: dict[str, list[str]] = {}
+        self._lists: BoundedDict[str, list[str]] = BoundedDict(LISTS_MAX)
         if self.is_on:
-            broker.retained.on_level = self._stand
+            broker.retained.on_level = self._announce
             host.serve(self)
         else:
             _log.warning("this delivery method cannot ask: retained messages stay at the broker they are published at")
 
-    # Standing
+    # Internal topics
 
     def enter(self) -> None:
-        """The braid is entered: stands for what is kept here, and compares it with what others keep."""
+        """The braid is entered: stands for what is kept here, and compares it with what other replicas keep."""
         if self.is_on:
             self.is_in = True
+            self.entered.set()
             topics = [entry.topic for entry in self._broker.retained.values() if not is_local(entry.topic)]
             self._tell(topics)
             self._early.update(dict.fromkeys(topics, 0.0))
-            self._stand()
+            self._announce()
 
     def leave(self) -> list[str]:
         """Answers no longer; what is not to be stood for any more."""
         self.is_in = False
-        return list(self._standing)
+        self.entered = self._host.event()
+        return list(self._announced)
 
     def _should(self) -> list[str]:
         levels = self._broker.retained.levels
@@ -167,41 +171,41 @@ class RetainedReplication(Service):
             return []
         return [KEEP, KEEP_MANY] if self._is_many else [KEEP, *(f"{KEEP}/{level}" for level in levels)]
 
-    def _stand(self) -> None:
+    def _announce(self) -> None:
         if self.is_in:
             should = self._should()
-            new = [topic for topic in should if topic not in self._standing]
+            new = [topic for topic in should if topic not in self._announced]
             if new:
-                self._standing.update(dict.fromkeys(new, False))
+                self._announced.update(dict.fromkeys(new, False))
                 self._host.spawn(self._begin(new))
             self._tidy(should)
 
     async def _begin(self, topics: list[str]) -> None:
         """One after the other: they are neighbours in the overlay, and would be in each other's way."""
         for topic in topics:
-            if topic in self._standing:
+            if topic in self._announced:
                 await self._method.subscribe(topic)
-            if topic in self._standing:
-                self._standing[topic] = True
+            if topic in self._announced:
+                self._announced[topic] = True
                 self._tidy(self._should())
                 self._catch_up()
 
     def _tidy(self, should: list[str]) -> None:
         """Stands no longer for what it need not, once it can be found by what it should stand for."""
-        if self.is_in and all(self._standing.get(topic) for topic in should):
-            for topic in [one for one in self._standing if one not in should]:
-                del self._standing[topic]
+        if self.is_in and all(self._announced.get(topic) for topic in should):
+            for topic in [one for one in self._announced if one not in should]:
+                del self._announced[topic]
                 self._host.spawn(self._end(topic))
 
     async def _end(self, topic: str) -> None:
-        if topic not in self._standing:
+        if topic not in self._announced:
             await self._method.unsubscribe(topic)
 
     def _is_found(self, topic: str) -> bool:
         """Whether a question about a topic reaches this broker."""
         level = topic.partition("/")[0]
-        known = self._standing.get(KEEP_MANY) or self._standing.get(f"{KEEP}/{level}")
-        return bool(known and self._standing.get(KEEP))
+        known = self._announced.get(KEEP_MANY) or self._announced.get(f"{KEEP}/{level}")
+        return bool(known and self._announced.get(KEEP))
 
     # What happens here
 
@@ -219,20 +223,20 @@ class RetainedReplication(Service):
             self._early[topic] = 0.0 if has_left else message.at
 
     def heard(self, topic: str, at: float) -> None:
-        """Somebody else has published, or deleted, a retained message of this topic at this time."""
+        """A retained message of this topic was published, or deleted, at another broker at this time."""
         mine = self._broker.retained.get(topic)
         if self.is_on and mine is not None and mine.at < at:
             self._drop(topic)
 
     def _drop(self, topic: str) -> None:
         self._broker.drop_retained(topic)
-        self._broker.ring()
+        self._broker.request_flush()
 
     def _catch_up(self) -> None:
         """This broker can be asked now.
 
         Another one may have retained the same topic in the meantime, and neither has heard of the other: tells again.
-        And who subscribed in the meantime may not have found the message: gets it as a publication.
+        And a client that subscribed in the meantime may not have found the message: it gets it as a publication.
         """
         for topic, at in [one for one in self._early.items() if self._is_found(one[0])]:
             del self._early[topic]
@@ -241,7 +245,7 @@ class RetainedReplication(Service):
             if message is not None and message.payload and message.at == at:
                 self.send_late(message)
 
-    # Telling the others
+    # Telling other replicas
 
     def _tell(self, topics: Iterable[str]) -> None:
         if self.is_in:
@@ -257,7 +261,7 @@ class RetainedReplication(Service):
             by_level.setdefault(topic.partition("/")[0], []).append(topic)
         for level, some in by_level.items():
             for page in self._pages(some):
-                body = _encode(CompareKept(self._name, page))
+                body = _encode(CompareReplicas(self._name, page))
                 for asked in (f"{KEEP}/{level}", KEEP_MANY):
                     self.ask(asked, body, TELL_TIMEOUT_S, self._on_compared)
 
@@ -284,7 +288,7 @@ class RetainedReplication(Service):
             try:
                 newer = _decode_newer(answer)
             except msgspec.MsgspecError as error:
-                _log.warning("a keeper compared something that cannot be read: %s", error)
+                _log.warning("a replica compared something that cannot be read: %s", error)
                 continue
             for topic, at in newer.topics:
                 mine = self._broker.retained.get(topic)
@@ -297,16 +301,16 @@ class RetainedReplication(Service):
         try:
             question = _decode_question(body)
         except msgspec.MsgspecError as error:
-            _log.warning("somebody asked keepers what cannot be read: %s", error)
+            _log.warning("another broker asked replicas what cannot be read: %s", error)
             return None
         if question.origin == self._name:
             return None
-        if isinstance(question, CompareKept):
+        if isinstance(question, CompareReplicas):
             return self._compare(question)
         page = self._page(question.topic_filter, "")
-        return _encode(page) if page.kept else None
+        return _encode(page) if page.replicas else None
 
-    def _compare(self, told: CompareKept) -> bytes | None:
+    def _compare(self, told: CompareReplicas) -> bytes | None:
         newer: list[tuple[str, float]] = []
         for topic, at in told.topics:
             mine = self._broker.retained.get(topic)
@@ -316,63 +320,58 @@ class RetainedReplication(Service):
                 newer.append((topic, mine.at))
             else:
                 self._drop(topic)
-        return _encode(NewerKept(self._name, tuple(newer))) if newer else None
+        return _encode(NewerReplicas(self._name, tuple(newer))) if newer else None
 
-    @handles(AskKeptPage)
-    def on_ask_page(self, _origin: Address, asked: AskKeptPage) -> Reply:
+    @handles(AskReplicaPage)
+    def on_ask_page(self, _origin: Address, asked: AskReplicaPage) -> Reply:
         return self._page(asked.topic_filter, asked.after)
 
-    def _page(self, topic_filter: str, after: str) -> KeptPage:
+    def _page(self, topic_filter: str, after: str) -> ReplicaPage:
         retained = self._broker.retained
         topics = self._lists.pop(topic_filter, None) if after else None
         if topics is None:
             topics = sorted([entry.topic for entry in retained.entries(topic_filter) if not is_local(entry.topic)])
         now = self._broker.now()
-        kept: list[Kept] = []
+        replicas: list[RetainedReplica] = []
         size = 0
-        for place in range(bisect_right(topics, after) if after else 0, len(topics)):
-            entry = retained.get(topics[place])
+        for index in range(bisect_right(topics, after) if after else 0, len(topics)):
+            entry = retained.get(topics[index])
             if entry is None:
                 continue
             size += ENTRY_BYTES + entry.size
-            if kept and size > ANSWER_BYTES_MAX:
-                self._remember(topic_filter, topics)
-                return KeptPage(self._name, self._host.address, tuple(kept), True)
-            kept.append(_kept(entry, now))
-        return KeptPage(self._name, self._host.address, tuple(kept), False)
-
-    def _remember(self, topic_filter: str, topics: list[str]) -> None:
-        self._lists[topic_filter] = topics
-        if len(self._lists) > LISTS_MAX:
-            self._lists.pop(next(iter(self._lists)))
+            if replicas and size > ANSWER_BYTES_MAX:
+                self._lists[topic_filter] = topics
+                return ReplicaPage(self._name, self._host.address, tuple(replicas), True)
+            replicas.append(_replica_of(entry, now))
+        return ReplicaPage(self._name, self._host.address, tuple(replicas), False)
 
     # Asking
 
     def question_about(self, topic_filter: str) -> tuple[tuple[str, ...], bytes]:
-        """The internal topics to ask on, and the question, for all that others keep and a filter matches."""
+        """The internal topics to ask on, and the question, for all that replicas keep and a filter matches."""
         level = topic_filter.partition("/")[0]
         topics = (KEEP,) if level in ("+", "#") else (f"{KEEP}/{level}", KEEP_MANY)
-        return topics, _encode(AskKept(self._name, topic_filter))
+        return topics, _encode(AskReplicas(self._name, topic_filter))
 
 
-def pages_of(outcome: Outcome) -> list[KeptPage]:
-    """What keepers have answered."""
-    pages: list[KeptPage] = []
+def pages_of(outcome: Outcome) -> list[ReplicaPage]:
+    """What replicas have answered."""
+    pages: list[ReplicaPage] = []
     for answer in outcome.answers.values():
         try:
             pages.append(_decode_page(answer))
         except msgspec.MsgspecError as error:
-            _log.warning("a keeper answered what cannot be read: %s", error)
+            _log.warning("a replica answered what cannot be read: %s", error)
     return pages
 
 
-def _kept(entry: Publication, now: float) -> Kept:
+def _replica_of(entry: Publication, now: float) -> RetainedReplica:
     """What expired is a tombstone."""
     if not entry.payload or entry.expired(now):
-        return Kept(entry.topic, b"", 0, b"", None, entry.at)
+        return RetainedReplica(entry.topic, b"", 0, b"", None, entry.at)
     expires_in_s = None if entry.expires_at is None else entry.expires_at - now
-    return Kept(entry.topic, entry.payload, entry.qos, entry.forward, expires_in_s, entry.at)
+    return RetainedReplica(entry.topic, entry.payload, entry.qos, entry.forward, expires_in_s, entry.at)
 
 
 def _nobody(_message: Publication) -> None:
-    """There is no braid."""
+    """There are no other brokers."""

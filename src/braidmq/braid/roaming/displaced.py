@@ -1,31 +1,29 @@
-"""Sessions whose client is elsewhere: a broker that was down or cut off comes back with what it had.
+"""Displaced sessions: a broker that was down or cut off comes back with sessions whose clients are elsewhere now.
 
-Every broker repeats in the directory which clients it has, and so learns who has been taken over while it could not be
+Every broker repeats in the directory which clients it has, and so learns which were taken over while it could not be
 told. A connection is closed then. A session is set aside: it stands for nothing any more, so that what is published now
-is the other broker's alone, and it is offered there until it is fetched or not wanted.
-
-The client was told over there that it has no session, so it gets none back. Of what was left behind it is given the
-publications that match what it subscribes to now, after those that have come meanwhile; except those of QoS 2 that were
-already sent under a packet id: it may have received them.
+is the other broker's alone, and it is offered there until it is fetched (`left_behind`) or not wanted.
 """
 
 from __future__ import annotations
 
 import logging
-from enum import IntEnum
-from typing import TYPE_CHECKING
 
-from braidmq.braid.roaming.directory import REGISTER_S, Client, Directory, Holder
-from braidmq.braid.roaming.handover import CONFIRM_S, Done
-from braidmq.braid.roaming.transfer import Moved, delivery_of, state_of, subscribe_all, unsubscribe_all
+from braidmq.braid.membership.presence import Presence
+from braidmq.braid.roaming.clients import ClientRecords
+from braidmq.braid.roaming.directory import ClientDirectory
+from braidmq.braid.roaming.directory_messages import Client, SessionHolder
+from braidmq.braid.roaming.fetching import SessionFetcher
+from braidmq.braid.roaming.handover import Handovers
+from braidmq.braid.roaming.left_behind import deliver_left_behind
+from braidmq.braid.roaming.messages import Offer, OfferAnswer, Offered
+from braidmq.braid.roaming.moved import MovedDelivery, state_of, subscribe_all, unsubscribe_all
+from braidmq.braid.roaming.registrar import REGISTER_S
+from braidmq.broker.broker import Broker
 from braidmq.broker.session import Session
-from braidmq.host import Address, CallError, Message, Reply, Service, handles
+from braidmq.host import Address, Host, Reply, Service, ask, handles
 from braidmq.mqtt.reasons import Reason
 from braidmq.security.identity import is_foreign
-
-if TYPE_CHECKING:
-    from braidmq.braid.braid import Braid
-    from braidmq.braid.roaming.takeover import Takeovers
 
 OFFER_S = 5.0
 """How often a session whose client is elsewhere is offered to the broker there."""
@@ -41,92 +39,58 @@ CALL_TIMEOUT_S = 1.0
 _log = logging.getLogger("braidmq.braid")
 
 
-class Offer(Message, frozen=True, array_like=True, gc=False):
-    """I have a session of this client, who is with you."""
-
-    client_id: str
-    name: str
-    owner: str = ""
-
-
-class Interest(IntEnum):
-    NONE = 0
-    """Delete it: its client has had it here, or has ended it."""
-    SOME = 1
-    """It will be fetched, now or later."""
-    UNKNOWN = 2
-    """I know nothing of this client: it is yours."""
-
-
-class Offered(Message, frozen=True, array_like=True, gc=False):
-    interest: Interest
-
-
 class DisplacedSessions(Service):
-    def __init__(self, braid: Braid, moves: Takeovers, directory: Directory) -> None:
-        self._braid = braid
-        self._broker = braid.broker
-        self._host = braid.host
-        self._moves = moves
+    def __init__(
+        self,
+        broker: Broker,
+        host: Host,
+        presence: Presence,
+        identity: str,
+        clients: ClientRecords,
+        directory: ClientDirectory,
+        handovers: Handovers,
+        fetcher: SessionFetcher,
+    ) -> None:
+        """`identity` is that of this broker."""
+        self._broker = broker
+        self._host = host
+        self._presence = presence
+        self._identity = identity
+        self._clients = clients
         self._directory = directory
-        self._aside: dict[str, Session] = {}
-        """Sessions whose client is elsewhere: out of the subscriptions, until they are fetched."""
+        self._handovers = handovers
+        self._fetcher = fetcher
         self._fetching: dict[str, None] = {}
-        """Clients for whom what was left behind is being fetched."""
-        self._host.serve(self)
-
-    def is_aside(self, client_id: str) -> bool:
-        return client_id in self._aside
-
-    def forget(self, client_id: str) -> None:
-        """The session is no longer set aside: it ends."""
-        self._aside.pop(client_id, None)
+        """Clients for which what was left behind is being fetched."""
+        host.serve(self)
 
     # What was left behind
 
-    def fill(self, client_id: str, items: list[Moved]) -> None:
-        """Gives a session, if it has not ended, what was left behind and matches what it subscribes to now."""
-        broker = self._broker
-        session = broker.sessions.get(client_id)
-        if session is None:
-            return
-        now = broker.now()
-        for item in items:
-            message = delivery_of(item, now).message
-            if item.released or message.expired(now):
-                continue
-            targets = [one for one in broker.router.route(message.topic).targets if one.session is session]
-            if not targets or (item.packet_id and item.qos == 2):
-                broker.metrics.messages_dropped += 1
-                continue
-            session.deliver(message, min(message.qos, targets[0].qos), item.retain, targets[0].ids)
-        broker.ring()
-
-    def shelve(self, client_id: str) -> None:
+    def leave_behind(self, client_id: str) -> None:
         """The client begins anew here; an older session of its own that is here is left behind, too."""
         session = self._broker.sessions.get(client_id)
-        if session is None or session.connection is not None or self._moves.departures.under_way(client_id):
+        if session is None or session.connection is not None or self._handovers.is_under_way(client_id):
             return
         items = state_of(session, self._broker.now())
         self.end_stale(client_id)
         if items:
-            self._host.spawn(self._fill_later(client_id, items))
+            self._host.spawn(self._deliver_later(client_id, items))
 
-    async def _fill_later(self, client_id: str, items: list[Moved]) -> None:
+    async def _deliver_later(self, client_id: str, items: list[MovedDelivery]) -> None:
         await self._host.sleep(LEFT_BEHIND_AFTER_S)
-        self.fill(client_id, items)
+        deliver_left_behind(self._broker, client_id, items)
 
     def end_stale(self, client_id: str) -> None:
         """The session here is an older one than the client's last."""
-        self._aside.pop(client_id, None)
+        self._clients.displaced.pop(client_id, None)
         session = self._broker.sessions.get(client_id)
         if session is not None and session.connection is None:
-            self._broker.end_session(session, moved=True)
+            self._broker.sessions.end(session, moved=True)
 
     def take_back(self, client_id: str) -> None:
         """The session here is the client's last one."""
-        self._moves.departures.put_back(client_id)
-        session = self._aside.pop(client_id, None)
+        self._handovers.put_back(client_id)
+        session = self._clients.displaced.pop(client_id, None)
         if session is not None and self._broker.sessions.get(client_id) is session:
             subscribe_all(self._broker, session, session.subscriptions)
 
@@ -138,41 +102,43 @@ class DisplacedSessions(Service):
         self._host.spawn(self._keep_registering())
 
     async def _keep_registering(self) -> None:
-        while self._braid.is_in:
+        while self._presence.is_in:
             await self._host.sleep(self._host.chance.uniform(0.5, 1.0) * REGISTER_S)
-            self._directory.expire()
+            self._directory.registrar.expire()
             await self._register()
 
     async def _register(self) -> None:
-        clients: dict[str, Client] = {}
-        for client_id, session in self._broker.sessions.items():
-            if client_id in self._moves.arriving or self._moves.departures.under_way(client_id):
-                continue
-            if session.connection is not None:
-                self._moves.epochs.setdefault(client_id, int(self._broker.now() * 1000))
-            epoch = self._moves.epochs.get(client_id, UNKNOWN_EPOCH)
-            clients[client_id] = Client(client_id, epoch, session.owner or "")
-        for memory in (self._moves.epochs, self._moves.came_from):
-            for client_id in list(memory):
-                if client_id not in self._broker.sessions and client_id not in self._moves.arriving:
-                    del memory[client_id]
+        clients = self._own_clients()
+        self._clients.forget_all_but(self._broker.sessions)
         others = await self._directory.register(clients.values()) if clients else []
         if others is None:
             return
         for holder in others:
             self._compare(holder, clients[holder.client_id])
-        elsewhere = {holder.client_id for holder in others if holder.name != self._braid.identity}
-        for client_id in [one for one in self._aside if one in clients and one not in elsewhere]:
+        elsewhere = {holder.client_id for holder in others if holder.name != self._identity}
+        for client_id in [one for one in self._clients.displaced if one in clients and one not in elsewhere]:
             self.take_back(client_id)
 
-    def _compare(self, holder: Holder, client: Client) -> None:
+    def _own_clients(self) -> dict[str, Client]:
+        """The clients whose sessions are here, and neither come nor go just now."""
+        clients: dict[str, Client] = {}
+        for client_id, session in self._broker.sessions.items():
+            if client_id in self._clients.arriving or self._handovers.is_under_way(client_id):
+                continue
+            if session.connection is not None:
+                self._clients.epochs.setdefault(client_id, int(self._broker.now() * 1000))
+            epoch = self._clients.epochs.get(client_id, UNKNOWN_EPOCH)
+            clients[client_id] = Client(client_id, epoch, session.owner or "")
+        return clients
+
+    def _compare(self, holder: SessionHolder, client: Client) -> None:
         """The directory knows a client otherwise than this broker did when it asked."""
         client_id, epoch, owner = client
-        if client_id in self._moves.arriving or self._moves.epochs.get(client_id, UNKNOWN_EPOCH) != epoch:
+        if client_id in self._clients.arriving or self._clients.epochs.get(client_id, UNKNOWN_EPOCH) != epoch:
             return
-        if holder.name == self._braid.identity:
-            self._moves.epochs[client_id] = max(epoch, holder.epoch)
-        elif holder.is_contested(self._braid.identity, owner):
+        if holder.name == self._identity:
+            self._clients.epochs[client_id] = max(epoch, holder.epoch)
+        elif holder.is_contested(self._identity, owner):
             if holder.epoch <= epoch:
                 self._host.spawn(self._give_way(holder, client))
         elif holder.epoch >= epoch:
@@ -181,9 +147,9 @@ class DisplacedSessions(Service):
             self._fetching[client_id] = None
             self._host.spawn(self._fetch_left_behind(client_id, holder))
 
-    async def _give_way(self, holder: Holder, client: Client) -> None:
+    async def _give_way(self, holder: SessionHolder, client: Client) -> None:
         """Another user had the client id first, at a broker that could not be asked when it was taken here."""
-        if await self._moves.is_kept(holder, client.owner) is not True:
+        if await self._fetcher.is_kept_from(holder, client.owner) is not True:
             return
         session = self._broker.sessions.get(client.client_id)
         if session is None or session.owner != client.owner:
@@ -192,78 +158,78 @@ class DisplacedSessions(Service):
         if session.connection is not None:
             text = "this client identifier has a session of another user"
             session.connection.disconnect(Reason.NOT_AUTHORIZED, text)
-        self._broker.end_session(session)
+        self._broker.sessions.end(session)
 
-    def _set_aside(self, holder: Holder) -> None:
+    # Offering
+
+    def _set_aside(self, holder: SessionHolder) -> None:
         """The client is elsewhere: its session here stands for nothing any more, and is offered there."""
         client_id = holder.client_id
-        self._moves.epochs.pop(client_id, None)
+        self._clients.epochs.pop(client_id, None)
         session = self._broker.sessions.get(client_id)
         if session is not None and session.connection is not None:
             session.connection.disconnect(Reason.SESSION_TAKEN_OVER, "the client is connected to another broker")
             session = self._broker.sessions.get(client_id)
-        if session is None or client_id in self._aside:
+        if session is None or self._clients.is_displaced(client_id):
             return
-        self._broker.wills.renew(session, None)
-        self._aside[client_id] = session
+        self._broker.sessions.wills.renew(session, None)
+        self._clients.displaced[client_id] = session
         unsubscribe_all(self._broker, session, session.subscriptions)
         self._host.spawn(self._keep_offering(client_id, session, holder.address))
 
     async def _keep_offering(self, client_id: str, session: Session, to: Address) -> None:
-        while self._aside.get(client_id) is session and self._broker.sessions.get(client_id) is session:
-            try:
-                offer = Offer(client_id, self._braid.identity, session.owner or "")
-                answer = await self._host.call(to, offer, CALL_TIMEOUT_S)
-            except CallError:
-                answer = None
-            if isinstance(answer, Offered) and self._aside.get(client_id) is session:
-                if answer.interest is Interest.NONE:
+        displaced = self._clients.displaced
+        while displaced.get(client_id) is session and self._broker.sessions.get(client_id) is session:
+            offer = Offer(client_id, self._identity, session.owner or "")
+            offered = await ask(self._host, to, offer, Offered, timeout_s=CALL_TIMEOUT_S)
+            if offered is not None and displaced.get(client_id) is session:
+                if offered.answer is OfferAnswer.NOT_WANTED:
                     self.end_stale(client_id)
-                elif answer.interest is Interest.UNKNOWN:
+                elif offered.answer is OfferAnswer.UNKNOWN:
                     await self._claim_back(client_id)
             await self._host.sleep(OFFER_S)
-        if self._aside.get(client_id) is session:
-            del self._aside[client_id]
+        if displaced.get(client_id) is session:
+            del displaced[client_id]
 
     @handles(Offer)
     def on_offer(self, origin: Address, offer: Offer) -> Reply:
         client_id = offer.client_id
-        if client_id in self._moves.arriving or client_id in self._fetching:
-            return Offered(Interest.SOME)
+        if client_id in self._clients.arriving or client_id in self._fetching:
+            return Offered(OfferAnswer.WANTED)
         session = self._broker.sessions.get(client_id)
-        if session is None and client_id not in self._moves.served:
-            return Offered(Interest.UNKNOWN)
+        if session is None and client_id not in self._clients.served:
+            return Offered(OfferAnswer.UNKNOWN)
         if session is not None and is_foreign(offer.owner, session.owner or ""):
-            return Offered(Interest.SOME)  # not for the user who is here
-        served = self._moves.served.get(client_id)
+            return Offered(OfferAnswer.WANTED)  # not for the user that is here
+        served = self._clients.served.get(client_id)
         is_clean = served is not None and served.clean
-        if session is None or is_clean or self._moves.came_from.get(client_id) == offer.name:
-            return Offered(Interest.NONE)
+        if session is None or is_clean or self._clients.came_from.get(client_id) == offer.name:
+            return Offered(OfferAnswer.NOT_WANTED)
         is_early = served is not None and self._host.now() - served.at < LEFT_BEHIND_AFTER_S
-        if client_id in self._moves.epochs and not is_early:
+        if client_id in self._clients.epochs and not is_early:
             self._fetching[client_id] = None
-            holder = Holder(client_id, origin, offer.name, 0)
+            holder = SessionHolder(client_id, origin, offer.name, 0)
             self._host.spawn(self._fetch_left_behind(client_id, holder))
-        return Offered(Interest.SOME)
+        return Offered(OfferAnswer.WANTED)
 
     async def _claim_back(self, client_id: str) -> None:
         """The broker that was about to take the session has lost all memory of it."""
-        session = self._aside[client_id]
+        session = self._clients.displaced[client_id]
         claimed = await self._directory.claim(client_id, session.owner or "")
-        if claimed is not None and not claimed.is_foreign and client_id not in self._moves.arriving:
-            self._moves.epochs[client_id] = claimed.epoch
+        if claimed is not None and not claimed.is_foreign and client_id not in self._clients.arriving:
+            self._clients.epochs[client_id] = claimed.epoch
             self.take_back(client_id)
 
-    async def _fetch_left_behind(self, client_id: str, holder: Holder) -> None:
+    async def _fetch_left_behind(self, client_id: str, holder: SessionHolder) -> None:
         """Brings what another broker still has of a client that has its session here."""
         try:
-            fetched = await self._moves.fetch_rest(client_id, holder.address)
+            fetched = await self._fetcher.left_behind(client_id, holder.address)
             if fetched is not None:
                 move, items = fetched
-                self.fill(client_id, items)
+                deliver_left_behind(self._broker, client_id, items)
                 self._broker.flush()
                 if not self._broker.degraded:
-                    self._moves.came_from[client_id] = holder.name
-                    await self._moves.ask(holder.address, Done(move, client_id), CONFIRM_S)
+                    self._clients.came_from[client_id] = holder.name
+                    await self._fetcher.confirm(holder.address, move, client_id)
         finally:
             del self._fetching[client_id]

@@ -1,44 +1,42 @@
-"""Giving a session up to another broker.
+"""Giving a session up to another broker (`handover_state` has the states and what leads from one to the next).
 
-    HERE ──GiveUp──▶ GIVEN ──FetchState──▶ FROZEN ──Done──▶ GONE
-                       └──◀── silence ──◀────┘
-
-A session that is given up has lost its connection and goes on to gather what comes for it. When its state is fetched it
-is frozen: a `Relay` takes its place among the subscriptions, so the state is the same however often it is asked for.
-`Done` says that the other broker has it in its store; only then it is deleted here. The relay then passes on what was
-still on its way to this broker, for as long as a publication may be repeated. If the other broker falls silent before
-`Done`, the session is put back as it was, with what the relay has. Every request names its move: one that comes twice
-gets the same answer.
+A session that is given up has lost its connection and goes on gathering what comes for it. When its state is fetched it
+is frozen: a `SessionRelay` takes its part among the subscriptions, so its state is the same whenever it is asked for.
+`SessionStored` says that the other broker has it in its store; only then it is deleted here. The relay then passes on
+what was still on its way to this broker (`tail`), for as long as a publication may be repeated. If the other broker
+falls silent before `SessionStored`, the session is put back as it was, with what the relay has. Every request names its
+move: one that comes twice gets the same answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from enum import IntEnum
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
-from braidmq.braid.interest.scope import may_see
-from braidmq.braid.roaming.directory import Holder
-from braidmq.braid.roaming.transfer import (
-    Marks,
-    Moved,
-    Relay,
-    RoamingSession,
-    Row,
-    delivery_of,
-    moved_of,
-    state_of,
-    subscribe_all,
-    unsubscribe_all,
+from braidmq.braid.roaming.clients import ClientRecords
+from braidmq.braid.roaming.handover_state import Handover, HandoverEvent, HandoverState
+from braidmq.braid.roaming.marks import Marks, Row
+from braidmq.braid.roaming.messages import (
+    AskForeignSession,
+    FetchState,
+    FetchSubscriptions,
+    GivenUp,
+    GiveUp,
+    GiveUpAnswer,
+    HasForeignSession,
+    NoSuchMove,
+    SessionDeleted,
+    SessionState,
+    SessionStored,
+    SessionSubscriptions,
 )
+from braidmq.braid.roaming.moved import MovedDelivery, moved_of, state_of, subscribe_all, unsubscribe_all
+from braidmq.braid.roaming.sessions import RoamingSession, SessionRelay
+from braidmq.braid.roaming.tail import TAIL_S, SessionTails, is_wanted, may_move
+from braidmq.broker.broker import Broker
 from braidmq.broker.session import Session
-from braidmq.broker.shares import Subscribed
-from braidmq.host import Address, CallError, Message, Reply, Service, handles
+from braidmq.broker.subscription import Subscribed
+from braidmq.host import Address, Host, Reply, Service, handles
 from braidmq.mqtt.reasons import Reason
-from braidmq.mqtt.topics import matches
-
-if TYPE_CHECKING:
-    from braidmq.braid.braid import Braid
 
 PART_BYTES = 1 << 20
 """What one message carries of a session; a single publication may be more, up to …"""
@@ -49,214 +47,90 @@ ITEM_BYTES_MAX = 15 << 20
 SILENCE_S = 15.0
 """How long a broker that fetches a session may be silent before it is put back."""
 
-TAIL_S = 30.0
-"""How long what is still on its way to a session is passed on: as long as a publication is repeated."""
-
-CONFIRM_S = 600.0
-"""How long the broker that a session came from is told so, until it answers."""
-
-TAIL_MAX = 256
-"""Publications that are passed on in one message."""
-
-DEPARTURES_MAX = 100_000
+HANDOVERS_MAX = 100_000
 """Sessions that are under way or have just gone; the relay of the one that has gone first ends early."""
-
-CALL_TIMEOUT_S = 1.0
-
-
-class Answer(IntEnum):
-    NOTHING = 0
-    """There is no session, or it has ended now."""
-    GIVEN = 1
-    BUSY = 2
-    """It is just arriving here: ask again."""
-    NEWER = 3
-    """The client has come here since."""
-    ELSEWHERE = 4
-    UNKNOWN = 5
-    """There is no session, and the client was never here since this broker has started."""
-    FOREIGN = 6
-    """It is another user's, who keeps it."""
-
-
-class GiveUp(Message, frozen=True, array_like=True, gc=False):
-    """The client has come to me, under this epoch. `clean`: it wants nothing of its session."""
-
-    move: int
-    client_id: str
-    name: str
-    epoch: int
-    clean: bool
-    cluster: str = ""
-    """Where I am: what must stay in a cluster that I am not in does not move to me."""
-    user: str = ""
-    """Who the client is."""
-
-
-class GivenUp(Message, frozen=True, array_like=True, gc=False):
-    answer: Answer
-    expiry_s: int = 0
-    holder: Holder | None = None
-
-
-class AskKept(Message, frozen=True, array_like=True, gc=False):
-    """A client of this user has come to me. Do you keep a session of another user under its client id?"""
-
-    client_id: str
-    user: str
-
-
-class IsKept(Message, frozen=True, array_like=True, gc=False):
-    is_kept: bool
-
-
-class FetchSubscriptions(Message, frozen=True, array_like=True, gc=False):
-    move: int
-    client_id: str
-    since: int
-
-
-class Subscriptions(Message, frozen=True, array_like=True, gc=False):
-    """From a number on; `following` is the number behind the last one, 0 if that was all."""
-
-    items: tuple[tuple[str, Subscribed], ...]
-    following: int
-
-
-class FetchState(Message, frozen=True, array_like=True, gc=False):
-    move: int
-    client_id: str
-    since: int
-
-
-class State(Message, frozen=True, array_like=True, gc=False):
-    """Deliveries from a number on, and with the first of them the rest. `horizon`: see `roaming`."""
-
-    items: tuple[Moved, ...]
-    following: int
-    received: tuple[int, ...]
-    horizon: tuple[Row, ...]
-
-
-class NoSuchMove(Message, frozen=True, array_like=True, gc=False):
-    """I know nothing of this: begin anew."""
-
-
-class Done(Message, frozen=True, array_like=True, gc=False):
-    """I have it in my store."""
-
-    move: int
-    client_id: str
-
-
-class Deleted(Message, frozen=True, array_like=True, gc=False):
-    """It is no longer here."""
-
-
-class Tail(Message, frozen=True, array_like=True, gc=False):
-    """Publications for a session that has moved to you."""
-
-    client_id: str
-    items: tuple[Moved, ...]
-
-
-class Taken(Message, frozen=True, array_like=True, gc=False):
-    """They are in my store, or were."""
-
-
-class Handover:
-    """One session that is given up."""
-
-    def __init__(self, move: GiveUp, to: Address, session: Session, heard_at: float) -> None:
-        self.move = move.move
-        self.cluster = move.cluster
-        self.holder = Holder(move.client_id, to, move.name, move.epoch)
-        self.session: Session | None = session
-        """None once it is gone."""
-        self.expiry_s = session.expiry_s
-        self.subscriptions = dict(session.subscriptions)
-        self.relay: Relay | None = None
-        self.state: list[Moved] | None = None
-        self.horizon: tuple[Row, ...] = ()
-        self.received: tuple[int, ...] = ()
-        self.heard_at = heard_at
-        self.is_relaying = False
 
 
 class Handovers(Service):
-    def __init__(self, braid: Braid, marks: Marks) -> None:
-        self._broker = braid.broker
-        self._braid = braid
-        self._host = braid.host
+    def __init__(
+        self,
+        broker: Broker,
+        host: Host,
+        clients: ClientRecords,
+        marks: Marks,
+        followed: Callable[[], Iterable[Row]],
+    ) -> None:
+        """`followed` says how far this broker has followed the histories, its own included."""
+        self._broker = broker
+        self._host = host
+        self._clients = clients
         self._marks = marks
+        self._followed = followed
         self._by_client: dict[str, Handover] = {}
-        self.is_coming: Callable[[str, str], bool]
-        """Whether a session of a client id is just coming here, for another user than this one."""
-        self.is_arriving: Callable[[GiveUp], Answer | None]
-        """Asks the one side that takes sessions whether this one is just coming."""
-        self.has_served: Callable[[str], bool]
-        """Whether a client was here in this incarnation of the broker."""
-        self.is_aside: Callable[[str], bool]
-        """Whether a session stands for nothing, since its client is elsewhere."""
+        self._tails = SessionTails(broker, host, marks, self._by_client)
         self.given = 0
         """Sessions that have moved away from here."""
-        self._host.serve(self)
+        host.serve(self)
 
-    def under_way(self, client_id: str) -> bool:
+    def is_under_way(self, client_id: str) -> bool:
         """Whether a session is being given up, and is still here."""
-        departure = self._by_client.get(client_id)
-        return departure is not None and departure.session is not None
+        handover = self._by_client.get(client_id)
+        return handover is not None and handover.is_here
 
     # Requests
 
-    @handles(AskKept)
-    def on_ask_kept(self, _origin: Address, asked: AskKept) -> IsKept:
-        return IsKept(self.keeps_from(asked.client_id, asked.user))
+    @handles(AskForeignSession)
+    def on_ask_foreign_session(self, _origin: Address, asked: AskForeignSession) -> HasForeignSession:
+        return HasForeignSession(self.is_kept_from(asked.client_id, asked.user))
 
-    def keeps_from(self, client_id: str, user: str) -> bool:
+    def is_kept_from(self, client_id: str, user: str) -> bool:
         """Whether a session, here or under way, is kept from a user since it is another's; if not, it ends."""
         session = self._broker.sessions.get(client_id)
         if session is None or not session.is_foreign(user):
-            return self.is_coming(client_id, user)
-        if self.under_way(client_id) or self._broker.is_kept_from(client_id, user):
+            return self._clients.is_coming_for_another(client_id, user)
+        if self.is_under_way(client_id) or self._broker.is_kept_from(client_id, user):
             return True
-        self._broker.end_session(session)
+        self._broker.sessions.end(session)
         self._broker.flush()
         return False
 
     @handles(GiveUp)
     def on_give_up(self, origin: Address, asked: GiveUp) -> Reply:
         client_id = asked.client_id
-        departure = self._by_client.get(client_id)
-        if departure is not None and departure.move == asked.move:
-            departure.heard_at = self._host.now()
-            return GivenUp(Answer.GIVEN, departure.expiry_s)
-        if self.keeps_from(client_id, asked.user):
-            return GivenUp(Answer.FOREIGN)
-        coming = self.is_arriving(asked)
-        if coming is not None:
-            return GivenUp(coming)
-        if departure is not None and departure.session is not None:
+        handover = self._by_client.get(client_id)
+        if handover is not None and handover.move == asked.move:
+            handover.heard_at = self._host.now()
+            return GivenUp(GiveUpAnswer.GIVEN, handover.expiry_s)
+        if self.is_kept_from(client_id, asked.user):
+            return GivenUp(GiveUpAnswer.FOREIGN)
+        refusal = self._clients.refusal_of(asked)
+        if refusal is not None:
+            return GivenUp(refusal)
+        if handover is not None and handover.is_here:
             self.put_back(client_id)
         was_here = client_id in self._broker.sessions
         session = self._disconnected(client_id, asked.clean)
         if session is None and was_here:
-            return GivenUp(Answer.NOTHING)
+            return GivenUp(GiveUpAnswer.NOTHING)
         if session is None:
-            gone_to = departure.holder if departure is not None and departure.session is None else None
-            if gone_to is not None and gone_to.name != asked.name:
-                return GivenUp(Answer.ELSEWHERE, 0, gone_to)
-            return GivenUp(Answer.NOTHING if self.has_served(client_id) else Answer.UNKNOWN)
-        self._broker.wills.renew(session, None)  # its client is back [MQTT-3.1.3-9]
+            return self._answer_without_session(asked, handover)
+        self._broker.sessions.wills.renew(session, None)  # its client is back [MQTT-3.1.3-9]
         if session.expiry_timer is not None:
             session.expiry_timer.cancel()
             session.expiry_timer = None
-        departure = Handover(asked, origin, session, self._host.now())
-        self._by_client[client_id] = departure
-        if len(self._by_client) > DEPARTURES_MAX:
+        handover = Handover(asked, origin, session, self._host.now())
+        self._by_client[client_id] = handover
+        if len(self._by_client) > HANDOVERS_MAX:
             self._end_oldest()
-        self._host.spawn(self._watch(client_id, departure))
-        return GivenUp(Answer.GIVEN, departure.expiry_s)
+        self._host.spawn(self._watch(client_id, handover))
+        return GivenUp(GiveUpAnswer.GIVEN, handover.expiry_s)
+
+    def _answer_without_session(self, asked: GiveUp, handover: Handover | None) -> GivenUp:
+        gone_to = handover.holder if handover is not None and handover.state is HandoverState.GONE else None
+        if gone_to is not None and gone_to.name != asked.name:
+            return GivenUp(GiveUpAnswer.ELSEWHERE, 0, gone_to)
+        was_served = asked.client_id in self._clients.served
+        return GivenUp(GiveUpAnswer.NOTHING if was_served else GiveUpAnswer.UNKNOWN)
 
     def _disconnected(self, client_id: str, clean: bool) -> Session | None:
         """The session without a connection, if it outlives that; as `Broker.take_up` does it for a connection here."""
@@ -269,199 +143,138 @@ class Handovers(Service):
             session.connection.disconnect(Reason.SESSION_TAKEN_OVER, text)
             session = broker.sessions.get(client_id)
         if session is not None and clean:
-            broker.end_session(session)
+            broker.sessions.end(session)
             session = None
-        broker.ring()
+        broker.request_flush()
         return session
 
     @handles(FetchSubscriptions)
     def on_fetch_subscriptions(self, _origin: Address, asked: FetchSubscriptions) -> Reply:
-        departure = self._of(asked.move, asked.client_id)
-        if departure is None:
+        handover = self._of(asked.move, asked.client_id)
+        if handover is None:
             return NoSuchMove()
         items: list[tuple[str, Subscribed]] = []
         size = 0
-        rows = list(departure.subscriptions.items())
+        rows = list(handover.subscriptions.items())
         for row in rows[asked.since :]:
             size += len(row[0].encode()) + 16
             if items and size > PART_BYTES:
-                return Subscriptions(tuple(items), asked.since + len(items))
+                return SessionSubscriptions(tuple(items), asked.since + len(items))
             items.append(row)
-        return Subscriptions(tuple(items), 0)
+        return SessionSubscriptions(tuple(items), 0)
 
     @handles(FetchState)
     def on_fetch_state(self, _origin: Address, asked: FetchState) -> Reply:
-        departure = self._of(asked.move, asked.client_id)
-        if departure is None:
+        handover = self._of(asked.move, asked.client_id)
+        if handover is None:
             return NoSuchMove()
-        state = departure.state
-        if state is None:
-            state = self._freeze(departure)
-        items: list[Moved] = []
+        if handover.state is HandoverState.GIVEN:
+            self._freeze(handover)
+        handover.advance(HandoverEvent.STATE_FETCHED)
+        items: list[MovedDelivery] = []
         size = 0
         following = 0
-        for number, item in enumerate(state[asked.since :], asked.since):
+        for number, item in enumerate(handover.deliveries[asked.since :], asked.since):
             size += item.size
             if items and size > PART_BYTES:
                 following = number
                 break
             items.append(item)
-        received, horizon = ((), ()) if asked.since else (departure.received, departure.horizon)
-        return State(tuple(items), following, received, horizon)
+        received, horizon = ((), ()) if asked.since else (handover.received, handover.horizon)
+        return SessionState(tuple(items), following, received, horizon)
 
-    @handles(Done)
-    def on_done(self, _origin: Address, told: Done) -> Reply:
-        departure = self._of(told.move, told.client_id)
-        if departure is not None and departure.session is not None:
-            session, departure.session = departure.session, None
-            self._broker.end_session(session, moved=True)
+    @handles(SessionStored)
+    def on_session_stored(self, _origin: Address, told: SessionStored) -> Reply:
+        handover = self._of(told.move, told.client_id)
+        if handover is not None and handover.is_here:
+            handover.advance(HandoverEvent.STORED)
+            self._broker.sessions.end(handover.session, moved=True)
             self._broker.flush()
             self.given += 1
-            self._host.spawn(self._end_later(told.client_id, departure))
-            self._forward(departure)
-        return None if self._broker.degraded else Deleted()  # asked again, it may be true
+            self._host.spawn(self._end_later(told.client_id, handover))
+            self._tails.pass_on(handover)
+        return None if self._broker.degraded else SessionDeleted()  # asked again, it may be true
 
     def _of(self, move: int, client_id: str) -> Handover | None:
-        departure = self._by_client.get(client_id)
-        if departure is None or departure.move != move:
+        handover = self._by_client.get(client_id)
+        if handover is None or handover.move != move:
             return None
-        departure.heard_at = self._host.now()
-        return departure
+        handover.heard_at = self._host.now()
+        return handover
 
     # Freezing, and going back
 
-    def _freeze(self, departure: Handover) -> list[Moved]:
-        session = departure.session
-        assert session is not None
+    def _freeze(self, handover: Handover) -> None:
+        session = handover.session
         broker = self._broker
         state = state_of(session, broker.now())
-        departure.state = [one for one in state if one.size <= ITEM_BYTES_MAX and _may_go(one, departure)]
-        broker.metrics.messages_dropped += len(state) - len(departure.state)
-        departure.received = tuple(sorted(session.received))
-        departure.horizon = self._horizon(session)
-        departure.relay = relay = Relay(broker, session.client_id, self._marks, lambda: self._forward(departure))
-        if not self.is_aside(session.client_id):
-            subscribe_all(broker, relay, departure.subscriptions)
-            unsubscribe_all(broker, session, departure.subscriptions)
-        return departure.state
+        handover.deliveries = [one for one in state if one.size <= ITEM_BYTES_MAX and may_move(one, handover)]
+        broker.metrics.messages_dropped += len(state) - len(handover.deliveries)
+        handover.received = tuple(sorted(session.received))
+        handover.horizon = self._horizon(session)
+        relay = SessionRelay(broker, session.client_id, self._marks, lambda: self._tails.pass_on(handover))
+        handover.relay = relay
+        if not self._clients.is_displaced(session.client_id):
+            subscribe_all(broker, relay, handover.subscriptions)
+            unsubscribe_all(broker, session, handover.subscriptions)
 
     def _horizon(self, session: Session) -> tuple[Row, ...]:
         """How far the session has followed the histories: as this broker, unless it came here just now."""
-        if isinstance(session, RoamingSession) and session.looks_at_marks:
+        if isinstance(session, RoamingSession) and session.checks_marks:
             return tuple(session.horizon)
-        rows: list[Row] = [(self._braid.origin, self._braid.history.head, ())]
-        rows += ((origin, cursor.floor, tuple(cursor.seen_ranges())) for origin, cursor in self._braid.cursors)
-        return tuple(rows)
+        return tuple(self._followed())
 
     def put_back(self, client_id: str) -> None:
         """The session stays here after all."""
-        departure = self._by_client.pop(client_id, None)
-        if departure is None:
+        handover = self._by_client.pop(client_id, None)
+        if handover is None:
             return
-        session, relay = departure.session, departure.relay
-        if session is not None and self._broker.sessions.get(client_id) is session:
-            if relay is not None and not self.is_aside(client_id):
+        session, relay, was_here = handover.session, handover.relay, handover.is_here
+        handover.advance(HandoverEvent.PUT_BACK)
+        if was_here and self._broker.sessions.get(client_id) is session:
+            if relay is not None and not self._clients.is_displaced(client_id):
                 subscribe_all(self._broker, session, session.subscriptions)
                 for one in relay.waiting:
                     d = one.delivery
-                    if _is_wanted(session, d.message.topic, d.group):
+                    if is_wanted(session, d.message.topic, d.group):
                         session.deliver(d.message, d.qos, d.retain, d.ids, d.group)
             if session.connection is None:
-                self._broker.expire_detached(session)
+                self._broker.sessions.expire_detached(session)
         if relay is not None:
-            unsubscribe_all(self._broker, relay, departure.subscriptions)
+            unsubscribe_all(self._broker, relay, handover.subscriptions)
 
-    def end(self, client_id: str, session: Session | None) -> None:
+    def end_for(self, client_id: str, session: Session) -> None:
         """The client is here again, with this session: nothing is passed on any more, what waits is for it."""
-        departure = self._by_client.pop(client_id, None)
-        if departure is None or departure.relay is None:
-            return
-        unsubscribe_all(self._broker, departure.relay, departure.subscriptions)
-        waiting = [moved_of(one.delivery, self._broker.now(), mark=one.mark) for one in departure.relay.waiting]
-        if session is not None:
-            self.deliver(session, tuple(waiting))
+        waiting = self._end(client_id, HandoverEvent.CLIENT_BACK)
+        if waiting is not None:
+            self._tails.deliver(session, waiting)
 
-    async def _watch(self, client_id: str, departure: Handover) -> None:
-        while departure.session is not None and self._by_client.get(client_id) is departure:
-            left_s = departure.heard_at + SILENCE_S - self._host.now()
+    def _end(self, client_id: str, event: HandoverEvent) -> tuple[MovedDelivery, ...] | None:
+        """Ends a handover and its relay; what that has, None if there is none."""
+        handover = self._by_client.pop(client_id, None)
+        if handover is None:
+            return None
+        handover.advance(event)
+        if handover.relay is None:
+            return None
+        unsubscribe_all(self._broker, handover.relay, handover.subscriptions)
+        now = self._broker.now()
+        return tuple([moved_of(one.delivery, now, mark=one.mark) for one in handover.relay.waiting])
+
+    async def _watch(self, client_id: str, handover: Handover) -> None:
+        while handover.is_here and self._by_client.get(client_id) is handover:
+            left_s = handover.heard_at + SILENCE_S - self._host.now()
             if left_s <= 0:
                 self.put_back(client_id)
                 return
             await self._host.sleep(left_s)
 
-    # What was still on its way
-
-    def _forward(self, departure: Handover) -> None:
-        relay = departure.relay
-        if departure.session is None and relay is not None and relay.waiting and not departure.is_relaying:
-            departure.is_relaying = True
-            self._host.spawn(self._pass_on(departure, relay))
-
-    async def _pass_on(self, departure: Handover, relay: Relay) -> None:
-        client_id = relay.client_id
-        while relay.waiting and self._by_client.get(client_id) is departure:
-            some = relay.waiting[:TAIL_MAX]
-            now = self._broker.now()
-            items = [moved_of(one.delivery, now, mark=one.mark) for one in some]
-            tail = Tail(client_id, tuple([one for one in items if _may_go(one, departure)]))
-            try:
-                taken = isinstance(await self._host.call(departure.holder.address, tail, CALL_TIMEOUT_S), Taken)
-            except CallError:
-                taken = False
-            if taken:
-                del relay.waiting[: len(some)]
-            else:
-                await self._host.sleep(CALL_TIMEOUT_S)
-        departure.is_relaying = False
-
-    @handles(Tail)
-    def on_tail(self, _origin: Address, told: Tail) -> Reply:
-        departure = self._by_client.get(told.client_id)
-        session = self._broker.sessions.get(told.client_id)
-        if departure is not None and departure.relay is not None:
-            session = departure.relay
-        if session is not None:
-            self.deliver(session, told.items)
-            self._broker.flush()
-        return None if self._broker.degraded else Taken()
-
-    def deliver(self, session: Session, items: tuple[Moved, ...]) -> None:
-        """Gives late publications to a session that can tell whether it has had them.
-
-        What it no longer subscribes to it does not get: its client may have unsubscribed since it came, or the rules
-        here do not let it read what it could read there.
-        """
-        if isinstance(session, RoamingSession) and not session.looks_at_marks:
-            return
-        if not isinstance(session, RoamingSession | Relay):
-            return
-        now = self._broker.now()
-        for item in items:
-            message = delivery_of(item, now).message
-            if not message.expired(now) and _is_wanted(session, item.topic, item.group):
-                self._marks.current = item.mark
-                session.deliver(message, item.qos, item.retain, item.ids, item.group)
-        self._marks.current = None
-
     def _end_oldest(self) -> None:
-        gone = next((one for one, departure in self._by_client.items() if departure.session is None), None)
+        gone = next((one for one, has in self._by_client.items() if has.state is HandoverState.GONE), None)
         if gone is not None:
-            self.end(gone, None)
+            self._end(gone, HandoverEvent.TAIL_ENDED)
 
-    async def _end_later(self, client_id: str, departure: Handover) -> None:
+    async def _end_later(self, client_id: str, handover: Handover) -> None:
         await self._host.sleep(TAIL_S)
-        if self._by_client.get(client_id) is departure:
-            self.end(client_id, None)
-
-
-def _is_wanted(session: Session, topic: str, group: str) -> bool:
-    """Whether a session still subscribes to what it is late to get. A relay takes all: its session is asked later."""
-    if isinstance(session, Relay):
-        return True
-    if group:
-        return group in session.subscriptions
-    return any(matches(one, topic) for one in session.subscriptions if not one.startswith("$share/"))
-
-
-def _may_go(moved: Moved, departure: Handover) -> bool:
-    return moved.released or may_see(departure.cluster, moved.letter.forward)
+        if self._by_client.get(client_id) is handover:
+            self._end(client_id, HandoverEvent.TAIL_ENDED)

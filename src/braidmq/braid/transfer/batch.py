@@ -4,8 +4,8 @@ Plain QoS 0 publications travel as the PUBLISH packets that they came in, one be
 the other end without being taken apart. Everything else is a `BatchItem`.
 
 A batch is numbered by its origin, topic by topic without holes, so that a receiver sees what is missing, what comes a
-second time, and what has overtaken. All letters of a batch have the same scope (`scope`). Those outside it do not get
-it, and learn with the next batch that they do that nothing is missing there (`skips`).
+second time, and what has overtaken. All items of a batch have the same scope (`scope`). Brokers outside it do not get
+it, and learn with the next batch that they do get that nothing is missing there (`skips`).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class BatchItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The properties that travel unchanged, as they stand on the wire."""
     expires_in_s: float | None
     offset: int = 0
-    """Its place in the origin's history, if it is kept there (QoS 1 and 2)."""
+    """In the origin's history, if it is kept there (QoS 1 and 2)."""
     at: float = 0.0
     """When it was published (Unix time), if it is retained."""
 
 
-class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class PublicationBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Publications of one topic. `first` is the number of the first one; (origin, incarnation) began to count at 1."""
 
     origin: str
@@ -46,25 +46,25 @@ class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     version: int
     """The MQTT version of the packets in `run`."""
     run: bytes
-    letters: tuple[BatchItem, ...]
+    items: tuple[BatchItem, ...]
     skips: tuple[Skip, ...] = ()
     """What was published before it and stays in clusters, since the last one that all of its receivers had."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Batch).decode
+_decode = msgspec.msgpack.Decoder(PublicationBatch).decode
 
 
-def pack(batch: Batch) -> bytes:
+def pack(batch: PublicationBatch) -> bytes:
     return _encode(batch)
 
 
-def unpack(body: bytes) -> Batch:
+def unpack(body: bytes) -> PublicationBatch:
     """Raises msgspec.MsgspecError if it is none."""
     return _decode(body)
 
 
-def letter_of(message: Message, now: float) -> BatchItem:
+def item_of(message: Message, now: float) -> BatchItem:
     expires_in_s = None if message.expires_at is None else max(0.0, message.expires_at - now)
     return BatchItem(
         message.payload,
@@ -77,16 +77,16 @@ def letter_of(message: Message, now: float) -> BatchItem:
     )
 
 
-def message_of(letter: BatchItem, topic: str, now: float) -> Message:
-    expires_at = None if letter.expires_in_s is None else now + letter.expires_in_s
+def message_of(item: BatchItem, topic: str, now: float) -> Message:
+    expires_at = None if item.expires_in_s is None else now + item.expires_in_s
     return Message(
         topic,
         string(topic),
-        letter.payload,
-        letter.qos,
-        letter.retain,
-        letter.sender,
-        letter.forward,
+        item.payload,
+        item.qos,
+        item.retain,
+        item.sender,
+        item.forward,
         expires_at,
-        at=letter.at,
+        at=item.at,
     )

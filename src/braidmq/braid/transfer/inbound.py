@@ -3,19 +3,20 @@
 An origin numbers the publications of a topic. What comes a second time is dropped; what has overtaken waits a moment
 for what is before it. After that moment the missing is given up, though it is still taken if it comes later and was
 acknowledged to its publisher (QoS 1 and 2): late is better than never. A stream that is met in its middle waits a
-moment, too: what comes first may have overtaken others. And what a broker that was restarted sends waits until that was
-fetched which it had kept before, or which was missed here: the first contact with each incarnation of an origin. What
-an origin has published for clusters that this broker is not in is not missing: a batch says what of that is before it.
+moment, too: what comes first may have overtaken others. At the first contact with each incarnation of an origin, what
+it sends waits until what it had kept before, or what was missed here, was fetched. What an origin has published for
+clusters that this broker is not in is not missing: a batch says what of that is before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from braidmq.bounded import BoundedDict
 from braidmq.braid.catch_up.history import GENERATIONS_MAX
-from braidmq.braid.transfer.batch import Batch
+from braidmq.braid.transfer.batch import PublicationBatch
 from braidmq.host import Host
-from braidmq.pubsub.locality.delegates import is_within
+from braidmq.keys import is_within
 
 REORDER_S = 0.2
 """How long a publication of QoS 0 waits for one that it has overtaken."""
@@ -23,10 +24,10 @@ REORDER_S = 0.2
 FETCH_S = 20.0
 """How long one of QoS 1 or 2 does at most, until what is missing was fetched; its origin may be cut off for a while."""
 
-INLETS_MAX = 65_536
+STREAMS_MAX = 65_536
 """Streams (an origin's topic) that a broker remembers; the one that was silent for longest goes."""
 
-INCARNATIONS_MAX = 4096
+ORIGINS_MET_MAX = 4096
 """Origins of which it is remembered which incarnation was met."""
 
 HELD_MAX = 256
@@ -45,7 +46,7 @@ class InboundStream:
         """Whether nothing was passed on yet, and something may be before what has come."""
         self.last = first - 1
         """The last one that was passed on, with everything before it passed on or given up."""
-        self.held: dict[int, Batch] = {}
+        self.held: dict[int, PublicationBatch] = {}
 
     @property
     def kept_at(self) -> int:
@@ -54,99 +55,93 @@ class InboundStream:
 
 
 class InboundStreams:
-    def __init__(
-        self,
-        host: Host,
-        deliver: Callable[[Batch], None],
-        on_gap: Callable[[str], None],
-        is_next: Callable[[str, int], bool],
-        cluster: str = "",
-    ) -> None:
-        """`deliver` may be given a publication of QoS 1 or 2 again, and knows it by its offset. `on_gap` is called with
-        an origin of which such a one may be missing; once that was fetched, `settle` is called. `is_next` says whether
-        everything of an origin's history before an offset is here. `cluster` is that of this broker."""
+    def __init__(self, host: Host, cluster: str = "") -> None:
+        """`cluster` is that of this broker."""
+        self.deliver: Callable[[PublicationBatch], None]
+        """Called with what has its turn. It may be given a publication of QoS 1 or 2 again, and knows it by its
+        offset."""
+        self.on_gap: Callable[[str], None]
+        """Called with an origin of which such a publication may be missing; `on_fetched` says that it was fetched."""
+        self.is_next: Callable[[str, int], bool]
+        """Whether everything of an origin's history before an offset is here."""
         self._host = host
         self._cluster = cluster
-        self._deliver = deliver
-        self._on_gap = on_gap
-        self._is_next = is_next
         self._holding: dict[str, dict[InboundStream, None]] = {}
         """By origin: the streams that hold something back."""
         self._streams: dict[tuple[str, int, str], InboundStream] = {}
-        self._incarnations: dict[str, int] = {}
+        self._met: BoundedDict[str, int] = BoundedDict(ORIGINS_MET_MAX)
         """By origin: the incarnation whose history was asked for."""
         self.duplicates = 0
         self.given_up = 0
 
-    def at_rest(self, batch: Batch) -> InboundStream | None:
+    def at_rest(self, batch: PublicationBatch) -> InboundStream | None:
         """The stream of a batch, if that was the last of it and nothing else is to come before the next."""
-        inlet = self._streams.get((batch.origin, batch.incarnation, batch.topic))
-        if inlet is None or inlet.is_new or inlet.held or inlet.last != batch.first + batch.count - 1:
+        stream = self._streams.get((batch.origin, batch.incarnation, batch.topic))
+        if stream is None or stream.is_new or stream.held or stream.last != batch.first + batch.count - 1:
             return None
-        return inlet
+        return stream
 
     def is_holding(self, origin: str) -> bool:
         return origin in self._holding
 
-    def take(self, batch: Batch) -> None:
+    def receive(self, batch: PublicationBatch) -> None:
         """Passes a batch on, now or in its turn; or not, if it has come before."""
-        inlet = self._stream(batch)
-        follows = batch.first <= inlet.last + 1 or self._start(batch) <= inlet.last + 1
-        if inlet.is_new or not follows:
-            self._hold(inlet, batch)
+        stream = self._stream(batch)
+        follows = batch.first <= stream.last + 1 or self._start(batch) <= stream.last + 1
+        if stream.is_new or not follows:
+            self._hold(stream, batch)
         else:
-            self._pass_on(inlet, batch)
-            if inlet.held:
-                self._pass_on_held(inlet)
+            self._pass_on(stream, batch)
+            if stream.held:
+                self._pass_on_held(stream)
 
-    def take_fetched(self, batch: Batch) -> None:
+    def receive_fetched(self, batch: PublicationBatch) -> None:
         """One publication of QoS 1 or 2 that was missed. They come in their order: what is before it, of its origin,
         is here or lost."""
-        inlet = self._stream(batch)
-        if inlet.is_new:
-            inlet.is_new = False
-            inlet.last = min((batch.first, *inlet.held)) - 1
-        while inlet.held and min(inlet.held) < batch.first:
-            first = min(inlet.held)
-            inlet.last = max(inlet.last, first - 1)
-            self._pass_on(inlet, inlet.held.pop(first))
-        inlet.last = max(inlet.last, batch.first - 1)
-        self._pass_on(inlet, batch)
-        self._pass_on_held(inlet)
+        stream = self._stream(batch)
+        if stream.is_new:
+            stream.is_new = False
+            stream.last = min((batch.first, *stream.held)) - 1
+        while stream.held and min(stream.held) < batch.first:
+            first = min(stream.held)
+            stream.last = max(stream.last, first - 1)
+            self._pass_on(stream, stream.held.pop(first))
+        stream.last = max(stream.last, batch.first - 1)
+        self._pass_on(stream, batch)
+        self._pass_on_held(stream)
 
-    def settle(self, origin: str, floor: int) -> None:
+    def on_fetched(self, origin: str, floor: int) -> None:
         """All that an origin has kept up to an offset has been fetched: what is missing before it will not come."""
-        streams = sorted(self._holding.get(origin, ()), key=lambda inlet: inlet.incarnation)
-        for inlet in streams:
-            if 0 < inlet.kept_at <= floor:
-                self._meet(origin, inlet.incarnation)
-            while inlet.held and 0 < inlet.kept_at <= floor:
-                self._give_up(inlet)
+        streams = sorted(self._holding.get(origin, ()), key=lambda stream: stream.incarnation)
+        for stream in streams:
+            if 0 < stream.kept_at <= floor:
+                self._meet(origin, stream.incarnation)
+            while stream.held and 0 < stream.kept_at <= floor:
+                self._give_up(stream)
 
     def _meet(self, origin: str, incarnation: int) -> None:
-        self._incarnations[origin] = max(self._incarnations.pop(origin, 0), incarnation // GENERATIONS_MAX)
-        if len(self._incarnations) > INCARNATIONS_MAX:
-            self._incarnations.pop(next(iter(self._incarnations)))
+        self._met.renew(origin, max(self._met.get(origin, 0), incarnation // GENERATIONS_MAX))
 
-    def _stream(self, batch: Batch) -> InboundStream:
+    def _stream(self, batch: PublicationBatch) -> InboundStream:
         name = (batch.origin, batch.incarnation, batch.topic)
-        inlet = self._streams.pop(name, None)
-        if inlet is None:
+        stream = self._streams.pop(name, None)
+        if stream is None:
             start = self._start(batch)
-            inlet = InboundStream(batch.origin, batch.incarnation, start, is_new=start > 1 or not self._is_met(batch))
-            if len(self._streams) >= INLETS_MAX:
-                self._streams.pop(next(iter(self._streams))).is_new = True  # for whoever still has it
-        self._streams[name] = inlet
-        return inlet
+            stream = InboundStream(batch.origin, batch.incarnation, start, is_new=start > 1 or not self._is_met(batch))
+            if len(self._streams) >= STREAMS_MAX:
+                oldest = next(iter(self._streams))
+                self._streams.pop(oldest).is_new = True  # for a cut-through that still has it
+        self._streams[name] = stream
+        return stream
 
-    def _is_met(self, batch: Batch) -> bool:
+    def _is_met(self, batch: PublicationBatch) -> bool:
         """Whether nothing of earlier streams can be missing before this batch."""
         offset = _offset(batch)
-        if offset and self._is_next(batch.origin, offset):
+        if offset and self.is_next(batch.origin, offset):
             self._meet(batch.origin, batch.incarnation)
-        return not offset or batch.incarnation // GENERATIONS_MAX <= self._incarnations.get(batch.origin, -1)
+        return not offset or batch.incarnation // GENERATIONS_MAX <= self._met.get(batch.origin, -1)
 
-    def _start(self, batch: Batch) -> int:
+    def _start(self, batch: PublicationBatch) -> int:
         """Where a batch begins, with what is directly before it and not for this broker."""
         start = batch.first
         for first, count, scope in reversed(batch.skips):
@@ -154,77 +149,77 @@ class InboundStreams:
                 start = first
         return start
 
-    def _pass_on(self, inlet: InboundStream, batch: Batch) -> None:
+    def _pass_on(self, stream: InboundStream, batch: PublicationBatch) -> None:
         """A batch that begins directly behind the last one, or before."""
-        if batch.first == inlet.last + 1 or self._start(batch) <= inlet.last + 1 < batch.first:
-            inlet.last = batch.first + batch.count - 1
-            self._deliver(batch)
+        if batch.first == stream.last + 1 or self._start(batch) <= stream.last + 1 < batch.first:
+            stream.last = batch.first + batch.count - 1
+            self.deliver(batch)
         else:
-            self._take_late(inlet, batch)
+            self._receive_late(stream, batch)
 
-    def _pass_on_held(self, inlet: InboundStream) -> None:
+    def _pass_on_held(self, stream: InboundStream) -> None:
         """What follows now without a gap."""
-        while inlet.held:
-            first = min(inlet.held)
-            if self._start(inlet.held[first]) > inlet.last + 1:
+        while stream.held:
+            first = min(stream.held)
+            if self._start(stream.held[first]) > stream.last + 1:
                 return
-            self._pass_on(inlet, inlet.held.pop(first))
-        holding = self._holding.get(inlet.origin)
+            self._pass_on(stream, stream.held.pop(first))
+        holding = self._holding.get(stream.origin)
         if holding is not None:
-            holding.pop(inlet, None)
+            holding.pop(stream, None)
             if not holding:
-                del self._holding[inlet.origin]
+                del self._holding[stream.origin]
 
-    def _hold(self, inlet: InboundStream, batch: Batch) -> None:
-        if batch.first in inlet.held:
+    def _hold(self, stream: InboundStream, batch: PublicationBatch) -> None:
+        if batch.first in stream.held:
             self.duplicates += batch.count
             return
-        was_empty = not inlet.held
-        inlet.held[batch.first] = batch
-        self._holding.setdefault(inlet.origin, {})[inlet] = None
-        if inlet.kept_at:
-            self._on_gap(inlet.origin)
-        if len(inlet.held) > HELD_MAX:
-            self._give_up(inlet)
+        was_empty = not stream.held
+        stream.held[batch.first] = batch
+        self._holding.setdefault(stream.origin, {})[stream] = None
+        if stream.kept_at:
+            self.on_gap(stream.origin)
+        if len(stream.held) > HELD_MAX:
+            self._give_up(stream)
         elif was_empty:
-            self._host.spawn(self._wait(inlet))
+            self._host.spawn(self._wait(stream))
 
-    async def _wait(self, inlet: InboundStream) -> None:
+    async def _wait(self, stream: InboundStream) -> None:
         """Gives up what has not come in time, again and again while something is held."""
-        while inlet.held:
-            oldest = min(inlet.held)
-            await self._host.sleep(FETCH_S if inlet.kept_at else REORDER_S)
-            if inlet.held and min(inlet.held) == oldest:
-                self._give_up(inlet)
+        while stream.held:
+            oldest = min(stream.held)
+            await self._host.sleep(FETCH_S if stream.kept_at else REORDER_S)
+            if stream.held and min(stream.held) == oldest:
+                self._give_up(stream)
 
-    def _give_up(self, inlet: InboundStream) -> None:
+    def _give_up(self, stream: InboundStream) -> None:
         """Goes on without what is missing before the first that is held."""
-        first = min(inlet.held)
-        if not inlet.is_new:
-            self.given_up += self._start(inlet.held[first]) - inlet.last - 1
-        inlet.is_new = False
-        inlet.last = first - 1
-        self._pass_on_held(inlet)
+        first = min(stream.held)
+        if not stream.is_new:
+            self.given_up += self._start(stream.held[first]) - stream.last - 1
+        stream.is_new = False
+        stream.last = first - 1
+        self._pass_on_held(stream)
 
-    def _take_late(self, inlet: InboundStream, batch: Batch) -> None:
-        """What is before the last one: letters of QoS 1 and 2 may have been missing, the rest is here already."""
-        if not batch.letters:
+    def _receive_late(self, stream: InboundStream, batch: PublicationBatch) -> None:
+        """What is before the last one: items of QoS 1 and 2 may have been missing, the rest is here already."""
+        if not batch.items:
             self.duplicates += batch.count
             return
-        for number, letter in enumerate(batch.letters, batch.first):
-            if number > inlet.last or letter.offset:
-                inlet.last = max(inlet.last, number)
-                self._deliver(_only(batch, number))
+        for number, item in enumerate(batch.items, batch.first):
+            if number > stream.last or item.offset:
+                stream.last = max(stream.last, number)
+                self.deliver(_only(batch, number))
             else:
                 self.duplicates += 1
 
 
-def _offset(batch: Batch) -> int:
+def _offset(batch: PublicationBatch) -> int:
     """Where a batch is in its origin's history; 0 if it is of QoS 0."""
-    return batch.letters[0].offset if batch.letters else 0
+    return batch.items[0].offset if batch.items else 0
 
 
-def _only(batch: Batch, number: int) -> Batch:
-    """One letter of a batch."""
-    letter = batch.letters[number - batch.first]
-    return Batch(batch.origin, batch.incarnation, batch.topic, number, 1, batch.version, b"", (letter,))
+def _only(batch: PublicationBatch, number: int) -> PublicationBatch:
+    """One item of a batch."""
+    item = batch.items[number - batch.first]
+    return PublicationBatch(batch.origin, batch.incarnation, batch.topic, number, 1, batch.version, b"", (item,))

@@ -49,13 +49,13 @@ class LoadTarget:
 
 
 class LoadCounter(Protocol):
-    """Who counts what the clients do."""
+    """Counts what the clients do."""
 
     def on_delivered(self, count: int, times_ns: list[int]) -> None:
         """So many messages arrived; the times at which some of them were sent."""
 
     def on_lost(self) -> None:
-        """A connection is gone that nobody closed here."""
+        """A connection is gone that was not closed here."""
 
     def wake(self) -> None:
         """A publisher has room again."""
@@ -102,20 +102,20 @@ def split(data: bytes) -> tuple[list[tuple[int, bytes]], bytes]:
     packets = []
     start, end = 0, len(data)
     while start + 2 <= end:
-        place, length, shift = start + 1, 0, 0
-        while place < end:
-            byte = data[place]
-            place += 1
+        at, length, shift = start + 1, 0, 0
+        while at < end:
+            byte = data[at]
+            at += 1
             length |= (byte & 0x7F) << shift
             shift += 7
             if not byte & 0x80:
                 break
         else:
             break
-        if end - place < length:
+        if end - at < length:
             break
-        packets.append((data[start], data[place : place + length]))
-        start = place + length
+        packets.append((data[start], data[at : at + length]))
+        start = at + length
     return packets, data[start:]
 
 
@@ -177,9 +177,9 @@ class LoadSubscriber(LoadConnection):
         self._qos = qos
         head = publish_head(topic, self._qos, size)
         self._first, self._second = head[0], head[1]
-        self._id_place = len(head)
-        self._time_place = len(head) + (2 if self._qos else 0)
-        self._stride = self._time_place + size
+        self._id_at = len(head)
+        self._time_at = len(head) + (2 if self._qos else 0)
+        self._stride = self._time_at + size
 
     def subscribe(self) -> None:
         self._transport.write(subscribe_packet(self._topic, self._qos))
@@ -202,22 +202,22 @@ class LoadSubscriber(LoadConnection):
             return
         self._rest = data[whole:]
         if self._qos:
-            place = self._id_place
-            self._transport.write(b"".join([b"\x40\x02" + data[at : at + 2] for at in range(place, whole, stride)]))
+            ids = range(self._id_at, whole, stride)
+            self._transport.write(b"".join([b"\x40\x02" + data[at : at + 2] for at in ids]))
         step = stride * -(-count // SAMPLES_A_READ_MAX)
-        place = self._time_place
-        times = [int.from_bytes(data[at : at + TIMESTAMP_BYTES], "big") for at in range(place, whole, step)]
+        sampled = range(self._time_at, whole, step)
+        times = [int.from_bytes(data[at : at + TIMESTAMP_BYTES], "big") for at in sampled]
         self._counter.on_delivered(count, times)
 
     def on_packet(self, first: int, body: bytes) -> None:
         kind = first & 0xF0
         if kind == 0x30:
-            place = 2 + int.from_bytes(body[:2], "big")
+            at = 2 + int.from_bytes(body[:2], "big")
             qos = first >> 1 & 3
             if qos:
-                self._transport.write((b"\x40\x02" if qos == 1 else b"\x50\x02") + body[place : place + 2])
-                place += 2
-            self._counter.on_delivered(1, [int.from_bytes(body[place : place + TIMESTAMP_BYTES], "big")])
+                self._transport.write((b"\x40\x02" if qos == 1 else b"\x50\x02") + body[at : at + 2])
+                at += 2
+            self._counter.on_delivered(1, [int.from_bytes(body[at : at + TIMESTAMP_BYTES], "big")])
         elif kind == 0x60:
             self._transport.write(b"\x70\x02" + body[:2])
         elif kind == 0x90 and not self.subscribed.done():
@@ -250,7 +250,7 @@ class LoadPublisher(LoadConnection):
         return UNACKNOWLEDGED_MAX - self.unacknowledged if self._qos else BATCH_MAX
 
     def publish(self, count: int) -> None:
-        """No two messages are the same bytes, though they may share the moment: nobody can gain from repetition."""
+        """No two messages are the same bytes, even in the same nanosecond: no broker gains from repetition."""
         head, padding = self._head, self._padding
         now = time.monotonic_ns()
         times = [moment.to_bytes(TIMESTAMP_BYTES, "big") for moment in range(now, now + count)]

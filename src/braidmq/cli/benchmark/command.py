@@ -46,7 +46,7 @@ EXAMPLES: Final = output.examples(
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """The load: these are the fields of a Workload."""
+    """The load, field by field that of a Workload."""
 
     publishers: Annotated[
         int,
@@ -59,7 +59,7 @@ class LoadOptions:
     topics: Annotated[
         int,
         typer.Option(
-            "-T", "--topics", min=1, max=10_000, help="Clients take turns in choosing one.", rich_help_panel=_LOAD
+            "-T", "--topics", min=1, max=10_000, help="Topics; clients are spread over them.", rich_help_panel=_LOAD
         ),
     ] = 1
     qos: Annotated[int, qos_option("-q", "--qos", what="Quality of service", panel=_LOAD)] = 0
@@ -99,7 +99,7 @@ class LoadOptions:
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """The broker that gets it."""
+    """The broker under load."""
 
     host: Annotated[
         str, typer.Option("-h", "--host", help="The broker's host name or address.", rich_help_panel=_BROKER)
@@ -115,7 +115,7 @@ class TargetOptions:
         typer.Option(
             "--password",
             envvar="BRAIDMQ_PASSWORD",
-            help="Others on this machine can see it in the process list: prefer the variable.",
+            help="Other users of this machine can see it in the process list: prefer the variable.",
             rich_help_panel=_BROKER,
         ),
     ] = None
@@ -136,7 +136,11 @@ def bench(
     connections: Annotated[
         int | None,
         typer.Option(
-            "--connections", min=1, max=1_000_000, help="No messages: so many idle connections.", rich_help_panel=_LOAD
+            "--connections",
+            min=1,
+            max=1_000_000,
+            help="Instead of messages: this many idle connections.",
+            rich_help_panel=_LOAD,
         ),
     ] = None,
     target: TargetOptions,
@@ -245,7 +249,7 @@ def _duration(microseconds: float) -> str:
 
 
 class RateBar(Bar):
-    """What happens a second, beside the bar."""
+    """A bar with rates a second beside it."""
 
     def __init__(self, what: str, first: str, second: str) -> None:
         super().__init__(what)

@@ -1,5 +1,5 @@
 """Load on a broker, in a closed loop: at most `window` deliveries are outstanding, so the figure is what the broker
-sustains, not what it buffers. Or idle connections, as many as wanted.
+sustains, not what it buffers. Or idle connections.
 """
 
 from __future__ import annotations
@@ -157,15 +157,15 @@ class ClosedLoop:
         topics = [f"{work.prefix}/{run_id}/{number}" for number in range(work.topics)]
         fan_outs = [0] * work.topics
         for number in range(work.subscribers):
-            place = number % work.topics
-            fan_outs[place] += 1
+            topic = number % work.topics
+            fan_outs[topic] += 1
             client_id = f"bench-{run_id}-s{number}"
-            self._subscribers.append(LoadSubscriber(self._broker, client_id, self, topics[place], work.qos, work.size))
+            self._subscribers.append(LoadSubscriber(self._broker, client_id, self, topics[topic], work.qos, work.size))
         for number in range(work.publishers):
-            place = number % work.topics
+            topic = number % work.topics
             client_id = f"bench-{run_id}-p{number}"
             self._publishers.append(
-                LoadPublisher(self._broker, client_id, self, topics[place], work.qos, work.size, fan_outs[place])
+                LoadPublisher(self._broker, client_id, self, topics[topic], work.qos, work.size, fan_outs[topic])
             )
         await open_all([*self._subscribers, *self._publishers], self._broker)
         for subscriber in self._subscribers:

@@ -43,7 +43,7 @@ def demand(
     else:
         _show(answer)
     if not answer.is_complete:
-        raise CliError("not everybody could be asked in time: there may be more")
+        raise CliError("not all brokers could be asked in time: there may be more")
 
 
 def _show(answer: DemandAnswer) -> None:

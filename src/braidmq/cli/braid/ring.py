@@ -1,4 +1,4 @@
-"""`braidmq ring`: the brokers of a braid, in the order in which they stand."""
+"""`braidmq ring`: the brokers of a braid, in the order of their keys."""
 
 from __future__ import annotations
 

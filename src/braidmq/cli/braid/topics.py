@@ -16,8 +16,8 @@ app = typer.Typer(add_completion=False)
 
 HELP: Final = (
     "Show the topics that clients of a broker publish, the busiest first, and the filters that they subscribe to.\n\n"
-    "A topic is `open` while somebody in the braid wants it, and `suspended` while nobody does: then nothing of it "
-    "leaves the broker. With --data all brokers of the folder are asked."
+    "A topic is `open` while a client anywhere in the braid wants it, and `suspended` while none does: then nothing "
+    "of it leaves the broker. With --data all brokers of the folder are asked."
 )
 EXAMPLES: Final = output.examples(
     ("The ten busiest topics", "braidmq topics -n 10"),

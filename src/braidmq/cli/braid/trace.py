@@ -21,7 +21,7 @@ HELP: Final = (
     "Show the way of one message, hop by hop.\n\n"
     "The broker that is asked sends a probe as it would send a publication on the topic: the same way, to the same "
     "brokers. No client gets it. Each broker that it comes to reports. Times are by the brokers' clocks. A publication "
-    "of QoS 1 or 2 is sent in another way than one of QoS 0: so that all who have it can answer for it."
+    "of QoS 1 or 2 is sent in another way than one of QoS 0, so that every broker that has it can answer for it."
 )
 EXAMPLES: Final = output.examples(
     ("As a tree", "braidmq trace plant1/line3/temperature"),
@@ -91,8 +91,8 @@ def _line(hop: TraceHop) -> str:
 def _draw(answer: TraceAnswer, path: Path) -> None:
     """A space-time diagram, as the simulator draws them."""
     from braidmq.host import Message
+    from braidmq.sim.journey import Journey
     from braidmq.sim.picture import draw
-    from braidmq.sim.trace import Journey
 
     class Publication(Message, frozen=True, array_like=True):
         topic_filter: str

@@ -1,7 +1,7 @@
-"""Simulated buses: MQTT clients that tell how many passengers they have; and the control room, which gets the alerts.
+"""Simulated buses: MQTT clients that publish how many passengers they have; and the control room, which gets alerts.
 
-Each bus knows which alerts have to come of what it told, from the same function in the same process. So it can be said
-in the end whether all of them came, and none twice.
+Each bus runs the same function over what it publishes, and so knows which alerts must come of it. In the end it is
+clear whether all of them came, and none twice.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class Bus:
         self.frames = 0
         self.acknowledged = 0
         self.bytes = 0
-        self.place = ""
+        self.processed_at = ""
         """Where it is processed, once that is known."""
         self.expected: set[int] = set()
-        """Frames that an alert has to come of."""
+        """Frames that must cause an alert."""
         self.alerts: dict[int, float] = {}
-        """Frames that an alert came of, and how many seconds it took."""
+        """Frames that caused an alert, and after how many seconds it came."""
         self.repeated = 0
         self.unexpected = 0
         self.sent_at: dict[int, float] = {}
@@ -81,17 +81,17 @@ class Bus:
         return len(self.expected - self.alerts.keys())
 
     def begin(self) -> None:
-        """Connects, and has its first frame acknowledged: so buses get their places in the order of their numbers."""
+        """Connects, and waits until its first frame is acknowledged: so buses are assigned in their order."""
         self._client.open()
-        self.tell()
+        self.publish_frame()
         ends_at = time.monotonic() + ANSWER_S
         while not self.acknowledged:
             event = self._client.next_event(max(0.0, ends_at - time.monotonic()))
             if event is None:
                 raise CliError(f"{self.site.name} did not acknowledge a frame within {ANSWER_S:g} s")
-            self._take(event)
+            self._on_event(event)
 
-    def tell(self) -> None:
+    def publish_frame(self) -> None:
         """Publishes a frame."""
         content = {"trip": self._trip, "frame": self.frames, "passengers": self._passengers()}
         payload = json.dumps(content).encode()
@@ -103,15 +103,15 @@ class Bus:
             self.expected.add(self.frames)
         self.frames += 1
 
-    def listen(self) -> None:
-        """Takes what the broker has said so far."""
+    def read_events(self) -> None:
+        """Handles what the broker has sent so far."""
         while (event := self._client.next_event(0.0)) is not None:
-            self._take(event)
+            self._on_event(event)
 
     def end(self) -> None:
         self._client.close()
 
-    def _take(self, event: Any) -> None:
+    def _on_event(self, event: Any) -> None:
         if isinstance(event, PublishAnswered):
             if event.reason >= 0x80:
                 raise CliError(f"{self.site.name} refused a frame: {event.words}")
@@ -134,7 +134,7 @@ class Alert:
 
 @dataclass
 class ControlRoom:
-    """The subscriber."""
+    """The subscriber to all alerts."""
 
     site: DemoSite
     topic: str
@@ -142,7 +142,7 @@ class ControlRoom:
     buses: dict[str, Bus]
     """By topic."""
     earlier: int = 0
-    """Alerts that are of no trip of these buses: Spark has caught up on an earlier one."""
+    """Alerts that are not of this trip: Spark has caught up on an earlier one."""
     _client: MqttClient = field(init=False)
 
     def begin(self) -> None:
@@ -176,7 +176,7 @@ class ControlRoom:
             bus, frame, passengers = self.buses.get(content["bus"]), int(content["frame"]), int(content["passengers"])
             is_ours = content["trip"] == self.trip
         except (ValueError, KeyError, TypeError):
-            return None  # of somebody else's frames
+            return None  # of frames that are not of these buses
         if bus is None or not is_ours or frame not in bus.sent_at:
             self.earlier += 1
             return None

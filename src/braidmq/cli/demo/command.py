@@ -24,7 +24,7 @@ from braidmq.cli.up import (
     own_name,
     read_sites,
     serve_braid,
-    told_troubles,
+    start_errors,
 )
 
 if TYPE_CHECKING:
@@ -59,23 +59,29 @@ EXAMPLES: Final = output.examples(
 @app.command("demo", help=HELP, epilog=EXAMPLES)
 def demo(
     port: Annotated[
-        int, typer.Option("-p", "--port", min=0, max=65535, help="Of the first site, others follow; 0 takes any free.")
+        int,
+        typer.Option(
+            "-p", "--port", min=0, max=65535, help="Of the first site; further sites count up. 0 takes any free port."
+        ),
     ] = 1883,
     admin_port: Annotated[
         int | None,
         typer.Option(
-            "--admin-port", min=0, max=65535, help="Of the first site, others follow; 8000 above --port if not given."
+            "--admin-port",
+            min=0,
+            max=65535,
+            help="Of the first site; further sites count up. 8000 above --port if not given.",
         ),
     ] = None,
     data: Annotated[Path, typer.Option("-d", "--data", help="The folder of the stores and logs.")] = Path("data"),
     brokers: Annotated[int, typer.Option("--brokers", min=1, max=SITES_MAX, metavar="N", help="Sites.")] = 3,
     seconds: Annotated[
         float,
-        typer.Option("--seconds", min=1.0, max=3600.0, help="How long buses drive once Spark is there, or at all."),
+        typer.Option("--seconds", min=1.0, max=3600.0, help="How long the buses drive, once Spark has started."),
     ] = SECONDS,
-    spark: Annotated[bool, typer.Option("--spark/--no-spark", help="With Spark, if it can be had.")] = True,
+    spark: Annotated[bool, typer.Option("--spark/--no-spark", help="With Spark, if it is installed.")] = True,
     master: Annotated[
-        str | None, typer.Option("--master", metavar="MASTER", help="Of Spark; this machine if not given.")
+        str | None, typer.Option("--master", metavar="MASTER", help="Spark's master; this machine if not given.")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="End after the summary.")] = False,
     log_level: Annotated[
@@ -98,11 +104,11 @@ def demo(
         "log.topics": [LOGGED] if has_log else None,
         "processor": [{"file": PROCESSOR}],
     }
-    showing = DemoProcess(once=once)
+    process = DemoProcess(once=once)
 
     def read_all() -> list[Config]:
-        """At first the edge has no room for all buses if Spark is there for the others; in the end it has."""
-        room = None if no_spark or showing.has_room else COMPUTE_MAX
+        """At first the edge has room for some buses only, if Spark is there for the rest; in the end for all."""
+        room = None if no_spark or process.has_room else COMPUTE_MAX
         settings = {"processing.compute_max": room}
         return read_sites(brokers, partial(load, None, broker_environment()), overrides, settings)
 
@@ -112,7 +118,7 @@ def demo(
         else:
             announce_sites(sites, "It ends after the summary, or with Ctrl-C." if once else ENDS)
         admin = read_all()[0].admin
-        showing.start(
+        process.start(
             DemoPlan(
                 [_site(site) for site in sites],
                 None if admin is None else admin.token,
@@ -127,17 +133,17 @@ def demo(
         )
 
     try:
-        with told_troubles(BESIDE.format("demo")):
+        with start_errors(BESIDE.format("demo")):
             code = serve_braid(read_all, announce)
     finally:
-        result = showing.end()
+        result = process.end()
     raise typer.Exit(code or (result if once else 0))
 
 
 def _why_no_spark(has_log: bool) -> str:
     """What is missing, as far as it can be seen without starting it; empty if nothing is."""
     from braidmq.pipeline.errors import INSTALL
-    from braidmq.pipeline.java import JavaMissing, find
+    from braidmq.pipeline.launch.java import JavaMissing, find
 
     if not has_log or not find_spec("pyspark"):
         return f"it is not installed: {INSTALL}"

@@ -1,7 +1,7 @@
-"""The process of the demonstration: lets buses drive, Spark do its half and the control room listen; then sums up.
+"""The process of the demonstration: buses drive, Spark does its half, the control room listens; then it sums up.
 
-Its standard input is a socket to the process with the brokers: the order comes first, and when it is closed, this
-process ends with all that it has started.
+Its standard input is a socket to the process with the brokers: the plan comes first, and when the socket is closed,
+this process ends with all that it has started.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from braidmq.cli.demo.summary import Summary, counts_of
 from braidmq.cli.errors import CliError
 from braidmq.cli.up import ENDS
 from braidmq.processors.loading import load_processor
+from braidmq.system.framing import read_frame
 
-ORDER_BYTES_MAX: Final = 1 << 20
 ALERTS_S: Final = 20.0
-"""How long it is waited for an alert that is missing in the end."""
+"""How long an alert may be missing in the end."""
 SHOWN_MAX: Final = 2
 """Alerts of a bus that are shown as they come, and as many of those that had to wait; all of them are counted."""
 ROOM_S: Final = 10.0
 RETURN_S: Final = 30.0
 POLL_S: Final = 0.1
 END_S: Final = 15.0
-"""How long an end may take before it is a hard one."""
+"""How long an orderly end may take before the process is ended at once."""
 GRACE_S: Final = 10.0
-"""Between the end of a connection and the word that the brokers end."""
+"""What may pass between the end of a connection and the news that the brokers end."""
 
 
 class BrokersEnded(Exception):
@@ -49,42 +49,42 @@ class BrokersEnded(Exception):
 
 
 class Demonstration:
-    def __init__(self, order: DemoPlan, channel: socket.socket, ending: threading.Event) -> None:
-        self._order = order
+    def __init__(self, plan: DemoPlan, channel: socket.socket, ending: threading.Event) -> None:
+        self._plan = plan
         self._channel = channel
         self._ending = ending
         self._trip = secrets.token_hex(4)
-        self._admins = {site.name: BrokerAdmin(site.admin, order.token) for site in order.sites}
+        self._admins = {site.name: BrokerAdmin(site.admin, plan.token) for site in plan.sites}
         self._buses: list[Bus] = []
-        self._spark = SparkHalf(order) if not order.no_spark else None
+        self._spark = SparkHalf(plan) if not plan.no_spark else None
         self._shown: dict[tuple[int, bool], int] = {}
         """Alerts by bus, and by whether they had to wait for Spark."""
         self._told = ""
-        """The state of Spark that was told last."""
+        """The state of Spark that was shown last."""
 
     def run(self) -> Summary:
-        order = self._order
-        before = {site.name: counts_of(self._admins[site.name]) for site in order.sites}
+        plan = self._plan
+        before = {site.name: counts_of(self._admins[site.name]) for site in plan.sites}
         began = time.monotonic()
         processor = load_processor(PROCESSOR)
         assert processor.output is not None
         numbers = self._free_numbers()
         self._buses = [
-            Bus(next(numbers), site, self._trip, processor) for site in order.bus_sites for _ in range(BUSES_A_SITE)
+            Bus(next(numbers), site, self._trip, processor) for site in plan.bus_sites for _ in range(BUSES_A_SITE)
         ]
-        room = ControlRoom(order.control_site, processor.output, self._trip, {bus.topic: bus for bus in self._buses})
+        room = ControlRoom(plan.control_site, processor.output, self._trip, {bus.topic: bus for bus in self._buses})
         room.begin()
         self._say_beginning()
         if self._spark is not None:
             self._spark.begin()
         for bus in self._buses:
             bus.begin()
-        self._find_places()
+        self._find_assignments()
         self._drive(room)
         took_s = time.monotonic() - began
         self._wait_for_alerts(room)
-        self._find_places()
-        counts = {site.name: counts_of(self._admins[site.name]).since(before[site.name]) for site in order.sites}
+        self._find_assignments()
+        counts = {site.name: counts_of(self._admins[site.name]).since(before[site.name]) for site in plan.sites}
         for bus in self._buses:
             bus.end()
         room.end()
@@ -92,66 +92,66 @@ class Demonstration:
         if self._spark is not None:
             self._spark.end()
         state, words, ran_at = self._spark_words()
-        control = order.control_site.name
+        control = plan.control_site.name
         return Summary(
-            self._buses, order.sites, counts, control, took_s, state, words, ran_at, room.earlier, returned, stayed
+            self._buses, plan.sites, counts, control, took_s, state, words, ran_at, room.earlier, returned, stayed
         )
 
     def end(self) -> None:
         if self._spark is not None:
             self._spark.end()
 
-    # Before
+    # Before the trip
 
     def _free_numbers(self) -> Iterator[int]:
-        """Of buses. One whose topic an earlier trip has left to Spark does not drive until that is back."""
+        """Numbers of buses, without those whose topic an earlier trip has left to Spark."""
         busy = {one.topic for _, one in self._topics() if one.place != "edge"}
         return (number for number in itertools.count(1) if topic_of(number) not in busy)
 
     def _topics(self) -> Iterator[tuple[DemoSite, AssignedTopic]]:
-        """What the brokers say of topics: (site, where it is processed)."""
-        for site in self._order.bus_sites:
+        """(site, topic) of all topics, as the brokers have assigned them."""
+        for site in self._plan.bus_sites:
             for one in self._admins[site.name].ask(lambda client: client.assigned_topics(processor=NAME)):
                 yield site, one
 
     def _say_beginning(self) -> None:
-        order = self._order
-        if order.json_lines:
+        plan = self._plan
+        if plan.json_lines:
             return
-        sites = " and ".join(site.name for site in order.bus_sites)
+        sites = " and ".join(site.name for site in plan.bus_sites)
         output.say("")
         output.say(
-            f"A demonstration: {len(self._buses)} buses at {sites}, a control room at {order.control_site.name}.",
+            f"A demonstration: {len(self._buses)} buses at {sites}, a control room at {plan.control_site.name}.",
             "bold",
         )
         output.say(f"They publish on {self._buses[0].topic} and so on; the processor is {PROCESSOR}.")
         if self._spark is None:
-            output.say(f"Without Spark: {order.no_spark}", "yellow")
+            output.say(f"Without Spark: {plan.no_spark}", "yellow")
         else:
             output.say("Spark starts, which takes some seconds; frames that are its to process wait in the log.")
         output.say("The first alerts of each bus, as they come to the control room:")
 
-    # On the way
+    # During the trip
 
     def _drive(self, room: ControlRoom) -> None:
         next_at = time.monotonic()
         ready_at = None if self._spark is not None else next_at
         began = next_at
-        while ready_at is None or time.monotonic() - ready_at < self._order.seconds:
+        while ready_at is None or time.monotonic() - ready_at < self._plan.seconds:
             self._listen(room, next_at)
             next_at += FRAME_S
             for bus in self._buses:
-                bus.listen()
-                bus.tell()
+                bus.read_events()
+                bus.publish_frame()
             self._tell_spark()
             if ready_at is None and self._spark is not None and self._spark.state != "starting":
                 ready_at = time.monotonic()
-                self._find_places()
+                self._find_assignments()
             if ready_at is None and self._spark is not None and time.monotonic() - began > START_MAX_S:
                 self._spark.give_up()
 
     def _listen(self, room: ControlRoom, until: float) -> None:
-        """Takes alerts until it is time for the next frame."""
+        """Shows alerts until it is time for the next frame."""
         while True:
             self._check()
             alert = room.next_alert(min(POLL_S, max(0.0, until - time.monotonic())))
@@ -161,13 +161,13 @@ class Demonstration:
                 return
 
     def _wait_for_alerts(self, room: ControlRoom) -> None:
-        """Of all buses that are processed at all."""
+        """Waits for the alerts that are missing, of all buses that are processed at all."""
         lost = self._spark is not None and self._spark.state == "failed"
-        buses = [bus for bus in self._buses if not (lost and bus.place == "spark")]
+        buses = [bus for bus in self._buses if not (lost and bus.processed_at == "spark")]
         ends_at = time.monotonic() + ALERTS_S
         while time.monotonic() < ends_at and any(bus.missing or bus.acknowledged < bus.frames for bus in buses):
             for bus in self._buses:
-                bus.listen()
+                bus.read_events()
             missing = sum(bus.missing for bus in buses)
             self._listen(room, time.monotonic() + POLL_S)
             if sum(bus.missing for bus in buses) < missing:
@@ -178,50 +178,50 @@ class Demonstration:
         if self._ending.is_set():
             raise BrokersEnded
 
-    def _find_places(self) -> None:
-        places = {(site, one.topic): one.place for site, one in self._topics()}
+    def _find_assignments(self) -> None:
+        assigned = {(site, one.topic): one.place for site, one in self._topics()}
         for bus in self._buses:
-            place = places.get((bus.site, bus.topic), "")
-            bus.place = "spark" if place == "returning" else place
+            where = assigned.get((bus.site, bus.topic), "")
+            bus.processed_at = "spark" if where == "returning" else where
 
     def _show(self, alert: Alert) -> None:
         bus, spark = alert.bus, self._spark
-        has_waited = bus.place == "spark" and spark is not None and bus.sent_at[alert.frame] < spark.ran_at
-        if self._order.json_lines:
-            content = {"event": "alert", "topic": bus.topic, "place": bus.place, "frame": alert.frame}
+        has_waited = bus.processed_at == "spark" and spark is not None and bus.sent_at[alert.frame] < spark.ran_at
+        if self._plan.json_lines:
+            content = {"event": "alert", "topic": bus.topic, "place": bus.processed_at, "frame": alert.frame}
             output.print_json(content | {"took_ms": round(1000 * alert.took_s, 1), "has_waited": has_waited})
             return
         kind = (bus.number, has_waited)
         self._shown[kind] = self._shown.get(kind, 0) + 1
         if self._shown[kind] > SHOWN_MAX:
             return
-        place = f"at the edge of {bus.site.name}" if bus.place == "edge" else f"on Spark, for {bus.site.name}"
+        where = f"at the edge of {bus.site.name}" if bus.processed_at == "edge" else f"on Spark, for {bus.site.name}"
         took = f"{alert.took_s:.1f} s, since it waited for Spark" if has_waited else f"{1000 * alert.took_s:.1f} ms"
-        output.say(f"  bus {bus.number} is crowded: {alert.passengers} passengers  ({place}; {took})")
+        output.say(f"  bus {bus.number} is crowded: {alert.passengers} passengers  ({where}; {took})")
 
     def _tell_spark(self) -> None:
         spark = self._spark
         if spark is None or spark.state == self._told:
             return
         self._told = spark.state
-        if self._order.json_lines:
+        if self._plan.json_lines:
             output.print_json({"event": "spark", "state": spark.state, "took_s": round(spark.took_s, 1)})
         elif spark.state == "running":
             output.say(f"Spark is there, after {spark.took_s:.1f} s.", "green")
         elif spark.state == "failed":
             output.say(f"Spark failed: {spark.why}", "red")
 
-    # Behind
+    # After the trip
 
     def _bring_home(self) -> tuple[list[str], list[str]]:
-        """The edges get room for all, and take back what is Spark's, so that nothing depends on Spark any more."""
+        """Makes room for all topics at the edge, and moves them back from Spark: those that came back, and the rest."""
         delegated = self._delegated()
         if self._spark is None:
             return [], [topic for _, topic in delegated]
         self._channel.sendall(ROOM_WORD)
         if not delegated or self._spark.state != "running":
             return [], [topic for _, topic in delegated]
-        site = self._order.bus_sites[0]
+        site = self._plan.bus_sites[0]
         self._wait(lambda: self._compute_max(site) > COMPUTE_MAX, ROOM_S)
         for name, topic in delegated:
             try:
@@ -248,7 +248,7 @@ class Demonstration:
     def _spark_words(self) -> tuple[str, str, float]:
         spark = self._spark
         if spark is None:
-            return "off", f"took no part: {self._order.no_spark}", 0.0
+            return "off", f"took no part: {self._plan.no_spark}", 0.0
         if spark.state == "failed":
             return "failed", spark.why, spark.ran_at
         return "ended", f"was there after {spark.took_s:.1f} s, and processed {spark.processed:,} frames.", spark.ran_at
@@ -258,31 +258,28 @@ def _take_back(topic: str) -> Callable[[AdminClient], AssignedTopic]:
     return lambda client: client.move(Move(NAME, topic, "edge"))
 
 
-def _hints(order: DemoPlan) -> None:
+def _hints(plan: DemoPlan) -> None:
     topic = topic_of(BUSES_A_SITE)
     output.say("Look further, while the brokers run:")
     for words in (
-        f"process list --data {order.data}",
-        f"process where {topic} --data {order.data}",
-        f"log read --topic bus/alerts --data {order.data}",
-        f"ring --data {order.data}",
+        f"process list --data {plan.data}",
+        f"process where {topic} --data {plan.data}",
+        f"log read --topic bus/alerts --data {plan.data}",
+        f"ring --data {plan.data}",
     ):
-        output.say(f"  {order.program} {words}", "bold")
+        output.say(f"  {plan.program} {words}", "bold")
     output.say(ENDS, "dim")
 
 
-def _read_order(channel: socket.socket) -> DemoPlan:
-    text = b""
-    while not text.endswith(b"\n"):
-        piece = channel.recv(65536)
-        if not piece or len(text) > ORDER_BYTES_MAX:
-            raise BrokersEnded
-        text += piece
-    return msgspec.json.decode(text, type=DemoPlan)
+def _read_plan(channel: socket.socket) -> DemoPlan:
+    body = read_frame(channel.fileno())
+    if body is None:
+        raise BrokersEnded
+    return msgspec.msgpack.decode(body, type=DemoPlan)
 
 
 def _watch(channel: socket.socket, ending: threading.Event) -> None:
-    """Until the other end is closed; if this process has not ended a while later, it is ended."""
+    """Waits until the other end is closed; if this process has not ended a while later, ends it."""
     try:
         while channel.recv(4096):
             pass
@@ -297,30 +294,30 @@ def main() -> int:
     channel = socket.socket(fileno=os.dup(sys.stdin.fileno()))
     ending = threading.Event()
     try:
-        order = _read_order(channel)
+        plan = _read_plan(channel)
     except BrokersEnded:
         return 0
     threading.Thread(target=_watch, args=(channel, ending), daemon=True).start()
-    conductor = Demonstration(order, channel, ending)
+    demonstration = Demonstration(plan, channel, ending)
     try:
-        summary = conductor.run()
+        summary = demonstration.run()
     except BrokersEnded:
-        conductor.end()
+        demonstration.end()
         return 0
     except (CliError, BrokerGone) as error:
-        conductor.end()
+        demonstration.end()
         if ending.wait(GRACE_S):
             return 0
         output.show_error(str(error), getattr(error, "hint", ""))
-        if not order.once:
+        if not plan.once:
             output.note("The demonstration has ended; the brokers go on. Ctrl-C ends them.")
         return 1
-    if order.json_lines:
+    if plan.json_lines:
         output.print_json(summary.as_json())
     else:
         summary.show()
-        if not order.once:
-            _hints(order)
+        if not plan.once:
+            _hints(plan)
     return 0 if summary.is_well else 1
 
 

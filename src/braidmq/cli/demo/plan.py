@@ -15,12 +15,12 @@ LOGGED: Final = "bus/#"
 BUSES_A_SITE: Final = 3
 SITES_WITH_BUSES_MAX: Final = 2
 ROOM_TOPICS: Final = 2
-"""Buses that a site's edge has room for while Spark takes part: the others are Spark's."""
+"""Buses that a site's edge has room for while Spark takes part: the rest are Spark's."""
 COMPUTE_MAX: Final = ROOM_TOPICS * SPOOL + SPOOL // 2
-"""So that neither a third one fits, nor is one of two too many."""
+"""Enough for two topics, and not for a third."""
 
 ROOM_WORD: Final = b"room\n"
-"""What the buses' process says when the edge shall have room for all."""
+"""What the process with the buses sends when the edge is to have room for all."""
 
 
 class DemoSite(msgspec.Struct, frozen=True):

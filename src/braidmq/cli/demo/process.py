@@ -16,15 +16,14 @@ import sys
 import time
 from typing import Final
 
-import msgspec
-
 from braidmq.cli.demo.plan import ROOM_WORD, DemoPlan
+from braidmq.system.framing import frame
 
 MODULE: Final = "braidmq.cli.demo.demonstration"
 END_S: Final = 20.0
 """How long it may take to end by itself, Spark included."""
 ORPHANS_S: Final = 2.0
-"""What is left to a Java that was just starting, before it is killed."""
+"""How long a Java that was just starting has to end before it is killed."""
 POLL_S: Final = 0.05
 WORDS_BYTES_MAX: Final = 4096
 
@@ -34,19 +33,19 @@ class DemoProcess:
 
     def __init__(self, *, once: bool) -> None:
         self.has_room = False
-        """Whether the edges shall have room for all from now on."""
+        """Whether the edge is to have room for all topics from now on."""
         self._once = once
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 
-    def start(self, order: DemoPlan) -> None:
+    def start(self, plan: DemoPlan) -> None:
         own, other = socket.socketpair()
         with other:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", MODULE], stdin=other.fileno(), start_new_session=True
             )
         with contextlib.suppress(BrokenPipeError):  # a Ctrl-C at this moment ends it before it has its own session
-            own.sendall(msgspec.json.encode(order) + b"\n")
+            own.sendall(frame(plan))
         own.setblocking(False)
         self._socket = own
         asyncio.get_running_loop().add_reader(own, self._on_words, own)
@@ -87,7 +86,7 @@ class DemoProcess:
 
 
 def _is_there(group: int) -> bool:
-    """Whether a group has a process that is not yet over."""
+    """Whether a process of the group is still running."""
     try:
         os.killpg(group, 0)
     except (ProcessLookupError, PermissionError):

@@ -16,7 +16,7 @@ from braidmq.pipeline.errors import PipelineError, from_spark
 from braidmq.processors.processor import ProcessorError
 
 if TYPE_CHECKING:
-    from braidmq.pipeline.progress import Batches
+    from braidmq.pipeline.progress import MicroBatches
 
 START_MAX_S: Final = 180.0
 POLL_S: Final = 0.2
@@ -26,16 +26,16 @@ JOIN_S: Final = 5.0
 class SparkHalf:
     """`state` is starting, running, failed or ended; `why` says why it failed."""
 
-    def __init__(self, order: DemoPlan) -> None:
+    def __init__(self, plan: DemoPlan) -> None:
         self.state = "starting"
         self.why = ""
         self.took_s = 0.0
         """From the beginning to its first batch."""
         self.ran_at = math.inf
-        """When it was there, by the monotonic clock."""
+        """When it was running, by the monotonic clock."""
         self.processed = 0
         """Frames, those of earlier trips included."""
-        self._order = order
+        self._plan = plan
         self._ending = threading.Event()
         self._spark: Any = None
         self._query: Any = None
@@ -45,12 +45,12 @@ class SparkHalf:
         self._thread.start()
 
     def _run(self) -> None:
-        from braidmq.pipeline.progress import Batches
+        from braidmq.pipeline.progress import MicroBatches
 
         began = time.monotonic()
         try:
             self._start()
-            batches = Batches(self._query)
+            batches = MicroBatches(self._query)
             while not self._ending.wait(POLL_S):
                 if not self._query.isActive:
                     raise self._query.exception() or PipelineError("the query has ended")
@@ -68,13 +68,13 @@ class SparkHalf:
             found = from_spark(error)
             self._fail(found.text, found.hint)
 
-    def _count(self, batches: Batches) -> None:
-        from braidmq.pipeline.stateful import Done
+    def _count(self, batches: MicroBatches) -> None:
+        from braidmq.pipeline.stateful import BatchCounts
 
-        self.processed += sum(Done.of(each).rows for each in batches.new())
+        self.processed += sum(BatchCounts.of(each).rows for each in batches.new())
 
     def give_up(self) -> None:
-        """It takes too long."""
+        """Counts it as failed, since it takes too long to start."""
         self._fail(f"it did not start within {START_MAX_S:g} s", "See `braidmq doctor --spark`")
 
     def _fail(self, text: str, hint: str) -> None:
@@ -83,26 +83,28 @@ class SparkHalf:
             self.state = "failed"
 
     def _start(self) -> None:
+        from braidmq.pipeline.portable import PortableProcessor
         from braidmq.pipeline.session import session
-        from braidmq.pipeline.shipped import Shipped
         from braidmq.pipeline.stateful import start
 
-        order = self._order
-        options = {"brokers": ",".join(site.admin for site in order.bus_sites)}
-        if order.token is not None:
-            options["token"] = order.token
-        self._spark = session("braidmq demo", order.master or MASTER, quick=True, own_group=False)
-        self._query = start(self._spark, Shipped.of(PROCESSOR), options, self._checkpoint(options), delegated=True)
+        plan = self._plan
+        options = {"brokers": ",".join(site.admin for site in plan.bus_sites)}
+        if plan.token is not None:
+            options["token"] = plan.token
+        self._spark = session("braidmq demo", plan.master or MASTER, quick=True, own_group=False)
+        self._query = start(
+            self._spark, PortableProcessor.of(PROCESSOR), options, self._checkpoint(options), delegated=True
+        )
 
     def _checkpoint(self, options: dict[str, str]) -> str:
-        """One for each set of logs: a checkpoint is of no use with others."""
-        from braidmq.pipeline.logs import Logs
-        from braidmq.pipeline.options import ReadOptions
+        """One for each set of logs, as a checkpoint holds for its own logs only."""
+        from braidmq.pipeline.source.logs import Logs
+        from braidmq.pipeline.source.options import ReadOptions
 
         states = Logs(ReadOptions.parse(options)).states()
         names = ",".join(f"{broker}={state.id}" for broker, state in sorted(states.items()))
         digest = hashlib.sha256(names.encode()).hexdigest()[:12]
-        return str(Path(self._order.data, "demo", f"checkpoint-{digest}").absolute())
+        return str(Path(self._plan.data, "demo", f"checkpoint-{digest}").absolute())
 
     def end(self) -> None:
         """Ends the query, Spark and Java. While it starts there is nothing to end yet: Java ends with this process."""
@@ -110,7 +112,7 @@ class SparkHalf:
         if self._query is None:
             return
         self._thread.join(JOIN_S)
-        from braidmq.pipeline.gateway import end_java, silence
+        from braidmq.pipeline.launch.gateway import end_java, silence
 
         with contextlib.suppress(Exception):  # whatever is left of it
             silence()

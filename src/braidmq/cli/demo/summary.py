@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from braidmq.cli import output
 from braidmq.cli.admin_port import BrokerAdmin
 from braidmq.cli.demo.buses import Bus
 from braidmq.cli.demo.plan import NAME, DemoSite
+
+PLACES: Final = {"edge": "at the edge", "spark": "on Spark"}
 
 
 @dataclass
@@ -40,7 +42,7 @@ def counts_of(admin: BrokerAdmin) -> SiteCounts:
 
 @dataclass
 class Summary:
-    """`spark` says in words how it took part."""
+    """What the demonstration has shown; `spark_words` tell how Spark took part."""
 
     buses: list[Bus]
     sites: list[DemoSite]
@@ -60,8 +62,8 @@ class Summary:
         return not any(bus.missing or bus.repeated or bus.unexpected for bus in self.buses)
 
     def took_ms(self, bus: Bus) -> list[float]:
-        """Of alerts that had not to wait until Spark was there."""
-        since = self.spark_ran_at if bus.place == "spark" else 0.0
+        """How long alerts took, except those that waited for Spark to start."""
+        since = self.spark_ran_at if bus.processed_at == "spark" else 0.0
         return [1000 * took_s for frame, took_s in bus.alerts.items() if bus.sent_at[frame] >= since]
 
     def as_json(self) -> dict[str, Any]:
@@ -83,7 +85,7 @@ class Summary:
         return {
             "topic": bus.topic,
             "site": bus.site.name,
-            "place": bus.place,
+            "place": bus.processed_at,
             "frames": bus.acknowledged,
             "bytes": bus.bytes,
             "alerts": len(bus.alerts),
@@ -109,7 +111,7 @@ class Summary:
             table.add_row(
                 bus.topic,
                 bus.site.name,
-                "at the edge" if bus.place == "edge" else "on Spark" if bus.place == "spark" else "nowhere",
+                PLACES.get(bus.processed_at, "nowhere"),
                 f"{bus.acknowledged:,}",
                 f"[{style}]{len(bus.alerts)} of {len(bus.expected)}[/{style}]",
                 "" if told["median_ms"] is None else f"{told['median_ms']:.1f} ms",

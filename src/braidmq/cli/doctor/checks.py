@@ -66,7 +66,7 @@ def python() -> CheckResult:
 
 def java(*, needed: bool) -> CheckResult:
     """`needed` is whether Spark is there, or asked for."""
-    from braidmq.pipeline.java import JavaMissing, find
+    from braidmq.pipeline.launch.java import JavaMissing, find
 
     try:
         found = find()
@@ -164,28 +164,28 @@ def _port(name: str, host: str, port: int) -> CheckResult:
 
 
 def _port_trouble(check: str, host: str, port: int, error: OSError) -> CheckResult:
-    place = f"{host}:{port}"
+    address = f"{host}:{port}"
     if error.errno == errno.EADDRINUSE:
         if _speaks_mqtt(host, port):
             fix = "If that is not your broker, end it or choose another port"
-            return CheckResult(check, CheckState.NOTE, f"an MQTT broker answers on {place}", fix)
+            return CheckResult(check, CheckState.NOTE, f"an MQTT broker answers on {address}", fix)
         return CheckResult(
-            check, CheckState.FIX, f"another program has {place}", f"End it (`ss -ltnp 'sport = :{port}'` names it)"
+            check, CheckState.FIX, f"another program has {address}", f"End it (`ss -ltnp 'sport = :{port}'` names it)"
         )
     if error.errno == errno.EACCES:
         fix = "Choose a port above 1023, or give Python the right (`setcap cap_net_bind_service=+ep`)"
-        return CheckResult(check, CheckState.FIX, f"only an administrator may listen on {place}", fix)
+        return CheckResult(check, CheckState.FIX, f"only an administrator may listen on {address}", fix)
     if error.errno == errno.EADDRNOTAVAIL:
         return CheckResult(
             check, CheckState.FIX, f"{host} is no address of this machine", "Write 127.0.0.1, 0.0.0.0 or its own"
         )
-    return CheckResult(check, CheckState.FIX, f"{place}: {error.strerror}", "Choose another address or port")
+    return CheckResult(check, CheckState.FIX, f"{address}: {error.strerror}", "Choose another address or port")
 
 
 def _speaks_mqtt(host: str, port: int) -> bool:
-    place = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - bound to all is reached on loopback
+    local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - bound to all is reached on loopback
     try:
-        with socket.create_connection((place, port), PROBE_TIMEOUT_S) as probe:
+        with socket.create_connection((local, port), PROBE_TIMEOUT_S) as probe:
             probe.settimeout(PROBE_TIMEOUT_S)
             probe.sendall(MQTT_CONNECT)
             answer = probe.recv(4)
@@ -216,7 +216,7 @@ def _unix_path(listener: Listener) -> CheckResult:
 
 
 def files(config: Config) -> CheckResult:
-    """A connection is a file to the system: the limit of these is that of the clients."""
+    """Each connection is an open file, so the limit of open files bounds the number of clients."""
     from braidmq.broker.limits import Limits
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -236,12 +236,12 @@ def files(config: Config) -> CheckResult:
 
 def disk(config: Config) -> CheckResult:
     folder = Path(config.data).absolute()
-    place = next(each for each in (folder, *folder.parents) if each.exists())
-    if not place.is_dir():
-        return CheckResult("disk", CheckState.FIX, f"{place} is no folder", "Choose another one with --data")
-    if not os.access(place, os.W_OK | os.X_OK):
-        return CheckResult("disk", CheckState.FIX, f"{place} cannot be written", "Choose a folder of yours with --data")
-    free = shutil.disk_usage(place).free
+    nearest = next(each for each in (folder, *folder.parents) if each.exists())
+    if not nearest.is_dir():
+        return CheckResult("disk", CheckState.FIX, f"{nearest} is no folder", "Choose another one with --data")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        return CheckResult("disk", CheckState.FIX, f"{nearest} cannot be written", "Choose another one with --data")
+    free = shutil.disk_usage(nearest).free
     found = f"{free / 1e9:.1f} GB free for {config.data}"
     if free < FREE_BYTES_MIN:
         return CheckResult("disk", CheckState.FIX, found, "Free some, or choose a folder on another disk with --data")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -53,7 +52,7 @@ def doctor(
         bool, typer.Option("--spark", help="Also start Spark and run a query; takes a while.")
     ] = False,
     master: Annotated[
-        str | None, typer.Option("--master", help="With --spark: where; this machine if not given.")
+        str | None, typer.Option("--master", help="With --spark: Spark's master; this machine if not given.")
     ] = None,
     json_lines: output.JsonOption = False,
     color: output.ColorOption = output.Color.AUTO,
@@ -89,14 +88,13 @@ def _findings(
 
 
 def _load(config: Path | None, port: int | None, data: Path | None) -> Config | CheckResult:
-    from braidmq.cli.up import CLIENT_VARIABLES
+    from braidmq.cli.up import broker_environment
     from braidmq.config.load import load
     from braidmq.config.problems import ConfigError
 
-    environ = {name: value for name, value in os.environ.items() if name not in CLIENT_VARIABLES}
     overrides = {"listeners[0].port": port, "data": None if data is None else str(data)}
     try:
-        return load(None if config is None else str(config), environ, overrides)
+        return load(None if config is None else str(config), broker_environment(), overrides)
     except ConfigError as error:
         problems = "; ".join(str(problem) for problem in error.problems)
         return CheckResult("configuration", CheckState.FIX, problems, "docs/configuration.md has every key")

@@ -1,7 +1,7 @@
 """An MQTT client for `pub` and `sub`: paho-mqtt on a thread of its own, its callbacks turned into events.
 
-The command takes the events one by one from a bounded queue, in its own thread. So there is one place where it waits
-(and where Ctrl-C arrives), and a slow reader of its output slows down the connection instead of filling the memory.
+The command takes the events one by one from a bounded queue, in its own thread. So it waits in one line of code only,
+where Ctrl-C arrives, and a slow reader of its output slows down the connection instead of filling the memory.
 Received messages are acknowledged by the command, with `ack`, once they are printed.
 """
 
@@ -41,7 +41,7 @@ class Connected:
     properties: Properties
 
     def property(self, name: str, default: int) -> int:
-        """A number out of the broker's CONNACK, or what the specification says if it is not there."""
+        """A number in the broker's CONNACK, or the default of the specification."""
         return int(getattr(self.properties, name, default))
 
 

@@ -95,7 +95,12 @@ class ConnectionOptions:
     keep_alive_s: Annotated[
         int,
         typer.Option(
-            "-k", "--keepalive", min=0, max=65535, help="Seconds between signs of life.", rich_help_panel=_CONNECTION
+            "-k",
+            "--keepalive",
+            min=0,
+            max=65535,
+            help="Seconds between keep-alive packets.",
+            rich_help_panel=_CONNECTION,
         ),
     ] = 60
     session_expiry_s: Annotated[
@@ -124,7 +129,7 @@ class ConnectionOptions:
             "-P",
             "--password",
             envvar="BRAIDMQ_PASSWORD",
-            help="Others on this machine can see it in the process list: prefer the variable.",
+            help="Other users of this machine can see it in the process list: prefer the variable.",
             rich_help_panel=_SECURITY,
         ),
     ] = None
@@ -149,7 +154,9 @@ class ConnectionOptions:
     insecure: Annotated[
         bool,
         typer.Option(
-            "--insecure", help="TLS without checking whom it is spoken with. For tests only.", rich_help_panel=_SECURITY
+            "--insecure",
+            help="TLS without checking the broker's certificate. For tests only.",
+            rich_help_panel=_SECURITY,
         ),
     ] = False
 
@@ -162,7 +169,7 @@ class ConnectionOptions:
     ] = None
     will_qos: Annotated[int, qos_option("--will-qos", what="Quality of service of the will", panel=_WILL)] = 0
     will_retain: Annotated[
-        bool, typer.Option("--will-retain", help="It keeps that for those who subscribe later.", rich_help_panel=_WILL)
+        bool, typer.Option("--will-retain", help="The broker keeps it for later subscribers.", rich_help_panel=_WILL)
     ] = False
     will_delay_s: Annotated[
         int | None,

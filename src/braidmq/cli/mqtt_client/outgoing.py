@@ -123,9 +123,9 @@ class OutgoingMessages:
             if number:
                 due += interval_s
                 while (left_s := due - time.monotonic()) > 0:
-                    self._take(min(left_s, self._patience_s()))
+                    self._next_event(min(left_s, self._patience_s()))
             while len(self._waiting) >= self._window:
-                self._take(self._patience_s())
+                self._next_event(self._patience_s())
             self._send(payload)
 
     def publish_lines(self, descriptor: int) -> None:
@@ -133,7 +133,7 @@ class OutgoingMessages:
         self._room.release(self._window)
         threading.Thread(target=self._read_lines, args=(descriptor,), daemon=True).start()
         while True:
-            event = self._take(self._patience_s() if self._waiting else None)
+            event = self._next_event(self._patience_s() if self._waiting else None)
             if isinstance(event, _InputLine):
                 self._send(event.payload)
             elif isinstance(event, _InputEnd):
@@ -144,7 +144,7 @@ class OutgoingMessages:
     def finish(self) -> None:
         """Waits until all publications are answered."""
         while self._waiting:
-            self._take(self._patience_s())
+            self._next_event(self._patience_s())
 
     def report(self, *, quiet: bool) -> None:
         """Tells what happened; a CliError if the broker refused any of it."""
@@ -182,7 +182,7 @@ class OutgoingMessages:
         sent_at, _ = next(iter(self._waiting.values()))
         return max(0.0, sent_at + self._timeout_s - time.monotonic())
 
-    def _take(self, timeout_s: float | None) -> Any:
+    def _next_event(self, timeout_s: float | None) -> Any:
         """Takes the next event, or none in this time. Answers are dealt with here; lines are the caller's."""
         event = self._client.next_event(timeout_s)
         match event:

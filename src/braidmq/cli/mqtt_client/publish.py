@@ -64,9 +64,7 @@ class MessageOptions:
     qos: Annotated[int, qos_option("-q", "--qos", what="Quality of service", panel=_MESSAGE)] = 0
     retain: Annotated[
         bool,
-        typer.Option(
-            "-r", "--retain", help="The broker keeps it for those who subscribe later.", rich_help_panel=_MESSAGE
-        ),
+        typer.Option("-r", "--retain", help="The broker keeps it for later subscribers.", rich_help_panel=_MESSAGE),
     ] = False
     repeat: Annotated[
         int, typer.Option("--repeat", min=1, help="Publish it this many times.", rich_help_panel=_MESSAGE)
@@ -142,9 +140,7 @@ class PropertyOptions:
 
     expiry_s: Annotated[
         int | None,
-        typer.Option(
-            "--expiry", min=0, max=0xFFFFFFFF, help="Seconds until it is worthless.", rich_help_panel=_PROPERTIES
-        ),
+        typer.Option("--expiry", min=0, max=0xFFFFFFFF, help="Seconds until it expires.", rich_help_panel=_PROPERTIES),
     ] = None
     content_type: Annotated[
         str | None, typer.Option("--content-type", help="As in application/json.", rich_help_panel=_PROPERTIES)
@@ -168,7 +164,7 @@ class PropertyOptions:
             "--topic-alias",
             min=1,
             max=65535,
-            help="A number that stands for the topic from the second message on.",
+            help="A number that replaces the topic from the second message on.",
             rich_help_panel=_PROPERTIES,
         ),
     ] = None

@@ -42,7 +42,7 @@ HELP: Final = (
 EXAMPLES: Final = output.examples(
     ("Everything under sensors, with the topics in colour", "braidmq sub 'sensors/#'"),
     ("The next message alone, within 5 seconds, for a script", "braidmq sub sensors/kitchen -C 1 -W 5 --json"),
-    ("In a form of one's own", "braidmq sub '+/temperature' --format '{time}\\t{topic}\\t{payload}'"),
+    ("In a custom format", "braidmq sub '+/temperature' --format '{time}\\t{topic}\\t{payload}'"),
     ("Share the work with others of the group", "braidmq sub 'jobs/#' --share workers -q 1"),
     ("Go on where the last time ended", "braidmq sub 'orders/#' -q 1 -i printer --keep-session --reconnect"),
     (
@@ -93,7 +93,8 @@ class SubscriptionOptions:
         ),
     ] = False
     no_local: Annotated[
-        bool, typer.Option("--no-local", help="Leave out one's own messages (MQTT 5).", rich_help_panel=_WHAT)
+        bool,
+        typer.Option("--no-local", help="Leave out messages of this client itself (MQTT 5).", rich_help_panel=_WHAT),
     ] = False
     subscription_id: Annotated[
         int | None,
@@ -119,7 +120,7 @@ class SubscriptionOptions:
         typer.Option(
             "-c",
             "--keep-session",
-            help="The broker goes on collecting after the end, for the next time; needs --client-id. "
+            help="The broker keeps collecting messages after the end, for the next run; needs --client-id. "
             "Kept for a day, or as --session-expiry says.",
             rich_help_panel=_WHAT,
         ),
@@ -141,7 +142,7 @@ class SubscriptionOptions:
         }
 
     def filters(self, words: list[str]) -> list[str]:
-        """The filters to subscribe to: those that stand alone, and those of -t."""
+        """The filters to subscribe to: those without an option, and those of -t."""
         wanted = [*words, *(self.topic or [])]
         if not wanted:
             raise UsageError("no topic filter", "For everything: braidmq sub '#'")
@@ -176,7 +177,7 @@ class SubscriptionOptions:
 
 @dataclass(frozen=True)
 class UntilOptions:
-    """When it ends."""
+    """When to end."""
 
     count: Annotated[
         int | None,
@@ -213,7 +214,7 @@ class FormatOptions:
         typer.Option(
             "--format",
             metavar="TEXT",
-            help="A line of one's own, with {topic} {payload} {hex} {base64} {length} {qos} {retain} {dup} {time} "
+            help="A custom line, with {topic} {payload} {hex} {base64} {length} {qos} {retain} {dup} {time} "
             "{properties}.",
             rich_help_panel=_OUTPUT,
         ),
@@ -277,7 +278,7 @@ def subscribe(
 
 
 class MessageListener:
-    """The life of a subscriber: subscribe, print, acknowledge what was printed; again after each reconnection."""
+    """Subscribes, prints what arrives and acknowledges what was printed; subscribes again after each reconnection."""
 
     def __init__(
         self,
@@ -307,7 +308,7 @@ class MessageListener:
         self._suback_deadline: float | None = None
 
     def run(self, welcome: Connected) -> None:
-        """Returns when it has what it was to wait for; raises a CliError if it cannot get it."""
+        """Returns when it has received what it waits for; raises a CliError if it cannot."""
         from paho.mqtt.client import MQTTMessage
 
         from braidmq.cli.mqtt_client.client import (

@@ -47,7 +47,7 @@ FLAGS: Final = {
     "missing": "--missing",
     "forget_s": "--forget",
 }
-"""How the options of the pipelines are called here."""
+"""The flags for the options of the pipelines."""
 _UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _FROM_TO: Final = "From and to"
 _OPTIONS: Final = "Options of the pipelines"
@@ -167,12 +167,12 @@ class EndOptions:
     checkpoint: Annotated[
         Path | None,
         typer.Option(
-            "--checkpoint", metavar="FOLDER", help="Where a run notes how far it is.", rich_help_panel=_FROM_TO
+            "--checkpoint", metavar="FOLDER", help="Where a run keeps its progress.", rich_help_panel=_FROM_TO
         ),
     ] = None
     master: Annotated[
         str | None,
-        typer.Option("--master", help="Of Spark; this machine if not given.", rich_help_panel=_FROM_TO),
+        typer.Option("--master", help="Spark's master; this machine if not given.", rich_help_panel=_FROM_TO),
     ] = None
     trigger: Annotated[
         Duration,
@@ -182,7 +182,7 @@ class EndOptions:
 
 @dataclass(frozen=True)
 class PipelineOptions:
-    """What the pipelines take."""
+    """Options of single pipelines."""
 
     every: Annotated[Duration, _option("--every", "TIME", "windows: how long each is; 1min.")] = None
     slide: Annotated[Duration, _option("--slide", "TIME", "windows: how often one begins; as long as each is.")] = None
@@ -283,7 +283,7 @@ def _check_options(chosen: Pipeline, options: dict[str, Any]) -> None:
 def _check_ends(
     chosen: Pipeline, out: Path | None, publish: str | None, checkpoint: Path | None, *, is_batch: bool
 ) -> None:
-    """Whether rows can come and go as the options have it."""
+    """Checks where rows come from and go to."""
     if out is not None and publish is not None:
         raise UsageError("both --out and --publish", "Give one of them.")
     if chosen.needs_out and out is None:

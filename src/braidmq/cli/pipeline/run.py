@@ -11,7 +11,7 @@ from braidmq.cli.ending import Ending
 from braidmq.cli.on_spark import in_our_words, in_thread, own_java, stop
 from braidmq.pipeline.errors import MissingExtra, from_spark
 from braidmq.pipeline.library.job import Job, ToBrokers, ToFolder, ToFunction
-from braidmq.pipeline.progress import Batches
+from braidmq.pipeline.progress import MicroBatches
 from braidmq.pipeline.session import is_connect, session
 
 try:
@@ -22,19 +22,19 @@ except ImportError as error:
     raise MissingExtra(error.name) from None
 
 POLL_S: Final = 0.2
-"""How often it is looked how far a stream is."""
+"""How often the progress of a stream is read."""
 
 
 @dataclass(frozen=True)
 class RunSettings:
     master: str | None
     rows_max: int
-    """To show, of a batch or of each micro-batch."""
+    """Rows to show, of a batch or of each micro-batch."""
     json_lines: bool
 
 
 def run_batch(job: Job, to: ToFolder | ToBrokers | None, settings: RunSettings) -> None:
-    """What is there now."""
+    """Runs a pipeline over what is there now."""
 
     def work() -> tuple[list[str], list[Any]]:
         found = job.batch(_session(job, settings))
@@ -63,7 +63,7 @@ def run_stream(
     is_once: bool,
     trigger_s: float,
 ) -> None:
-    """What comes, until Ctrl-C, or with `is_once` what is there."""
+    """Runs a pipeline over what comes, until Ctrl-C; with `is_once` over what is there."""
     lines = RowPrinter(settings)
 
     def begin() -> StreamingQuery:
@@ -75,7 +75,7 @@ def run_stream(
         query = in_thread(begin, ending)
         if not is_once:
             output.note(f"{job.pipeline.name} runs. Ctrl-C ends.", "green")
-        batches = Batches(query)
+        batches = MicroBatches(query)
         while query.isActive and lines.broken is None and not ending.wait(POLL_S):
             _tell(batches)
         failure = query.exception()
@@ -90,8 +90,8 @@ def run_stream(
 
 
 def _settled(job: Job) -> Job:
-    """What is published from now on is the stream's, though it is not read before Spark has started."""
-    known = job.settled()
+    """Fixes where the stream begins: with what is published from now on, although Spark has yet to start."""
+    known = job.starting_now()
     if known != job:
         output.note(f"{job.pipeline.name} takes what comes from now on; Spark starts, which takes some seconds.", "dim")
     return known
@@ -101,8 +101,8 @@ def _session(job: Job, settings: RunSettings) -> SparkSession:
     return session(f"braidmq pipeline {job.pipeline.name}", settings.master)
 
 
-def _tell(batches: Batches) -> None:
-    """Of each micro-batch that has read something."""
+def _tell(batches: MicroBatches) -> None:
+    """Notes each micro-batch that has read something."""
     for progress in batches.new():
         if progress.numInputRows:
             output.note(_words(progress), "dim")
@@ -120,7 +120,7 @@ class RowPrinter:
     def __init__(self, settings: RunSettings) -> None:
         self._settings = settings
         self.broken: BrokenPipeError | None = None
-        """Nobody reads what is printed any more."""
+        """Set when the reader of the output is gone."""
 
     def print(self, batch: DataFrame) -> None:
         rows_max = self._settings.rows_max
@@ -135,7 +135,7 @@ class RowPrinter:
         except BrokenPipeError as error:
             self.broken = error
         if len(rows) > rows_max:
-            output.note(f"more than {rows_max:,} rows came at a time: the others are not shown", "yellow")
+            output.note(f"more than {rows_max:,} rows came at a time: the rest are not shown", "yellow")
 
 
 def _show(job: Job, columns: list[str], rows: list[Any], settings: RunSettings) -> None:
@@ -179,7 +179,7 @@ def _cell(value: Any) -> str:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """As JSON can say it."""
+    """With values that JSON has."""
     return {name: _time(value) if isinstance(value, date) else value for name, value in row.items()}
 
 

@@ -119,14 +119,14 @@ def _show_processors(answers: list[tuple[BrokerAdmin, ProcessingStatus]]) -> Non
 
 
 def _notes(one: ProcessorStatus) -> str:
-    """What is not as it should be."""
+    """Counts that ought to be 0."""
     counts = {"errors": one.errors, "waiting": one.queue, "dropped": one.dropped, "restarts": one.restarts}
     notes = [f"{count:,} {word}" for word, count in counts.items() if count]
     return f": {', '.join(notes)}" if notes else ""
 
 
 def _mean_time(one: ProcessorStatus) -> str:
-    """What a message takes."""
+    """The mean time for a message."""
     if not one.processed:
         return ""
     mean_s = one.busy_s / one.processed
@@ -248,7 +248,7 @@ def run(
     *,
     file: Annotated[str, typer.Argument(metavar="FILE[:NAME]", help="A Python file, or a module as package.module.")],
     topic: Annotated[str | None, typer.Option("-t", "--topic", help="Instead of the processor's topic filter.")] = None,
-    spool: Annotated[int | None, typer.Option("--spool", min=1, help="Instead of its size of spool.")] = None,
+    spool: Annotated[int | None, typer.Option("--spool", min=1, help="Instead of the processor's spool size.")] = None,
     publish: Annotated[bool, typer.Option("--publish", help="Also publish what it says.")] = False,
     log: Annotated[
         str | None,
@@ -312,11 +312,11 @@ def on_spark(
         str, typer.Option("--brokers", metavar="URL[,URL…]", help="The admin ports of the brokers whose logs are read.")
     ],
     master: Annotated[
-        str | None, typer.Option("--master", metavar="MASTER", help="Of Spark; this machine if not given.")
+        str | None, typer.Option("--master", metavar="MASTER", help="Spark's master; this machine if not given.")
     ] = None,
     checkpoint: Annotated[
         Path | None,
-        typer.Option("--checkpoint", metavar="FOLDER", help="Where it keeps how far it is; state/NAME if not given."),
+        typer.Option("--checkpoint", metavar="FOLDER", help="Where it keeps its progress; state/NAME if not given."),
     ] = None,
     delegated: Annotated[
         bool, typer.Option("--delegated", help="Only what the brokers' own processor leaves to Spark.")
@@ -326,7 +326,7 @@ def on_spark(
     ] = "latest",
     name: Annotated[str | None, typer.Option("--name", help="Instead of the processor's name.")] = None,
     topic: Annotated[str | None, typer.Option("-t", "--topic", help="Instead of the processor's topic filter.")] = None,
-    spool: Annotated[int | None, typer.Option("--spool", min=1, help="Instead of its size of spool.")] = None,
+    spool: Annotated[int | None, typer.Option("--spool", min=1, help="Instead of the processor's spool size.")] = None,
     token: TokenOption = None,
     json_lines: output.JsonOption = False,
     color: output.ColorOption = output.Color.AUTO,

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from braidmq.bounded import BoundedDict
 from braidmq.cli import output
 from braidmq.cli.ending import interrupt_at_sigterm
 from braidmq.cli.errors import CliError, ExitCode
@@ -15,11 +16,11 @@ if TYPE_CHECKING:
     from braidmq.cli.mqtt_client.options import ConnectionOptions
 
 TOPICS_MAX: Final = 100_000
-"""Topics that a trial keeps spools of; of more, the one that came first goes."""
+"""Topics whose spools a trial keeps; with one more, the oldest is forgotten."""
 
 
 class ProcessorTrial:
-    """Messages in, notifications out, on the screen."""
+    """Runs a processor over messages, and prints its notifications."""
 
     def __init__(self, processor: Processor, *, json_lines: bool, count: int | None) -> None:
         self.processor = processor
@@ -28,18 +29,16 @@ class ProcessorTrial:
         self.failures = 0
         self._json = json_lines
         self._count = count
-        self._spools: dict[str, Spool] = {}
+        self._spools: BoundedDict[str, Spool] = BoundedDict(TOPICS_MAX)
 
     @property
     def is_over(self) -> bool:
         return self._count is not None and self.messages >= self._count
 
     def step(self, message: Message) -> Output | None:
-        """Runs the function and shows what came of it; what is to be published, if anything."""
+        """Runs the function and prints the outcome; returns what is to be published, if anything."""
         spool = self._spools.get(message.topic)
         if spool is None:
-            if len(self._spools) >= TOPICS_MAX:
-                del self._spools[next(iter(self._spools))]
             spool = self._spools[message.topic] = Spool(self.processor.spool)
         self.messages += 1
         outcome = spool_step(self.processor, spool, message)
@@ -75,7 +74,7 @@ class ProcessorTrial:
 
 
 def over_broker(trial: ProcessorTrial, connection: ConnectionOptions, *, publish: bool, wait_s: float | None) -> None:
-    """As a client that subscribes to the processor's topic."""
+    """Runs the trial as a client that subscribes to the processor's topic."""
     from paho.mqtt.client import MQTTMessage
     from paho.mqtt.subscribeoptions import SubscribeOptions
 
@@ -122,7 +121,7 @@ def _message(message: Any, offset: int, origin: str) -> Message:
 
 
 def over_log(trial: ProcessorTrial, where: str, token: str | None) -> None:
-    """All rows that are there, partition by partition: so each topic comes in the order of its offsets."""
+    """Runs the trial over all rows of a log, by partitions, so that each topic comes in the order of its offsets."""
     for message in _logged(where, token, trial.processor.topic):
         trial.step(message)
         if trial.is_over:
@@ -132,7 +131,7 @@ def over_log(trial: ProcessorTrial, where: str, token: str | None) -> None:
 def _logged(where: str, token: str | None, topic_filter: str) -> Iterator[Message]:
     try:
         from braidmq.log.errors import LogError
-        from braidmq.log.reader import open_log
+        from braidmq.log.opening import open_log
     except ModuleNotFoundError as error:
         hint = "Install the extra: pip install 'braidmq[log]'"
         raise CliError(f"{error.name} is not installed, and a log cannot be read without it", hint=hint) from None

@@ -14,7 +14,7 @@ from braidmq.cli.errors import CliError
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from braidmq.pipeline.shipped import Shipped
+    from braidmq.pipeline.portable import PortableProcessor
 
 MASTER: Final = "local[*,4]"
 """This machine; a task whose worker was killed is tried again."""
@@ -27,16 +27,16 @@ class QueryProgress:
     """What a query has done since the last line."""
 
     def __init__(self, query: StreamingQuery, *, json_lines: bool) -> None:
-        from braidmq.pipeline.progress import Batches
-        from braidmq.pipeline.stateful import Done
+        from braidmq.pipeline.progress import MicroBatches
+        from braidmq.pipeline.stateful import BatchCounts
 
-        self._batches = Batches(query)
-        self._none = self._done = Done()
+        self._batches = MicroBatches(query)
+        self._none = self._done = BatchCounts()
         self._json = json_lines
         self._at = time.monotonic()
 
-    def take(self) -> None:
-        """Counts what micro-batches did that were not counted yet."""
+    def count_new(self) -> None:
+        """Adds the micro-batches that were not counted yet."""
         for each in self._batches.new():
             self._done += self._none.of(each)
 
@@ -72,27 +72,27 @@ def run(
     spool: int | None,
     json_lines: bool,
 ) -> None:
-    """Until Ctrl-C; an error says why it ended before."""
+    """Runs the query until Ctrl-C; an error says why it ended before."""
     from braidmq.cli.on_spark import in_our_words, in_thread, own_java, stop
     from braidmq.pipeline.errors import from_spark
-    from braidmq.pipeline.shipped import Shipped
+    from braidmq.pipeline.portable import PortableProcessor
 
-    shipped = Shipped.of(file, name=name, topic=topic, spool=spool)
-    folder = checkpoint or CHECKPOINTS / shipped.name
+    portable = PortableProcessor.of(file, name=name, topic=topic, spool=spool)
+    folder = checkpoint or CHECKPOINTS / portable.name
     with in_our_words(), Ending() as ending, own_java():
-        query = in_thread(lambda: _start(shipped, options, master, folder, delegated), ending)
+        query = in_thread(lambda: _start(portable, options, master, folder, delegated), ending)
         what = "what edges leave to Spark of" if delegated else "all of"
-        output.note(f"{shipped.name} takes {what} {shipped.topic}; its checkpoint is {folder}. Ctrl-C ends.", "green")
+        output.note(f"{portable.name} takes {what} {portable.topic}; its checkpoint is {folder}. Ctrl-C ends.", "green")
         progress = QueryProgress(query, json_lines=json_lines)
         shown_at = time.monotonic()
         while not ending.wait(POLL_S) and query.isActive:
-            progress.take()
+            progress.count_new()
             if time.monotonic() - shown_at >= PROGRESS_S:
                 shown_at = time.monotonic()
                 progress.show()
         error = query.exception()
         stop(query, ending)
-        progress.take()
+        progress.count_new()
         progress.show()
     if error is not None:
         found = from_spark(error)
@@ -100,11 +100,11 @@ def run(
 
 
 def _start(
-    shipped: Shipped, options: dict[str, str], master: str | None, folder: Path, delegated: bool
+    portable: PortableProcessor, options: dict[str, str], master: str | None, folder: Path, delegated: bool
 ) -> StreamingQuery:
     from braidmq.pipeline.session import session
     from braidmq.pipeline.stateful import start
 
     where = master or (None if os.environ.get("SPARK_REMOTE") else MASTER)
-    spark = session(f"processor {shipped.name}", where, quick=True)  # many small batches, and soon
-    return start(spark, shipped, options, str(folder.absolute()), delegated=delegated)
+    spark = session(f"processor {portable.name}", where, quick=True)  # many small batches, and soon
+    return start(spark, portable, options, str(folder.absolute()), delegated=delegated)

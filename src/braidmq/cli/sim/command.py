@@ -17,7 +17,7 @@ from braidmq.cli.sim.table import tabulate
 from braidmq.pubsub.registry import METHODS
 
 if TYPE_CHECKING:
-    from braidmq.sim.trial import Report, Trial
+    from braidmq.sim.trial import Trial, TrialReport
 
 app = typer.Typer(add_completion=False)
 
@@ -30,7 +30,7 @@ HELP: Final = (
     f"baselines {listed(_BASELINES, 'and')}. Patterns: alpha, beta, gamma, delta, epsilon, zeta "
     "(publishers and subscribers a topic: 10/990, 500/500, 990/10, 1/9, 5/5, 9/1), subs10 … subs5120 (one "
     "topic among others, 5 a node), zipf, lookups, or your own as PUBLISHERSxSUBSCRIBERSxTOPICS.\n\n"
-    "With --faults the network has a rough time first: small ones grow by messages, and brokers crash, return, come "
+    "With --faults there is a time of faults first: small networks grow by messages, and brokers crash, return, come "
     "and go. Once it is calm, every subscriber must get every message once, nobody else may be bothered, and "
     "publishers must know whether they are wanted: if not, the exit code is 1. The same command gives the same figures "
     "again, but for times and memory.\n\n"
@@ -43,7 +43,7 @@ EXAMPLES: Final = output.examples(
     ("Nobody listens: nothing is sent", "braidmq sim --method relayfree --pattern 1x0x100"),
     ("Three seeds: mean and range", "braidmq sim --method adaptive --pattern subs80 --seeds 1-3"),
     (
-        "Loss, repetition, overtaking, a partition, and somebody who comes or goes each second",
+        "Loss, repetition, overtaking, a partition, and a broker that comes or goes each second",
         "braidmq sim --method relayfree --nodes 60 --faults loss=0.02,dup=0.02,reorder=0.05,partition=30-60,churn=1",
     ),
     ("A picture of one publication", "braidmq sim --method scribe --nodes 100 --trace scribe.svg"),
@@ -81,7 +81,7 @@ def sim(
         raise CliError(_told(failed), hint=f"It happens again with --seed {failed[0].parameters['seed']}.")
 
 
-def _play(trials: list[Trial], bar: TrialBar) -> list[Report]:
+def _play(trials: list[Trial], bar: TrialBar) -> list[TrialReport]:
     import gc
 
     from braidmq.sim.engine import SimulationError
@@ -112,7 +112,7 @@ def _write(path: Path, picture: str) -> None:
     output.note(f"A picture of the first publication is in {path}.")
 
 
-def _told(failed: list[Report]) -> str:
+def _told(failed: list[TrialReport]) -> str:
     """The complaints of all trials, each with its seed."""
     count = sum(report.complaints_count for report in failed)
     lines = [f"the checkers have {output.counted(count, 'complaint')}"]
@@ -126,7 +126,7 @@ def _told(failed: list[Report]) -> str:
 
 
 class TrialBar(Bar):
-    """Which trial it is, and what it is at, beside the bar."""
+    """A bar with the trial and its phase beside it."""
 
     def __init__(self, method: str) -> None:
         super().__init__(method)

@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Any, Final
 from braidmq.cli import output
 
 if TYPE_CHECKING:
-    from braidmq.sim.trial import Report
+    from braidmq.sim.trial import TrialReport
 
 DIGITS: Final = 6
 """Decimals of a figure in JSON."""
 
 
-def show(reports: list[Report], json_lines: bool) -> None:
+def show(reports: list[TrialReport], json_lines: bool) -> None:
     from msgspec.structs import asdict
 
     figures = [asdict(report.figures) for report in reports]
     for one in figures:
-        rough = one.pop("rough")
-        one |= {f"rough_{name}": value for name, value in asdict(rough).items()} if rough is not None else {}
+        under_faults = one.pop("rough")
+        if under_faults is not None:
+            one |= {f"rough_{name}": value for name, value in asdict(under_faults).items()}
     ranges = {name: (min(one[name] for one in figures), max(one[name] for one in figures)) for name in figures[0]}
     if len(figures) == 1:
         means = figures[0]
@@ -31,7 +32,7 @@ def show(reports: list[Report], json_lines: bool) -> None:
         _print_table(reports, means, ranges)
 
 
-def _print_json(reports: list[Report], means: dict[str, Any], ranges: dict[str, tuple[Any, Any]]) -> None:
+def _print_json(reports: list[TrialReport], means: dict[str, Any], ranges: dict[str, tuple[Any, Any]]) -> None:
     found: dict[str, Any] = dict(reports[0].parameters)
     if len(reports) > 1:
         del found["seed"]
@@ -68,9 +69,9 @@ ROWS: Final = (
     ("delay in virtual time, mean", "delay_mean_s", "{:,.3f} s"),
     ("delay in virtual time, most", "delay_max_s", "{:,.3f} s"),
     ("virtual time", "virtual_s", "{:,.1f} s"),
-    ("rough time: deliveries that were due", "rough_expected", "{:,.0f}"),
-    ("rough time: deliveries", "rough_deliveries", "{:,.0f}"),
-    ("rough time: duplicates", "rough_duplicates", "{:,.0f}"),
+    ("time of faults: deliveries that were due", "rough_expected", "{:,.0f}"),
+    ("time of faults: deliveries", "rough_deliveries", "{:,.0f}"),
+    ("time of faults: duplicates", "rough_duplicates", "{:,.0f}"),
     ("messages to build the network", "build_messages", "{:,.0f}"),
     ("simulated messages", "simulated_messages", "{:,.0f}"),
     ("  a second of CPU time", "simulated_messages_per_s", "{:,.0f}"),
@@ -79,7 +80,7 @@ ROWS: Final = (
     ("wall time", "wall_s", "{:,.1f} s"),
     ("memory", "rss_mib", "{:,.0f} MiB"),
 )
-"""What people see of the figures, in which words."""
+"""The figures that people see, and their words for them."""
 
 PUBLICATIONS_ONLY: Final = (
     *("publications", "suspended", "deliveries", "duplicates", "bothered", "messages_without_subscribers"),
@@ -88,7 +89,7 @@ PUBLICATIONS_ONLY: Final = (
 """Figures that lookups do not have."""
 
 
-def _print_table(reports: list[Report], means: dict[str, Any], ranges: dict[str, tuple[Any, Any]]) -> None:
+def _print_table(reports: list[TrialReport], means: dict[str, Any], ranges: dict[str, tuple[Any, Any]]) -> None:
     from rich.table import Table
 
     parameters = reports[0].parameters

@@ -48,7 +48,11 @@ class TrialOptions:
     pattern: Annotated[
         str,
         typer.Option(
-            "-p", "--pattern", metavar="NAME", help="Who publishes and subscribes what.", rich_help_panel=_TRIAL
+            "-p",
+            "--pattern",
+            metavar="NAME",
+            help="How many brokers publish and subscribe to which topics.",
+            rich_help_panel=_TRIAL,
         ),
     ] = "delta"
     nodes: Annotated[
@@ -63,7 +67,9 @@ class TrialOptions:
     ] = None
     seed: Annotated[
         int | None,
-        typer.Option("-s", "--seed", min=0, help="All chance comes from it; 1 if not given.", rich_help_panel=_TRIAL),
+        typer.Option(
+            "-s", "--seed", min=0, help="The seed of all random numbers; 1 if not given.", rich_help_panel=_TRIAL
+        ),
     ] = None
     seeds: Annotated[
         str | None,
@@ -76,7 +82,7 @@ class TrialOptions:
         typer.Option(
             "--publications",
             min=1,
-            help="So many publishers publish, drawn by chance; by default all, or what brings a million deliveries.",
+            help="How many publishers publish, drawn at random; by default all, or enough for a million deliveries.",
             rich_help_panel=_TRIAL,
         ),
     ] = None
@@ -126,7 +132,7 @@ class MethodOptions:
         typer.Option(
             "--learn",
             metavar="SECONDS",
-            help="Tables of adaptive are learnt for so long before; 30 if not given, up to 2,000 nodes that learn.",
+            help="How long tables of adaptive are learnt first; 30 if not given, for up to 2,000 nodes.",
             rich_help_panel=_METHOD,
         ),
     ] = None
@@ -134,7 +140,7 @@ class MethodOptions:
         bool,
         typer.Option(
             "--ideal",
-            help="Tables of adaptive are laid out, the best by their order: much faster, and nobody has learnt them.",
+            help="Tables of adaptive are laid out as the best by their order, which is much faster than learning them.",
             rich_help_panel=_METHOD,
         ),
     ] = False

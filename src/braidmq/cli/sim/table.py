@@ -1,4 +1,4 @@
-"""`braidmq sim --out`: trials into a table, and what is in it for people to read."""
+"""`braidmq sim --out`: trials as rows of a table, and a summary of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from braidmq.cli.errors import CliError, ExitCode
 from braidmq.cli.progress import Bar
 
 if TYPE_CHECKING:
-    from braidmq.pipeline.trials import Play
+    from braidmq.pipeline.trials.table import Play
     from braidmq.sim.trial import Trial
 
 GROUPS: Final = ("method", "pattern", "nodes")
@@ -23,8 +23,8 @@ SHOWN_MAX: Final = 100
 
 
 def tabulate(trials: list[Trial], out: Path, master: str | None, json_lines: bool) -> None:
-    """Plays the trials that the table does not have, shows what all of them give, and fails if one of them did."""
-    from braidmq.pipeline.trials import TrialTable, play_all, play_here
+    """Plays the trials that the table does not have, shows a summary of all, and fails if one of them did."""
+    from braidmq.pipeline.trials.table import TrialTable, play_all, play_here
     from braidmq.sim.rows import name_of
 
     table = TrialTable(out)
@@ -70,8 +70,8 @@ def _play_on_spark(master: str, play_all: Callable[[Play, int], int]) -> int:
 
 @contextmanager
 def _on_spark(master: str) -> Iterator[tuple[Play, int]]:
-    """Who plays trials there, and on how many cores."""
-    from braidmq.pipeline.trials import on_connect, on_spark
+    """What plays trials there, and on how many cores."""
+    from braidmq.pipeline.trials.table import on_connect, on_spark
 
     if master.startswith("sc://"):
         from braidmq.pipeline.session import session

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 PAUSES_MAX: Final = 15
 """The last pauses of a topic, whose median is its usual interval: so many that a few odd ones do not count."""
 PAUSES_MIN: Final = 3
-"""Before a topic has so many, nobody knows what is usual."""
+"""Before a topic has so many, its usual pace is unknown."""
 SECOND_US: Final = 1_000_000
 
 _ALARM: Final = "topic string, kind string, at_us bigint, last_us bigint, usual_us bigint"
@@ -141,7 +141,7 @@ def alarms(
 ) -> DataFrame:
     """A row for each alarm: topic, kind (late, missing, back), when, the message before, the usual interval, the pause.
 
-    `interval_s` is the interval of all topics, if it need not be found out. A batch looks at who is missing `now`; by
+    `interval_s` is the interval of all topics, if it need not be found out. A batch looks at what is missing `now`; by
     default that is the time of the call. A stream does not take it: it has its clock.
     """
     if not 1 <= late <= missing:

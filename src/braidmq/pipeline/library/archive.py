@@ -3,7 +3,7 @@
     to = archive(rows).writeStream.partitionBy(*PARTITIONS).format("parquet")
     to.option("checkpointLocation", "state/archive").start("archive")
 
-Spark's file sink writes each row once, also over failures; who reads the folder with Spark sees only what is committed.
+Spark's file sink writes each row once, also over failures; readers with Spark see only what is committed.
 """
 
 from __future__ import annotations

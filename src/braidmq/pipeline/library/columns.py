@@ -19,8 +19,8 @@ DELAY_S: Final = 60.0
 def event_time() -> Column:
     """When a row was published, as its device says; at the latest when it was received.
 
-    A device whose clock is years ahead would otherwise move a stream's watermark there, and all rows of the others
-    would count as late.
+    A device whose clock is years ahead would otherwise move a stream's watermark there, and the rows of all
+    other devices would count as late.
     """
     return f.least("published_at", "received_at")
 

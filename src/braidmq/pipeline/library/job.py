@@ -1,4 +1,4 @@
-"""A pipeline at work: from the logs, through its function, to where its rows shall go.
+"""A pipeline at work: from the logs, through its function, to where its rows are to go.
 
 job = Job(PIPELINES["windows"], {"path": "data"}, {"every_s": 300.0})
 job.batch(spark).show()
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from braidmq.pipeline.errors import MissingExtra, PipelineError
 from braidmq.pipeline.library.catalogue import Pipeline
-from braidmq.pipeline.logs import settled
+from braidmq.pipeline.source.logs import with_starting_offsets
 
 try:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,7 +49,7 @@ class ToBrokers:
 
 @dataclass(frozen=True)
 class ToFunction:
-    """Whoever wants the rows of each micro-batch, in this process."""
+    """A function in this process that gets the rows of each micro-batch."""
 
     take: Callable[[DataFrame], None]
 
@@ -62,9 +62,9 @@ class Job:
     options: Mapping[str, Any]
     """Of the pipeline."""
 
-    def settled(self) -> Job:
-        """The same as a stream that begins now, where it begins with the latest rows (see `logs.settled`)."""
-        return replace(self, source=settled(self.source))
+    def starting_now(self) -> Job:
+        """The same job as a stream that begins with what is latest now (see `logs.with_starting_offsets`)."""
+        return replace(self, source=with_starting_offsets(self.source))
 
     def batch(self, spark: SparkSession) -> DataFrame:
         """What the pipeline makes of all that is in the logs now."""
@@ -74,7 +74,7 @@ class Job:
         return self._made(reader.load())
 
     def write(self, found: DataFrame, to: ToFolder | ToBrokers) -> None:
-        """Puts a batch where it shall go. A folder that is there already is left alone."""
+        """Puts a batch where it is to go. A folder that is there already is left alone."""
         if isinstance(to, ToFolder):
             found.write.partitionBy(*self.pipeline.partitions).mode("error").parquet(to.folder)
             return
@@ -102,7 +102,7 @@ class Job:
         if is_once and self.pipeline.has_timers:
             if checkpoint is not None:
                 _read_all(spark, writer)
-            return writer.trigger(once=True).start()  # the clock has its say once: by itself it would never end
+            return writer.trigger(once=True).start()  # the clock fires once: a stream with timers would never end
         if is_once:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{round(trigger_s * 1000)} milliseconds").start()

@@ -28,7 +28,7 @@ import msgspec
 
 from braidmq.bounded import BoundedDict
 from braidmq.host import Host, Message, Reply, Service, ask, handles
-from braidmq.keys import LEVEL, Key, Role, parts_of, segment
+from braidmq.keys import LEVEL, Key, Role, is_within, parts_of, segment
 from braidmq.overlay import Acquaintances, FoundOwner, Overlay, Peer
 from braidmq.overlay.key_ranges import JUST_AFTER, KeyRange
 from braidmq.overlay.ring import CALL_TIMEOUT_S, owns
@@ -73,13 +73,8 @@ class ClusterArea(NamedTuple):
         return (low, low[:-1] + LEVEL) if self.alone else (low, high)
 
 
-def is_within(cluster: str, scope: str | None) -> bool:
-    """Whether a cluster is another or below it; None is everything."""
-    return scope is None or cluster == scope or (scope != "" and cluster.startswith(scope + "/"))
-
-
 def area_of(cluster: str, own: str, scope: str | None) -> ClusterArea:
-    """The area that a cluster in a scope belongs to, seen from another cluster. From outside a scope is one area."""
+    """The area that a cluster in a scope belongs to, seen from the own cluster. From outside a scope is one area."""
     if scope is not None and not is_within(own, scope):
         return ClusterArea(scope, False)
     if is_within(own, cluster):

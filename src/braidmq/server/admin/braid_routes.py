@@ -9,7 +9,8 @@ import msgspec
 from aiohttp import web
 
 from braidmq.admin.contract import BraidStatus, DemandAnswer, LinkStatus, RingAnswer, TopicsAnswer, TraceAnswer
-from braidmq.braid.inspect.status import TOPICS_MAX, Status, Unanswerable
+from braidmq.braid.inspect.answers import Unanswerable
+from braidmq.braid.inspect.status import TOPICS_MAX, BraidInspector
 from braidmq.server.admin.responses import answer, refusal
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ LINKS_SHOWN_MAX: Final = 1024
 NO_BRAID: Final = "this broker is in no braid: start it with --braid, --join or --brokers"
 NOT_YET: Final = "this broker is just starting"
 
-Respond = Callable[[Status, web.Request], Awaitable[msgspec.Struct]]
+Respond = Callable[[BraidInspector, web.Request], Awaitable[msgspec.Struct]]
 
 
 class BraidRoutes:
@@ -63,7 +64,7 @@ class BraidRoutes:
 
         return handle
 
-    async def _braid(self, status: Status, _request: web.Request) -> BraidStatus:
+    async def _braid(self, status: BraidInspector, _request: web.Request) -> BraidStatus:
         assert self._node is not None
         host = self._node.host
         links = [_link(peer, host.counters(peer)) for peer in host.linked[:LINKS_SHOWN_MAX]]
@@ -75,20 +76,20 @@ def _link(peer: str, counters: Counters) -> LinkStatus:
     return LinkStatus(peer, **counts)
 
 
-async def _ring(status: Status, _request: web.Request) -> RingAnswer:
+async def _ring(status: BraidInspector, _request: web.Request) -> RingAnswer:
     return msgspec.convert(await status.ring(), RingAnswer)
 
 
-async def _topics(status: Status, request: web.Request) -> TopicsAnswer:
+async def _topics(status: BraidInspector, request: web.Request) -> TopicsAnswer:
     limit = _number(request, "limit", TOPICS_MAX, TOPICS_MAX)
     return msgspec.convert(status.topics(request.query.get("filter", "#"), limit), TopicsAnswer)
 
 
-async def _demand(status: Status, request: web.Request) -> DemandAnswer:
+async def _demand(status: BraidInspector, request: web.Request) -> DemandAnswer:
     return msgspec.convert(await status.demand(_topic(request)), DemandAnswer)
 
 
-async def _trace(status: Status, request: web.Request) -> TraceAnswer:
+async def _trace(status: BraidInspector, request: web.Request) -> TraceAnswer:
     return msgspec.convert(await status.trace(_topic(request), surely=_number(request, "qos", 0, 2) > 0), TraceAnswer)
 
 

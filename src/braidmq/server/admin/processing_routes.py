@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from aiohttp import web
 
-from braidmq.admin.client import SPOOL_BYTES_MAX
 from braidmq.admin.contract import (
     SPOOL,
+    SPOOL_BYTES_MAX,
     AssignedTopic,
     AssignedTopics,
     DelegatedTopic,
@@ -67,34 +67,34 @@ class ProcessingRoutes:
 
     async def _on_list(self, _request: web.Request) -> web.Response:
         processing = self._processing
-        places = processing.places
+        assignments = processing.assignments
         return answer(
             ProcessingStatus(
-                [self._describe(runner) for runner in processing.stations],
-                ResourceUse(places.use.storage, places.capacity.storage),
-                ResourceUse(places.use.compute, places.capacity.compute),
-                places.share,
+                [self._describe(runner) for runner in processing.runners],
+                ResourceUse(assignments.load.storage, assignments.capacity.storage),
+                ResourceUse(assignments.load.compute, assignments.capacity.compute),
+                assignments.share,
             )
         )
 
-    def _describe(self, station: ProcessorRunner) -> ProcessorStatus:
-        ready, counts, config = station.ready, station.counts, station.config
+    def _describe(self, runner: ProcessorRunner) -> ProcessorStatus:
+        ready, counts, config = runner.ready, runner.counts, runner.config
         topics: dict[str, int] = {}
-        for spot in self._processing.places:
-            if spot.key[0] == station.name:
-                topics[spot.name] = topics.get(spot.name, 0) + 1
+        for assignment in self._processing.assignments:
+            if assignment.key[0] == runner.name:
+                topics[assignment.name] = topics.get(assignment.name, 0) + 1
         return ProcessorStatus(
-            name=station.name,
+            name=runner.name,
             file=config.file,
             where=config.where,
             topic=config.topic if ready is None else ready.topic,
             spool=config.spool if ready is None else ready.spool,
             output=config.output if ready is None else ready.output,
             time_limit_s=config.time_limit_s if ready is None else ready.time_limit_s,
-            state=station.state,
-            problem=station.problem,
-            pid=station.pid,
-            queue=len(station.line),
+            state=runner.state,
+            problem=runner.problem,
+            pid=runner.pid,
+            queue=len(runner.queue),
             topics=topics,
             **{name: getattr(counts, name) for name in counts.__struct_fields__},
         )
@@ -102,21 +102,23 @@ class ProcessingRoutes:
     async def _on_topics(self, request: web.Request) -> web.Response:
         processor, topic = request.query.get("processor"), request.query.get("topic")
         found = [
-            spot for spot in self._processing.places if processor in (None, spot.key[0]) and topic in (None, spot.topic)
+            assignment
+            for assignment in self._processing.assignments
+            if processor in (None, assignment.key[0]) and topic in (None, assignment.topic)
         ]
-        return answer(AssignedTopics([self._described(spot) for spot in found[:TOPICS_MAX]], len(found)))
+        return answer(AssignedTopics([self._described(assignment) for assignment in found[:TOPICS_MAX]], len(found)))
 
-    def _described(self, spot: TopicAssignment) -> AssignedTopic:
-        turns = self._processing.places.placements.turns(spot.key)
+    def _described(self, assignment: TopicAssignment) -> AssignedTopic:
+        intervals = self._processing.assignments.store.intervals(assignment.key)
         return AssignedTopic(
-            processor=spot.key[0],
-            topic=spot.topic,
-            place=spot.name,
-            is_logged=spot.is_logged,
-            turns=[(turn.first, turn.place) for turn in turns],
-            returns_at=spot.returns_at if spot.returns_at >= 0 else None,
-            last_offset=spot.last,
-            publishers=len(spot.publishers),
+            processor=assignment.key[0],
+            topic=assignment.topic,
+            place=assignment.name,
+            is_logged=assignment.is_logged,
+            turns=[(one.first, one.location) for one in intervals],
+            returns_at=assignment.returns_at if assignment.returns_at >= 0 else None,
+            last_offset=assignment.last,
+            publishers=len(assignment.publishers),
         )
 
     async def _on_move(self, request: web.Request) -> web.Response:
@@ -127,35 +129,37 @@ class ProcessingRoutes:
             move = msgspec.json.decode(body or b"", type=Move)
             if move.place not in ("edge", "spark"):
                 raise MoveError(f"place {move.place!r}: expected edge or spark")
-            spot = await self._processing.changes.move(move.processor, move.topic, move.place)
+            assignment = await self._processing.reassignment.move(move.processor, move.topic, move.place)
         except msgspec.MsgspecError as error:
             return refusal(400, f"expected processor, topic and place as JSON: {error}")
         except MoveError as error:
             return refusal(409, str(error))
         except OSError as error:
             return refusal(503, str(error))
-        return answer(self._described(spot))
+        return answer(self._described(assignment))
 
     async def _on_delegated(self, request: web.Request) -> web.Response:
         processing = self._processing
-        places = processing.places
+        assignments = processing.assignments
         try:
-            name = processing.changes.station(request.query.get("processor", "")).name
+            name = processing.reassignment.runner(request.query.get("processor", "")).name
             if processing.log is None:
                 raise MoveError("this broker keeps no log, so nothing can be left to Spark: name topics in [log]")
         except MoveError as error:
-            is_early = any(not station.settled.is_set() for station in processing.stations)
+            is_early = any(not runner.started.is_set() for runner in processing.runners)
             return refusal(503 if is_early else 409, str(error))
-        version = f"{self._start}-{places.changes}"
-        settled = places.settled(name, processing.log.next_offset)
+        version = f"{self._start}-{assignments.changes}"
+        settled = assignments.final_below(name, processing.log.next_offset)
         if request.query.get("known") == version:
             return answer(Delegation(version, settled))
-        return answer(Delegation(version, settled, [self._delegated(spot) for spot in places.delegated(name)]))
+        return answer(
+            Delegation(version, settled, [self._delegated(assignment) for assignment in assignments.delegated(name)])
+        )
 
-    def _delegated(self, spot: TopicAssignment) -> DelegatedTopic:
-        turns = self._processing.places.placements.turns(spot.key)
-        returns_at = spot.returns_at if spot.returns_at >= 0 else None
-        return DelegatedTopic(spot.topic, turns[-1].first, len(turns) > 1, returns_at)
+    def _delegated(self, assignment: TopicAssignment) -> DelegatedTopic:
+        intervals = self._processing.assignments.store.intervals(assignment.key)
+        returns_at = assignment.returns_at if assignment.returns_at >= 0 else None
+        return DelegatedTopic(assignment.topic, intervals[-1].first, len(intervals) > 1, returns_at)
 
     async def _on_errors(self, request: web.Request) -> web.Response:
         if not is_json(request):
@@ -166,17 +170,17 @@ class ProcessingRoutes:
         except msgspec.MsgspecError as error:
             return refusal(400, f"expected a processor and its errors as JSON: {error}")
         for one in told.errors:
-            self._processing.on_far_error(told.processor, one.what, one.message, one.topic, one.offset)
+            self._processing.on_remote_error(told.processor, one.what, one.message, one.topic, one.offset)
         return answer(FailuresTold(len(told.errors)))
 
     async def _on_state(self, request: web.Request) -> web.Response:
         try:
-            spot = self._spot(request)
+            assignment = self._assignment(request)
         except MoveError as error:
             return refusal(409, str(error))
-        if spot.place != "spark":
-            return refusal(409, f"{spot.topic} of {spot.key[0]} is the edge's")
-        state = self._processing.places.placements.handed(spot.key) or SpoolState(-1, ())
+        if assignment.location != "spark":
+            return refusal(409, f"{assignment.topic} of {assignment.key[0]} is the edge's")
+        state = self._processing.assignments.store.handed(assignment.key) or SpoolState(-1, ())
         return web.Response(body=state.encode(), content_type=SPOOL)
 
     async def _on_return(self, request: web.Request) -> web.Response:
@@ -189,18 +193,20 @@ class ProcessingRoutes:
         if body is None:
             return refusal(413, f"a spool has at most {SPOOL_BYTES_MAX >> 20} MiB")
         try:
-            spot = self._spot(request)
-            self._processing.changes.take_back(spot.key[0], spot.topic, int(first), SpoolState.decode(body))
+            assignment = self._assignment(request)
+            self._processing.reassignment.take_back(
+                assignment.key[0], assignment.topic, int(first), SpoolState.decode(body)
+            )
         except msgspec.MsgspecError as error:
             return refusal(400, f"this is no spool: {error}")
         except MoveError as error:
             return refusal(409, str(error))
         except OSError as error:
             return refusal(503, f"the change cannot be written: {error}")
-        return answer(self._described(spot))
+        return answer(self._described(assignment))
 
-    def _spot(self, request: web.Request) -> TopicAssignment:
+    def _assignment(self, request: web.Request) -> TopicAssignment:
         processor, topic = request.query.get("processor"), request.query.get("topic")
         if processor is None or topic is None:
             raise MoveError("a processor and a topic are needed: ?processor=P&topic=T")
-        return self._processing.changes.spot(processor, topic)
+        return self._processing.reassignment.assignment(processor, topic)

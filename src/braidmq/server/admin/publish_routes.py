@@ -22,7 +22,7 @@ BODY_MAX: Final = 32 * 2**20
 
 
 class PublishRoutes:
-    """`POST /publish` takes a `BatchPart` and answers when what came of it is durable."""
+    """`POST /publish` takes a `BatchPart`, and answers once it is durable."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -42,7 +42,7 @@ class PublishRoutes:
         except msgspec.MsgspecError as error:
             return refusal(400, f"this is no part of a batch: {error}")
         try:
-            receipt = self._broker.ledger.accept(part)
+            receipt = self._broker.transactions.accept(part)
         except RefusedPart as error:
             return refusal(422 if error.is_lasting else 503, str(error))
         if receipt is not Receipt.REPEATED:

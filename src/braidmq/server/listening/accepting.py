@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from websockets.typing import Origin as WebOrigin
 
     from braidmq.broker.connection import Connection
-    from braidmq.broker.flow import Link
     from braidmq.broker.limits import Limits
+    from braidmq.broker.transport import Transport
     from braidmq.config.settings import Listener
 
 
@@ -26,7 +26,7 @@ class ClientProtocol(Protocol):
     def abort(self) -> None: ...
 
 
-class Acceptor(Protocol):
+class AcceptingListener(Protocol):
     """The rules of a listener, and the way from it into the broker's core."""
 
     settings: Listener
@@ -39,7 +39,7 @@ class Acceptor(Protocol):
     @property
     def frame_bytes_max(self) -> int: ...
 
-    def admit(self, link: Link, transport: asyncio.Transport, peer: str) -> Connection:
+    def admit(self, link: Transport, transport: asyncio.Transport, peer: str) -> Connection:
         """Joins a connection whose handshakes are done to the core."""
         ...
 

@@ -13,6 +13,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Final, Protocol
 
+from braidmq.broker.receiving import accept
 from braidmq.security.identity import Origin
 from braidmq.server.listening.sockets import (
     LISTENER_PORT,
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
     from braidmq.broker.broker import Broker
     from braidmq.broker.connection import Connection
-    from braidmq.broker.flow import Link
     from braidmq.broker.limits import Limits
+    from braidmq.broker.transport import Transport
     from braidmq.config.settings import Listener
     from braidmq.server.listening.accepting import ClientProtocol
     from braidmq.server.listening.connect_rate import ConnectRate
@@ -106,13 +107,13 @@ class ActiveListener:
     def frame_bytes_max(self) -> int:
         return self._group.limits.packet_bytes_max + FRAME_SLACK_BYTES
 
-    def admit(self, link: Link, transport: asyncio.Transport, peer: str) -> Connection:
+    def admit(self, link: Transport, transport: asyncio.Transport, peer: str) -> Connection:
         """Joins a connection whose handshakes are done to the core."""
         if self.tls is None:
             origin = Origin(self.settings.name, peer)
         else:
             origin = certified_origin(self.settings.name, peer, transport.get_extra_info("peercert"))
-        return self._group.broker.connect(link, origin)
+        return accept(self._group.broker, link, origin)
 
     def on_closed(self, protocol: ClientProtocol) -> None:
         self.connections.discard(protocol)

@@ -1,4 +1,4 @@
-"""Listening sockets: opened with a clear error when it cannot be, and closed without leaving anything behind."""
+"""Listening sockets: opened, or refused with a clear error; closed without leaving anything behind."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def host_and_port(host: str, port: int) -> str:
 def bind_tcp(name: str, host: str, port: int, change: str) -> list[socket.socket]:
     """Sockets that listen on every address of the host; port 0 takes a free one, the same for all of them.
 
-    `change` is what is told to choose another port with.
+    `change` is the option to choose another port with, for the error.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -90,7 +90,7 @@ def unix_identity(path: str) -> tuple[int, int] | None:
 
 
 def unix_peer(connected: socket.socket) -> str:
-    """Who is at the other end of a Unix socket: its user and process, where the system tells."""
+    """The user and process at the other end of a Unix socket, where the system tells."""
     if not hasattr(socket, "SO_PEERCRED"):
         return "unix"
     size = struct.calcsize("3i")
@@ -140,7 +140,7 @@ def _listen_tcp(family: int, address: tuple[str | int, ...]) -> socket.socket:
 
 
 def _remove_stale(name: str, path: str) -> None:
-    """Clears the path if nobody listens there; anything that is not a socket is left alone."""
+    """Clears the path if no process listens there; anything that is not a socket is left alone."""
     try:
         mode = os.stat(path, follow_symlinks=False).st_mode
     except FileNotFoundError:

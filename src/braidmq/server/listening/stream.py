@@ -1,6 +1,6 @@
 """MQTT over a stream: TCP, TLS or a Unix socket.
 
-Nothing stands between the loop and the core: the transport is the core's `Link` as it is, and the protocol's
+Nothing stands between the loop and the core: the transport is the core's `Transport` as it is, and the protocol's
 `data_received` *is* the core connection's `receive`.
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from braidmq.broker.connection import Connection
-    from braidmq.server.listening.accepting import Acceptor
+    from braidmq.server.listening.accepting import AcceptingListener
 
 
 class StreamProtocol(asyncio.BaseProtocol):
@@ -22,7 +22,7 @@ class StreamProtocol(asyncio.BaseProtocol):
 
     data_received: Callable[[bytes], None]
 
-    def __init__(self, listener: Acceptor, peer: str) -> None:
+    def __init__(self, listener: AcceptingListener, peer: str) -> None:
         self._listener = listener
         self._peer = peer
         self._transport: asyncio.Transport | None = None

@@ -1,7 +1,7 @@
 """MQTT over WebSocket (MQTT §6): the frames come off here, and the broker's core sees a stream of bytes as on TCP.
 
 The `websockets` library's sans-IO protocol does HTTP and framing. This module joins it to asyncio on one side and, as a
-`Link`, to the core on the other. What a client sends in several frames, or several packets in one frame, makes no
+`Transport`, to the core on the other. What a client sends in several frames, or several packets in one frame, makes no
 difference to the core [MQTT-6.0.0-2]; one `write` of the core is one binary frame.
 
 Nothing is compressed (permessage-deflate would cost each connection more memory than all the rest of it), and nothing
@@ -25,7 +25,7 @@ from websockets.typing import Origin as WebOrigin
 
 if TYPE_CHECKING:
     from braidmq.broker.connection import Connection
-    from braidmq.server.listening.accepting import Acceptor
+    from braidmq.server.listening.accepting import AcceptingListener
 
 SUBPROTOCOL: Final = Subprotocol("mqtt")
 HANDSHAKE_BYTES_MAX: Final = 16 * 1024
@@ -60,7 +60,7 @@ class WebSocketProtocol(asyncio.Protocol):
     _transport: asyncio.Transport
     _frames: ServerProtocol
 
-    def __init__(self, listener: Acceptor, peer: str) -> None:
+    def __init__(self, listener: AcceptingListener, peer: str) -> None:
         self._listener = listener
         self._peer = peer
         self._connection: Connection | None = None
@@ -150,7 +150,7 @@ class WebSocketProtocol(asyncio.Protocol):
         if self._connection is not None:
             self._connection.resume_writing()
 
-    # What the core calls: a Link.
+    # What the core calls: a Transport.
 
     def write(self, data: bytes) -> None:
         frames = self._frames

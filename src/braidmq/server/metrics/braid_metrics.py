@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from braidmq.braid.transfer.accounting import HOPS_MAX
+from braidmq.braid.transfer.accounting import HOPS_MAX, HopCounts
 from braidmq.net.counters import Counters
 
 if TYPE_CHECKING:
-    from braidmq.braid.inspect.status import Status
+    from braidmq.braid.braid import Braid
     from braidmq.braid.node import BraidNode
     from braidmq.net.host import NetHost
 
@@ -33,11 +33,11 @@ class BraidCollector(Collector):
         self._links = LinkTotals(node.host)
 
     def collect(self) -> Iterable[Metric]:
-        status = self._node.status
-        if status is not None:
-            yield from _collect_state(status)
-            yield from _collect_history(status)
-            yield _hops(status)
+        braid = self._node.braid
+        if braid is not None:
+            yield from _collect_state(braid)
+            yield from _collect_history(braid)
+            yield _hops(braid.transfer.hops)
             yield from self._collect_links()
 
     def _collect_links(self) -> Iterator[Metric]:
@@ -96,45 +96,45 @@ class LinkTotals:
         yield OTHERS, rest
 
 
-def _collect_state(status: Status) -> Iterator[Metric]:
-    braid = status.braid
+def _collect_state(braid: Braid) -> Iterator[Metric]:
+    status = braid.status
     keys = GaugeMetricFamily(f"{PREFIX}keys", "Keys that this broker stands for.", labels=["kind"])
     for kind, count in status.keys_by_kind().items():
         keys.add_metric([kind], count)
     yield keys
     for name, text, value in (
-        ("in", "1 while this broker is in the braid, else 0.", int(braid.is_in)),
+        ("in", "1 while this broker is in the braid, else 0.", int(braid.presence.is_in)),
         ("routing_entries", "Nodes of other brokers in the routing table.", len(braid.overlay.view.entries)),
-        ("shapes", "Shapes of wildcard filters that are in use anywhere.", len(braid.shapes)),
-        ("filters", "Different filters of clients here.", len(braid.interest.filters)),
-        ("topics", "Topics that are published here.", len(braid.outlets)),
+        ("shapes", "Shapes of wildcard filters that are in use anywhere.", len(braid.interest.shapes)),
+        ("filters", "Different filters of clients here.", len(braid.interest.covering.filters)),
+        ("topics", "Topics that are published here.", len(braid.transfer.outbound)),
         ("topics_suspended", "Of these, topics that nobody wants anywhere.", status.suspended),
-        ("history_messages", "Publications of QoS 1 and 2 that are kept for others.", len(braid.history)),
-        ("history_bytes", "What these take, as their bound counts it.", braid.history.bytes),
+        ("history_messages", "Publications of QoS 1 and 2 that are kept for others.", len(braid.catch_up.history)),
+        ("history_bytes", "What these take, as their bound counts it.", braid.catch_up.history.bytes),
     ):
         yield GaugeMetricFamily(PREFIX + name, text, value=value)
 
 
-def _collect_history(status: Status) -> Iterator[Metric]:
-    braid = status.braid
+def _collect_history(braid: Braid) -> Iterator[Metric]:
+    history, inbound = braid.catch_up.history, braid.transfer.inbound
     for name, text, value in (
-        ("ring_repairs", "Repairs of the link from the left neighbour.", status.repairs),
-        ("history_forgotten", "Publications that went from the history before their time.", braid.history.forgotten),
-        ("publications_unproven", "QoS 1 and 2 of which no proof came in time.", braid.unproven),
-        ("publications_fetched", "Publications that were missed, and fetched.", braid.reconciler.fetched),
-        ("publications_duplicate", "Publications that came again and were dropped.", braid.inlets.duplicates),
-        ("publications_given_up", "Publications that did not come in time.", braid.inlets.given_up),
-        ("publications_dropped", "QoS 0 that had no room until its demand was known.", braid.outlets.dropped),
+        ("ring_repairs", "Repairs of the link from the left neighbour.", braid.status.repairs),
+        ("history_forgotten", "Publications that went from the history before their time.", history.forgotten),
+        ("publications_unproven", "QoS 1 and 2 of which no proof came in time.", braid.transfer.sender.unproven),
+        ("publications_fetched", "Publications that were missed, and fetched.", braid.catch_up.reconciler.fetched),
+        ("publications_duplicate", "Publications that came again and were dropped.", inbound.duplicates),
+        ("publications_given_up", "Publications that did not come in time.", inbound.given_up),
+        ("publications_dropped", "QoS 0 that had no room until its demand was known.", braid.transfer.outbound.dropped),
     ):
         yield CounterMetricFamily(PREFIX + name, text, value=value)
 
 
-def _hops(status: Status) -> Metric:
+def _hops(counts: HopCounts) -> Metric:
     """Cumulative, as histograms are."""
     buckets: list[tuple[str, float]] = []
     count = 0
-    for hops, received in enumerate(status.hops.by_hops):
+    for hops, received in enumerate(counts.by_hops):
         count += received
         buckets.append(("+Inf" if hops == HOPS_MAX else str(hops), count))
     text = "Hops of the batches of publications that have come from other brokers."
-    return HistogramMetricFamily(f"{PREFIX}hops", text, buckets=buckets, sum_value=status.hops.total)
+    return HistogramMetricFamily(f"{PREFIX}hops", text, buckets=buckets, sum_value=counts.total)

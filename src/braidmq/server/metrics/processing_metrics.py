@@ -29,23 +29,23 @@ class ProcessingCollector(Collector):
         self._processing = processing
 
     def collect(self) -> Iterable[Metric]:
-        stations = [station for station in self._processing.stations if station.ready is not None]
+        runners = [runner for runner in self._processing.runners if runner.ready is not None]
         for name, attribute, text in _COUNTS:
             counter = CounterMetricFamily(PREFIX + name, text, labels=["processor"])
-            for station in stations:
-                counter.add_metric([station.name], getattr(station.counts, attribute))
+            for runner in runners:
+                counter.add_metric([runner.name], getattr(runner.counts, attribute))
             yield counter
         queue = GaugeMetricFamily(f"{PREFIX}queue", "Messages that wait for a processor.", labels=["processor"])
         up = GaugeMetricFamily(f"{PREFIX}up", "1 while a processor's worker runs, else 0.", labels=["processor"])
-        for station in self._processing.stations:
-            queue.add_metric([station.name], len(station.line))
-            up.add_metric([station.name], int(station.state == "running"))
+        for runner in self._processing.runners:
+            queue.add_metric([runner.name], len(runner.queue))
+            up.add_metric([runner.name], int(runner.state == "running"))
         yield queue
         yield up
-        places = self._processing.places
+        assignments = self._processing.assignments
         for name, text, value in (
-            ("storage_bytes", "What the spools at the edge take when they are full.", places.use.storage),
-            ("compute", "Spooled messages times publishers at the edge (v_l).", places.use.compute),
-            ("local_share", "What the edge could process of all that it manages (theta_l).", places.share),
+            ("storage_bytes", "What the spools at the edge take when they are full.", assignments.load.storage),
+            ("compute", "Spooled messages times publishers at the edge (v_l).", assignments.load.compute),
+            ("local_share", "What the edge could process of all that it manages (theta_l).", assignments.share),
         ):
             yield GaugeMetricFamily(PREFIX + name, text, value=value)

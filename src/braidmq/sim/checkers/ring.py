@@ -19,8 +19,8 @@ def ring_is_closed_and_sorted(nodes: Sequence[RingNode]) -> list[str]:
     """Every living node is in, and left and right links name exactly the neighbours in key order."""
     wrong = [f"{_name(node)} is {node.status.value}" for node in nodes if node.status is not RingStatus.IN]
     ordered = sorted(nodes, key=lambda node: node.me.key)
-    for place, node in enumerate(ordered):
-        left, right = ordered[place - 1], ordered[(place + 1) % len(ordered)]
+    for position, node in enumerate(ordered):
+        left, right = ordered[position - 1], ordered[(position + 1) % len(ordered)]
         if node.right != right.me:
             wrong.append(f"{_name(node)} has {node.right.key!r} on its right, not {_name(right)}")
         if node.left != left.me:
@@ -39,12 +39,12 @@ def fingers_are_right(nodes: Sequence[SuzakuNode]) -> list[str]:
     ordered = sorted(nodes, key=lambda node: node.me.key)
     count = len(ordered)
     wrong = []
-    for place, node in enumerate(ordered):
+    for position, node in enumerate(ordered):
         for forward in (True, False):
             level = 1
             while 1 << level < count:
                 step = 1 << level if forward else -(1 << level)
-                should = ordered[(place + step) % count].me
+                should = ordered[(position + step) % count].me
                 finger = node.finger(level, forward)
                 if finger is None or finger.peer != should:
                     side = "forward" if forward else "backward"

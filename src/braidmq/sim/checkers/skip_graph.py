@@ -18,8 +18,8 @@ def levels_are_right(graphs: Sequence[SkipGraph]) -> list[str]:
     wrong: list[str] = []
     present = sorted((graph for graph in graphs if graph.nodes), key=lambda graph: graph.vector)
     lists: dict[int, list[RingNode]] = {}
-    for place, graph in enumerate(present):
-        beside = present[max(place - 1, 0) : place] + present[place + 1 : place + 2]
+    for position, graph in enumerate(present):
+        beside = present[max(position - 1, 0) : position] + present[position + 1 : position + 2]
         levels = 1 + max((common_digits(graph.vector, other.vector) for other in beside), default=0)
         for key, node in graph.nodes.items():
             if len(node.levels) != levels:
@@ -49,6 +49,6 @@ def ranges_reach_each_once(sim: Simulator, graphs: Sequence[SkipGraph], low: Key
     wrong = []
     for number, keys in reached.items():
         if sorted(keys) != expected:
-            cut, place = list(Cut)[number // len(senders)], graphs[number % len(senders)].host.address
-            wrong.append(f"{cut.name} from {place} to [{low!r}, {high!r}) reached {sorted(keys)}, not {expected}")
+            cut, position = list(Cut)[number // len(senders)], graphs[number % len(senders)].host.address
+            wrong.append(f"{cut.name} from {position} to [{low!r}, {high!r}) reached {sorted(keys)}, not {expected}")
     return wrong

@@ -1,9 +1,9 @@
 """What must hold at any time, looked at during a run: also while messages are lost and brokers come and go.
 
 The other checkers look at a network once it is quiet. What goes wrong and mends itself before that they cannot see. A
-`Watch` looks at its rules every so often in virtual time; nothing is paid for it where there is none.
+`RuleWatch` looks at its rules every so often in virtual time; nothing is paid for it where there is none.
 
-    Watch(sim, [joined_keys_are_unique(sim), left_links_never_go_back(sim)], complaints)
+    RuleWatch(sim, [joined_keys_are_unique(sim), left_links_never_go_back(sim)], complaints)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Rule = Callable[[], Iterable[str]]
 """Says what is wrong now, in words; the same words for the same breach."""
 
 
-class Watch:
+class RuleWatch:
     """Looks at rules while time passes, and complains once of each breach."""
 
     def __init__(self, sim: Simulator, rules: Sequence[Rule], complaints: Complaints, every_s: float = EVERY_S) -> None:

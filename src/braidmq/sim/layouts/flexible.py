@@ -105,12 +105,12 @@ class Crowd:
         found: list[Contact] = [*self._beside(node)]
         there_are_more = False
         for keys, contacts in self.levels(node):
-            place = bisect_left(keys, node.key)
-            found += contacts[max(place - count, 0) : place + count]
-            there_are_more = there_are_more or place > count or place + count < len(contacts)
+            position = bisect_left(keys, node.key)
+            found += contacts[max(position - count, 0) : position + count]
+            there_are_more = there_are_more or position > count or position + count < len(contacts)
             low, high = (bisect_left(keys, end) for end in node.table.subscribers)
-            place = min(max(place, low), high)
-            found += contacts[max(place - count, low) : min(place + count, high)]
+            position = min(max(position, low), high)
+            found += contacts[max(position - count, low) : min(position + count, high)]
         return found, there_are_more
 
     def make_plain(self, node: FlexibleNode) -> None:
@@ -121,13 +121,13 @@ class Crowd:
             keys, contacts = self._lists.get(list_of(vector, level), ((), ()))
             if len(contacts) < 2:
                 break
-            place = bisect_left(keys, node.key)
-            for contact in (contacts[place - 1], contacts[place + 1 - len(contacts)]):
+            position = bisect_left(keys, node.key)
+            for contact in (contacts[position - 1], contacts[position + 1 - len(contacts)]):
                 found[contact.peer.key] = contact
         node.learn(found.values())
 
     def _beside(self, node: FlexibleNode) -> list[Contact]:
         """The neighbours in the ring."""
         keys, contacts = self._lists[0]
-        place = bisect_left(keys, node.key)
-        return [contacts[place - 1], contacts[place + 1 - len(contacts)]]
+        position = bisect_left(keys, node.key)
+        return [contacts[position - 1], contacts[position + 1 - len(contacts)]]

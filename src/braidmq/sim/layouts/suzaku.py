@@ -21,15 +21,16 @@ def lay_out_suzaku(sim: Simulator, keys_by_broker: Mapping[Address, Sequence[Key
     peers = [node.me for node in nodes]
     count = len(peers)
     neighbours = [
-        tuple([peers[place - step] for step in range(1, min(NEIGHBOURS_MAX, count - 1) + 1)]) for place in range(count)
+        tuple([peers[position - step] for step in range(1, min(NEIGHBOURS_MAX, count - 1) + 1)])
+        for position in range(count)
     ]
     fingers = [Finger(peer, near) for peer, near in zip(peers, neighbours, strict=True)]
     levels = [level for level in range(1, count.bit_length() + 1) if 1 << level < count]
-    for place, node in enumerate(nodes):
+    for position, node in enumerate(nodes):
         link = node.link
         link.become(LinkEvent.FOUNDED)
-        link.left, link.right = peers[place - 1], peers[(place + 1) % count]
-        link.neighbours = neighbours[place]
-        node.forward = [fingers[(place + (1 << level)) % count] for level in levels]
-        node.backward = [fingers[place - (1 << level)] for level in levels]
+        link.left, link.right = peers[position - 1], peers[(position + 1) % count]
+        link.neighbours = neighbours[position]
+        node.forward = [fingers[(position + (1 << level)) % count] for level in levels]
+        node.backward = [fingers[position - (1 << level)] for level in levels]
     return overlays

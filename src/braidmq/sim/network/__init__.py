@@ -3,13 +3,13 @@
 `words` has the same as a person writes it: `Faults.parse("loss=0.02,clog=0.01").over(Constant(0.01))`.
 """
 
-from braidmq.sim.network.delays import ByCluster, Constant, Network, Samples, Uniform, wide_area
+from braidmq.sim.network.delays import ClusterDelays, Constant, Network, SampledDelays, Uniform, wide_area
 from braidmq.sim.network.faults import Clog, Duplication, Loss, OneWayPartition, Partition, Reordering, Slow
 from braidmq.sim.network.words import Faults, FaultsError, position_of
 
 __all__ = [
-    "ByCluster",
     "Clog",
+    "ClusterDelays",
     "Constant",
     "Duplication",
     "Faults",
@@ -19,7 +19,7 @@ __all__ = [
     "OneWayPartition",
     "Partition",
     "Reordering",
-    "Samples",
+    "SampledDelays",
     "Slow",
     "Uniform",
     "position_of",

@@ -47,7 +47,7 @@ class Uniform(Network):
         return (self._least_s + self._span_s * chance.random(),)
 
 
-class Samples(Network):
+class SampledDelays(Network):
     """Every message takes one of the given times, drawn by chance: measured delays, played again."""
 
     def __init__(self, delays_s: Sequence[float]) -> None:
@@ -59,13 +59,13 @@ class Samples(Network):
         return self._delays[int(chance.random() * len(self._delays))]
 
 
-def wide_area(median_s: float = 0.04, spread: float = 0.6, count: int = 1000) -> Samples:
+def wide_area(median_s: float = 0.04, spread: float = 0.6, count: int = 1000) -> SampledDelays:
     """Samples in the shape of a wide area's delays, log-normal: most near the median, few much longer. Not measured."""
     normal = NormalDist(math.log(median_s), spread)
-    return Samples([math.exp(normal.inv_cdf((i + 0.5) / count)) for i in range(count)])
+    return SampledDelays([math.exp(normal.inv_cdf((i + 0.5) / count)) for i in range(count)])
 
 
-class ByCluster(Network):
+class ClusterDelays(Network):
     """The delay depends on the clusters of both ends, plus up to `jitter` (a share of it) by chance.
 
     `delays_s["a"]["b"]` serves for b to a as well, unless that is given itself.

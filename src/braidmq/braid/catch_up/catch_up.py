@@ -1,0 +1,53 @@
+"""How what was missed is fetched: the parts of it, put together."""
+
+from __future__ import annotations
+
+import msgspec
+
+from braidmq.braid.catch_up.cursors import Cursors
+from braidmq.braid.catch_up.heads import HistoryHeads
+from braidmq.braid.catch_up.history import History, Sent
+from braidmq.braid.catch_up.reconcile import Reconciler
+from braidmq.braid.identity import IDENTITY_ROW
+from braidmq.braid.interest.clusters import CLUSTERS_ROW
+from braidmq.braid.interest.covering import CoveringFilters
+from braidmq.braid.membership.introducers import Introducers
+from braidmq.braid.roaming.incoming import MOVED
+from braidmq.braid.transfer.inbound import InboundStreams
+from braidmq.broker.broker import Broker
+from braidmq.host import Host
+
+
+class CatchUpParts:
+    def __init__(
+        self,
+        broker: Broker,
+        host: Host,
+        origin: str,
+        since: float,
+        introducers: Introducers,
+        covering: CoveringFilters,
+        inbound: InboundStreams,
+        cluster: str,
+    ) -> None:
+        """`origin` names the history of this broker. What was published before `since` is not missed here."""
+        self.history = History(broker.store, [msgspec.msgpack.decode(row, type=Sent) for row in broker.saved_history])
+        self.cursors = Cursors(broker.store, [row for row in broker.saved_cursors if _is_cursor(row[0])])
+        self.heads = HistoryHeads(host, origin, since, self.history, self.cursors, introducers)
+        self.reconciler = Reconciler(
+            host,
+            origin,
+            self.history,
+            self.cursors,
+            covering,
+            inbound.receive_fetched,
+            inbound.on_fetched,
+            inbound.is_holding,
+            cluster,
+            introducers.has_parted,
+        )
+
+
+def _is_cursor(key: str) -> bool:
+    """Other rows stand among the store's cursors."""
+    return key not in (IDENTITY_ROW, CLUSTERS_ROW) and not key.startswith(MOVED)

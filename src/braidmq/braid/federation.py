@@ -1,0 +1,137 @@
+"""The one door between the core of a broker and its braid: what `broker.federation.Federation` asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from braidmq.braid.catch_up.cursors import Cursors
+from braidmq.braid.interest.demand import DemandQuery, DemandTopics
+from braidmq.braid.interest.interest import InterestParts
+from braidmq.braid.interest.scope import PREFIX as SCOPE_PREFIX
+from braidmq.braid.interest.scope import may_see
+from braidmq.braid.membership.presence import Presence
+from braidmq.braid.retained.retained import RetainedParts
+from braidmq.braid.roaming.roaming import RoamingParts
+from braidmq.braid.transfer.outbound_topic import OutboundTopic
+from braidmq.braid.transfer.transfer import TransferParts
+from braidmq.broker.admission import Arrived
+from braidmq.broker.broker import Broker
+from braidmq.broker.federation import ANSWERED, RetainedQuery
+from braidmq.broker.local_topics import DEMAND_PREFIX, LOCAL_PREFIXES, is_local
+from braidmq.broker.message import Message, Reached
+from braidmq.broker.session import Session
+from braidmq.broker.subscription import Subscribed
+from braidmq.mqtt.packets import Publish, Will
+from braidmq.mqtt.reasons import Reason
+
+
+class BraidFederation:
+    def __init__(
+        self,
+        broker: Broker,
+        presence: Presence,
+        interest: InterestParts,
+        demand: DemandTopics,
+        cursors: Cursors,
+        transfer: TransferParts,
+        retained: RetainedParts,
+        roaming: RoamingParts,
+    ) -> None:
+        self._broker = broker
+        self._presence = presence
+        self._interest = interest
+        self._demand = demand
+        self._cursors = cursors
+        self._retained = retained
+        self._roaming = roaming
+        self._outbound = transfer.outbound
+        self._queue = transfer.outbound.queue
+        self._sender = transfer.sender
+        self.transfer = transfer
+        self.flush: Callable[[], None] = transfer.sender.flush
+
+    @property
+    def is_in(self) -> bool:
+        return self._presence.is_in
+
+    # Publications of clients here
+
+    def resolve_scope(self, packet: Publish | Will) -> None:
+        self._interest.scopes.resolve(packet)
+
+    def is_for_here(self, message: Message) -> bool:
+        """Whether it is for all, or for a cluster that this broker is in."""
+        return may_see(self._interest.clusters.own, message.forward)
+
+    def send(self, message: Message, is_new: bool) -> Reached:
+        reached = self._sender.send(message)
+        if message.retain:
+            self._retained.replication.on_retained(message, is_new, bool(reached))
+        return reached
+
+    @property
+    def is_demand_told(self) -> bool:
+        return not self._outbound.is_resting
+
+    def when_known(self, message: Message, action: Callable[[bool], None]) -> None:
+        self._sender.when_known(message, action)
+
+    def on_demand_late(self) -> None:
+        self._outbound.rest()
+
+    @property
+    def keeps_tombstones(self) -> bool:
+        return self._retained.replication.is_on
+
+    # Routes
+
+    def outbound_for(self, topic: str) -> OutboundTopic | None:
+        return self._outbound.open_for(topic)
+
+    def is_offered(self, topic: str) -> bool:
+        return topic in self._outbound or topic.startswith(LOCAL_PREFIXES)
+
+    def on_filter(self, topic_filter: str, wanted: bool) -> None:
+        if not self._presence.is_leaving:
+            self._demand.on_filter(topic_filter, wanted)
+            self._interest.on_filter(topic_filter, wanted)
+
+    def on_processed(self, topic_filter: str, wanted: bool) -> None:
+        self._demand.on_filter(topic_filter, wanted)
+
+    # Clients and their subscriptions
+
+    def admit(self, client_id: str, user: str, clean_start: bool, done: Callable[[Arrived], bool]) -> None:
+        self._roaming.takeovers.arrive(client_id, user, clean_start, done)
+
+    def refusal_of(self, topic_filter: str) -> Reason | None:
+        if topic_filter.startswith(SCOPE_PREFIX):  # nothing is published under such a topic
+            return Reason.TOPIC_FILTER_INVALID
+        if topic_filter.startswith(DEMAND_PREFIX) and not self._demand.has_room(topic_filter):
+            return Reason.QUOTA_EXCEEDED
+        return None
+
+    def query_retained(self, session: Session, topic_filter: str, subscribed: Subscribed) -> RetainedQuery | None:
+        if topic_filter.startswith(DEMAND_PREFIX):
+            return DemandQuery(self._demand, session, topic_filter, subscribed)
+        if not self._retained.replication.is_on or is_local(topic_filter):
+            return None
+        return self._retained.queries.begin(session, topic_filter) or ANSWERED
+
+    def when_effective(self, filters: list[str], done: Callable[[], None]) -> None:
+        self._interest.announcer.when_effective(filters, done)
+
+    # The tick
+
+    @property
+    def has_output(self) -> bool:
+        return self._queue.has_ready
+
+    def before_commit(self) -> None:
+        """Writes how far histories of other brokers were followed, with what came of them."""
+        self._roaming.incoming.save_marks()
+        if self._cursors.is_changed:
+            self._cursors.save_if_due(self._broker.now())
+
+    def begin_leaving(self) -> None:
+        self._presence.is_leaving = True

@@ -1,0 +1,1 @@
+"""How a broker comes into its braid, stays in it and leaves: introducers, gossip, presence and upkeep."""

@@ -1,0 +1,101 @@
+"""What a broker knows of the clients that it has, awaits or has had: shared by taking sessions and giving them up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from typing import NamedTuple
+
+from braidmq.bounded import BoundedDict
+from braidmq.braid.roaming.messages import GiveUp, GiveUpAnswer
+from braidmq.broker.admission import Arrived
+from braidmq.broker.session import Session
+from braidmq.host import Host
+from braidmq.security.identity import is_foreign
+
+SERVED_MAX = 100_000
+"""Clients that are remembered after their session has ended or moved."""
+
+
+class Served(NamedTuple):
+    """When a client has connected here, and whether it wanted nothing of its session."""
+
+    at: float
+    clean: bool
+
+
+class Arrival:
+    """A CONNECT that waits for its session. `done` says whether the client is still there, and served now."""
+
+    def __init__(self, host: Host, client_id: str, user: str, clean: bool, done: Callable[[Arrived], bool]) -> None:
+        self.client_id = client_id
+        self.user = user
+        self.clean = clean
+        self.is_contested = False
+        """Whether the session may be another user's: then the client is not served before that is known."""
+        self.epoch = 0
+        self.ends_at = 0.0
+        self.is_late = False
+        """The client was served before its session had come."""
+        self.through = host.event()
+        """Its session has been brought here, or will not be: the next CONNECT with this client id may begin."""
+        self._host = host
+        self._done: Callable[[Arrived], bool] | None = done
+
+    @property
+    def is_over(self) -> bool:
+        return self._done is None
+
+    def extend(self, seconds: float) -> None:
+        """The client waits for so long from now on."""
+        self.ends_at = self._host.now() + seconds
+
+    def end(self, arrived: Arrived) -> bool:
+        done, self._done = self._done, None
+        return done is not None and done(arrived)
+
+
+class ClientRecords:
+    def __init__(self) -> None:
+        self.epochs: dict[str, int] = {}
+        """Of the clients that this broker holds."""
+        self.arriving: dict[str, Arrival] = {}
+        self.came_from: dict[str, str] = {}
+        """By client id: the broker from which its session came."""
+        self.served: BoundedDict[str, Served] = BoundedDict(SERVED_MAX)
+        """Clients that have connected here in this incarnation of the broker."""
+        self.displaced: dict[str, Session] = {}
+        """Sessions whose client is elsewhere: out of the subscriptions, until they are fetched."""
+
+    def is_displaced(self, client_id: str) -> bool:
+        return client_id in self.displaced
+
+    def is_coming_for_another(self, client_id: str, user: str) -> bool:
+        """Whether a session of a client id is just coming here, for another user than this one."""
+        arrival = self.arriving.get(client_id)
+        return arrival is not None and not arrival.is_contested and is_foreign(arrival.user, user)
+
+    def refusal_of(self, asked: GiveUp) -> GiveUpAnswer | None:
+        """The answer to a broker that wants a session that is just coming here, or came here later; None if neither."""
+        client_id = asked.client_id
+        arrival = self.arriving.get(client_id)
+        if self.epochs.get(client_id, 0) > asked.epoch:
+            return GiveUpAnswer.NEWER
+        if arrival is not None:
+            if arrival.epoch:
+                self.lose(arrival, Arrived.ELSEWHERE)
+            return GiveUpAnswer.BUSY
+        self.epochs.pop(client_id, None)
+        self.came_from.pop(client_id, None)
+        return None
+
+    def lose(self, arrival: Arrival, arrived: Arrived) -> None:
+        """The client is not served here: it has come to another broker since, or may not have the session."""
+        self.epochs.pop(arrival.client_id, None)
+        arrival.end(arrived)
+
+    def forget_all_but(self, sessions: Container[str]) -> None:
+        """Clients without a session, here or on its way, are not this broker's any more."""
+        for memory in (self.epochs, self.came_from):
+            for client_id in list(memory):
+                if client_id not in sessions and client_id not in self.arriving:
+                    del memory[client_id]

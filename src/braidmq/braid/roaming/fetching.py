@@ -1,0 +1,136 @@
+"""Fetching a session from the broker that has it: questions that are repeated until they are answered, or too late."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from braidmq.braid.roaming.clients import Arrival, ClientRecords
+from braidmq.braid.roaming.directory_messages import SessionHolder
+from braidmq.braid.roaming.handover import Handovers
+from braidmq.braid.roaming.marks import Horizon
+from braidmq.braid.roaming.messages import (
+    AskForeignSession,
+    FetchState,
+    FetchSubscriptions,
+    GivenUp,
+    GiveUp,
+    GiveUpAnswer,
+    HasForeignSession,
+    SessionDeleted,
+    SessionState,
+    SessionStored,
+    SessionSubscriptions,
+)
+from braidmq.braid.roaming.moved import MovedDelivery
+from braidmq.broker.broker import Broker
+from braidmq.broker.subscription import Subscribed
+from braidmq.host import Address, Host, Message, ask
+
+MOVE_WAIT_S = 4.0
+"""How long a CONNECT waits for an answer of the broker that had the client before."""
+
+CONFIRM_S = 600.0
+"""How long the broker that a session came from is told so, until it answers."""
+
+CALL_TIMEOUT_S = 1.0
+BUSY_S = 0.05
+"""The pause before a broker that is busy, or did not answer, is asked again."""
+
+Answer = TypeVar("Answer", bound=Message)
+FetchedState = tuple[list[MovedDelivery], tuple[int, ...], Horizon]
+"""Deliveries, packet ids of QoS 2 that were received, and how far histories were followed."""
+
+
+class SessionFetcher:
+    def __init__(
+        self, broker: Broker, host: Host, identity: str, cluster: str, clients: ClientRecords, handovers: Handovers
+    ) -> None:
+        """`identity` and `cluster` are those of this broker."""
+        self._broker = broker
+        self._host = host
+        self._identity = identity
+        self._cluster = cluster
+        self._clients = clients
+        self._handovers = handovers
+
+    async def _ask(self, to: Address, request: Message, replies: type[Answer], wait_s: float) -> Answer | None:
+        """Repeats a request until it is answered, or time is over: one that refuses may just be starting."""
+        ends_at = self._host.now() + wait_s
+        while True:
+            reply = await ask(self._host, to, request, Message, timeout_s=CALL_TIMEOUT_S)
+            if reply is not None:
+                return reply if isinstance(reply, replies) else None
+            if self._host.now() + CALL_TIMEOUT_S / 2 > ends_at:
+                return None
+            await self._host.sleep(BUSY_S)
+
+    async def is_kept_from(self, holder: SessionHolder, user: str) -> bool | None:
+        """Whether a broker keeps a session from this user, since it is another's; None if it does not answer."""
+        if holder.name == self._identity:
+            return self._handovers.is_kept_from(holder.client_id, user)
+        asked = AskForeignSession(holder.client_id, user)
+        answer = await self._ask(holder.address, asked, HasForeignSession, MOVE_WAIT_S)
+        return None if answer is None else answer.is_kept
+
+    async def give_up(self, arrival: Arrival, to: Address, move: int) -> GivenUp | None:
+        """Asks a broker to give the client's session up, again while it is busy with it."""
+        asked = GiveUp(
+            move, arrival.client_id, self._identity, arrival.epoch, arrival.clean, self._cluster, arrival.user
+        )
+        while True:
+            answer = await self._ask(to, asked, GivenUp, MOVE_WAIT_S)
+            if answer is None:
+                return None
+            arrival.extend(MOVE_WAIT_S)
+            if answer.answer is not GiveUpAnswer.BUSY or arrival.client_id not in self._clients.epochs:
+                return answer
+            await self._host.sleep(BUSY_S)
+
+    async def subscriptions(self, arrival: Arrival, giver: Address, move: int) -> dict[str, Subscribed] | None:
+        found: dict[str, Subscribed] = {}
+        since = 0
+        while True:
+            asked = FetchSubscriptions(move, arrival.client_id, since)
+            part = await self._ask(giver, asked, SessionSubscriptions, MOVE_WAIT_S)
+            if part is None:
+                return None
+            arrival.extend(MOVE_WAIT_S)
+            found.update(part.items)
+            since = part.following
+            if not since:
+                return found
+
+    async def state(self, arrival: Arrival, giver: Address, move: int) -> FetchedState | None:
+        first: SessionState | None = None
+        items: list[MovedDelivery] = []
+        since = 0
+        while True:
+            part = await self._ask(giver, FetchState(move, arrival.client_id, since), SessionState, MOVE_WAIT_S)
+            if part is None:
+                return None
+            arrival.extend(MOVE_WAIT_S)
+            first = first or part
+            items += part.items
+            since = part.following
+            if not since:
+                return items, first.received, Horizon(first.horizon)
+
+    async def left_behind(self, client_id: str, giver: Address) -> tuple[int, list[MovedDelivery]] | None:
+        """What another broker still has of a client whose session is here, and the number of the move."""
+        session = self._broker.sessions.get(client_id)
+        user = (session.owner if session is not None else None) or ""
+        arrival = Arrival(self._host, client_id, user, False, lambda _arrived: False)
+        arrival.epoch = self._clients.epochs.get(client_id, 0)
+        move = self.new_move()
+        answer = await self.give_up(arrival, giver, move)
+        if answer is None or answer.answer is not GiveUpAnswer.GIVEN:
+            return None
+        fetched = await self.state(arrival, giver, move)
+        return None if fetched is None else (move, fetched[0])
+
+    async def confirm(self, giver: Address, move: int, client_id: str) -> bool:
+        """Tells the broker that a session came from that it is in the store here; whether it has deleted it."""
+        return await self._ask(giver, SessionStored(move, client_id), SessionDeleted, CONFIRM_S) is not None
+
+    def new_move(self) -> int:
+        return self._host.chance.getrandbits(62)

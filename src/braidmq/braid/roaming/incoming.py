@@ -1,0 +1,168 @@
+"""Sessions that have come from other brokers: made whole here, and watched while something may come on two ways.
+
+While a session checks marks, what it has had is written with what came of it: after a crash it knows that still.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from braidmq.braid.roaming.clients import Arrival, ClientRecords
+from braidmq.braid.roaming.directory_messages import SessionHolder
+from braidmq.braid.roaming.fetching import MOVE_WAIT_S, FetchedState, SessionFetcher
+from braidmq.braid.roaming.handover import Handovers
+from braidmq.braid.roaming.left_behind import deliver_left_behind
+from braidmq.braid.roaming.marks import Horizon, Marks, SavedMove
+from braidmq.braid.roaming.moved import state_of, subscribe_all, unsubscribe_all
+from braidmq.braid.roaming.sessions import RoamingSession
+from braidmq.broker.broker import Broker
+from braidmq.broker.router import filter_cost
+from braidmq.broker.subscription import Subscribed
+from braidmq.host import Address, Host
+from braidmq.mqtt.topics import split_share
+
+EFFECTIVE_WAIT_S = 3.0
+"""How long a CONNECT waits until subscriptions that have moved here have taken effect in the whole braid."""
+
+OVERLAP_S = 40.0
+"""How long a session that has come checks marks: longer than its relay lasts."""
+
+SAVE_MANY_S = 1.0
+"""How often the marks of a session are written that has seen many."""
+
+MOVED = "$moved/"
+"""The store's rows for sessions that have come stand among the cursors, under this and the client id."""
+
+_log = logging.getLogger("braidmq.braid")
+
+
+class IncomingSessions:
+    def __init__(
+        self,
+        broker: Broker,
+        host: Host,
+        clients: ClientRecords,
+        marks: Marks,
+        handovers: Handovers,
+        fetcher: SessionFetcher,
+        until_effective: Callable[[list[str], float], Awaitable[None]],
+    ) -> None:
+        """`until_effective` waits until filters have taken effect in the whole braid, but not longer than so long."""
+        self._broker = broker
+        self._host = host
+        self._clients = clients
+        self._marks = marks
+        self._handovers = handovers
+        self._fetcher = fetcher
+        self._until_effective = until_effective
+        self._checking: dict[RoamingSession, str] = {}
+        """Sessions that check marks, and from which broker they came."""
+        self._saved_at = 0.0
+        self.taken = 0
+        """Sessions that have moved here."""
+        self._restore()
+
+    def _restore(self) -> None:
+        """Sessions that had just come when an earlier process ended still check marks."""
+        for key, row in self._broker.saved_cursors:
+            if not key.startswith(MOVED):
+                continue
+            client_id = key.removeprefix(MOVED)
+            session = self._broker.sessions.get(client_id)
+            if session is None:
+                self._broker.store.drop_cursor(key)
+                continue
+            saved = msgspec.msgpack.decode(row, type=SavedMove)
+            roaming = RoamingSession.instead_of(self._broker, session, self._marks, Horizon(saved.horizon))
+            self._clients.came_from[client_id] = saved.giver
+            self._checking[roaming] = saved.giver
+            self._host.spawn(self._stop_checking_later(roaming))
+
+    # Coming
+
+    async def bring(self, arrival: Arrival, giver: SessionHolder, move: int, expiry_s: int) -> bool:
+        """Fetches a session that was given up, and makes it the client's here; whether that came to its end."""
+        client_id = arrival.client_id
+        broker = self._broker
+        subscriptions = await self._fetcher.subscriptions(arrival, giver.address, move)
+        if subscriptions is None:
+            return False
+        session = RoamingSession(broker, client_id, broker.store.next_row(), expiry_s, self._marks)
+        session.owner = arrival.user
+        subscribe_all(broker, session, subscriptions)
+        await self._until_effective([split_share(one)[1] for one in subscriptions], EFFECTIVE_WAIT_S)
+        arrival.extend(MOVE_WAIT_S)
+        fetched = await self._fetcher.state(arrival, giver.address, move)
+        if fetched is None or arrival.is_late or broker.degraded:
+            unsubscribe_all(broker, session, subscriptions)
+            if fetched is None or broker.degraded:
+                return False
+            deliver_left_behind(broker, client_id, fetched[0])
+        else:
+            self._install(session, subscriptions, fetched)
+            self._checking[session] = giver.name
+            self._save(session)
+        broker.flush()
+        if broker.degraded:  # it stays where it was
+            if not arrival.is_late:
+                broker.sessions.end(session, moved=True)
+            return False
+        self.taken += 1
+        self._clients.came_from[client_id] = giver.name
+        self._host.spawn(self._confirm(giver.address, move, client_id, session))
+        return True
+
+    def _install(self, session: RoamingSession, subscriptions: dict[str, Subscribed], fetched: FetchedState) -> None:
+        """Makes what was fetched the client's session here; with what an older one here has, unless it is the same."""
+        broker = self._broker
+        client_id = session.client_id
+        old = broker.sessions.get(client_id)
+        is_same = old is None or self._handovers.is_under_way(client_id)
+        left_behind = [] if old is None or is_same else state_of(old, broker.now())
+        self._clients.displaced.pop(client_id, None)
+        if old is not None:
+            broker.sessions.end(old, moved=True)
+        session.subscriptions = dict(subscriptions)
+        session.filter_bytes = sum(filter_cost(one) for one in subscriptions)
+        broker.sessions.adopt(session)
+        session.arrive(*fetched)
+        self._handovers.end_for(client_id, session)
+        deliver_left_behind(broker, client_id, left_behind)
+
+    async def _confirm(self, giver: Address, move: int, client_id: str, session: RoamingSession) -> None:
+        self._host.spawn(self._stop_checking_later(session))
+        if not await self._fetcher.confirm(giver, move, client_id):
+            _log.warning("%s was not told that the session of %r has moved here", giver, client_id)
+
+    # Marks
+
+    def save_marks(self) -> None:
+        """Writes what sessions that have come have had since, with what came of it."""
+        news = [session for session in self._checking if session.has_news]
+        if not news:
+            return
+        now = self._host.now()
+        is_due = now - self._saved_at > SAVE_MANY_S
+        self._saved_at = now if is_due else self._saved_at
+        for session in news:
+            is_here = self._broker.sessions.get(session.client_id) is session
+            if is_here and (is_due or not session.has_seen_many):
+                self._save(session)
+
+    def _save(self, session: RoamingSession) -> None:
+        session.has_news = False
+        saved = SavedMove(self._checking[session], tuple(session.horizon))
+        self._broker.store.save_cursor(MOVED + session.client_id, msgspec.msgpack.encode(saved))
+
+    async def _stop_checking_later(self, session: RoamingSession) -> None:
+        await self._host.sleep(OVERLAP_S)
+        self._checking.pop(session, None)
+        session.stop_checking()
+        self._broker.sessions.forget_routes(session)
+        current = self._broker.sessions.get(session.client_id)
+        if current is session or not isinstance(current, RoamingSession):
+            self._broker.store.drop_cursor(MOVED + session.client_id)
+            self._broker.request_flush()

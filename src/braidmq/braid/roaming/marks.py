@@ -1,0 +1,92 @@
+"""Marks: how a publication is known that reaches a session on two ways while it moves between brokers.
+
+A publication of QoS 1 or 2 has a mark: its origin and its offset in the origin's history. While a session moves, both
+brokers stand for its filters, so that nothing is missed; the marks tell what is the same. The giver says how far it has
+followed the histories when it took the session's state (`Horizon`): whatever lies within is in that state or was
+acknowledged before. The taker drops that, and everything whose mark it has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from braidmq.broker.message import Delivery, Message
+
+Mark = tuple[str, int]
+"""An origin, and an offset in its history."""
+
+Ranges = tuple[tuple[int, int], ...]
+
+Row = tuple[str, int, Ranges]
+"""Of an origin's history: everything up to an offset, and ranges behind it."""
+
+
+class Horizon:
+    """How far the histories were followed."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self.rows = tuple(rows)
+        self._by_origin: dict[str, list[tuple[int, Ranges]]] = {}
+        for origin, floor, ranges in self.rows:
+            self._by_origin.setdefault(origin, []).append((floor, ranges))
+
+    def covers(self, mark: Mark) -> bool:
+        for floor, ranges in self._by_origin.get(mark[0], ()):
+            if mark[1] <= floor or any(low <= mark[1] <= high for low, high in ranges):
+                return True
+        return False
+
+
+class SavedMove(msgspec.Struct, frozen=True, array_like=True):
+    """What is kept in the store of a session that has come, while it checks marks."""
+
+    giver: str
+    horizon: tuple[Row, ...]
+
+
+def rows_of(marks: Iterable[Mark]) -> list[Row]:
+    """Single marks, as ranges."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for origin, offset in sorted(marks):
+        ranges = found.setdefault(origin, [])
+        if ranges and ranges[-1][1] == offset - 1:
+            ranges[-1] = (ranges[-1][0], offset)
+        else:
+            ranges.append((offset, offset))
+    return [(origin, 0, tuple(ranges)) for origin, ranges in found.items()]
+
+
+class Marks:
+    """Tells a session which mark the publication has that it is being given."""
+
+    def __init__(self) -> None:
+        self.current: Mark | None = None
+        """Of the publication of another broker that is being delivered now."""
+        self._unmarked: list[tuple[Message, Callable[[Mark], None]]] = []
+
+    def when_marked(self, message: Message, note: Callable[[Mark], None]) -> None:
+        """A publication from here gets its mark when it leaves for other brokers, right after its delivery here."""
+        if self._unmarked and self._unmarked[-1][0] is not message:
+            self._unmarked.clear()
+        self._unmarked.append((message, note))
+
+    def set(self, message: Message, mark: Mark) -> None:
+        for one, note in self._unmarked:
+            if one is message:
+                note(mark)
+        self._unmarked.clear()
+
+
+class MarkedDelivery:
+    """A publication that came while its session was under way; its mark may come later."""
+
+    __slots__ = ("delivery", "mark")
+
+    def __init__(self, delivery: Delivery, mark: Mark | None) -> None:
+        self.delivery = delivery
+        self.mark = mark
+
+    def note(self, mark: Mark) -> None:
+        self.mark = mark

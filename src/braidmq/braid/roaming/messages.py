@@ -1,0 +1,132 @@
+"""What brokers say to each other to move a session: from the first request to what was still on its way."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from braidmq.braid.roaming.directory_messages import SessionHolder
+from braidmq.braid.roaming.marks import Row
+from braidmq.braid.roaming.moved import MovedDelivery
+from braidmq.broker.subscription import Subscribed
+from braidmq.host import Message
+
+
+class GiveUpAnswer(IntEnum):
+    NOTHING = 0
+    """There is no session, or it has ended now."""
+    GIVEN = 1
+    BUSY = 2
+    """It is just arriving here: ask again."""
+    NEWER = 3
+    """The client has come here since."""
+    ELSEWHERE = 4
+    UNKNOWN = 5
+    """There is no session, and the client was never here since this broker has started."""
+    FOREIGN = 6
+    """It is another user's, and is kept for that one."""
+
+
+class GiveUp(Message, frozen=True, array_like=True, gc=False):
+    """The client has come to me, under this epoch. `clean`: it wants nothing of its session."""
+
+    move: int
+    client_id: str
+    name: str
+    epoch: int
+    clean: bool
+    cluster: str = ""
+    """Where I am: what must stay in a cluster that I am not in does not move to me."""
+    user: str = ""
+    """The user that the client is."""
+
+
+class GivenUp(Message, frozen=True, array_like=True, gc=False):
+    answer: GiveUpAnswer
+    expiry_s: int = 0
+    holder: SessionHolder | None = None
+
+
+class AskForeignSession(Message, tag="AskKept", frozen=True, array_like=True, gc=False):
+    """A client of this user has come to me. Do you keep a session of another user under its client id?"""
+
+    client_id: str
+    user: str
+
+
+class HasForeignSession(Message, tag="IsKept", frozen=True, array_like=True, gc=False):
+    is_kept: bool
+
+
+class FetchSubscriptions(Message, frozen=True, array_like=True, gc=False):
+    move: int
+    client_id: str
+    since: int
+
+
+class SessionSubscriptions(Message, tag="Subscriptions", frozen=True, array_like=True, gc=False):
+    """From a number on; `following` is the number behind the last one, 0 if that was all."""
+
+    items: tuple[tuple[str, Subscribed], ...]
+    following: int
+
+
+class FetchState(Message, frozen=True, array_like=True, gc=False):
+    move: int
+    client_id: str
+    since: int
+
+
+class SessionState(Message, tag="State", frozen=True, array_like=True, gc=False):
+    """Deliveries from a number on, and with the first of them the rest. `horizon`: see `marks`."""
+
+    items: tuple[MovedDelivery, ...]
+    following: int
+    received: tuple[int, ...]
+    horizon: tuple[Row, ...]
+
+
+class NoSuchMove(Message, frozen=True, array_like=True, gc=False):
+    """I know nothing of this: begin anew."""
+
+
+class SessionStored(Message, tag="Done", frozen=True, array_like=True, gc=False):
+    """I have it in my store."""
+
+    move: int
+    client_id: str
+
+
+class SessionDeleted(Message, tag="Deleted", frozen=True, array_like=True, gc=False):
+    """It is no longer here."""
+
+
+class SessionTail(Message, tag="Tail", frozen=True, array_like=True, gc=False):
+    """Publications for a session that has moved to you."""
+
+    client_id: str
+    items: tuple[MovedDelivery, ...]
+
+
+class TailStored(Message, tag="Taken", frozen=True, array_like=True, gc=False):
+    """They are in my store, or were."""
+
+
+class Offer(Message, frozen=True, array_like=True, gc=False):
+    """I have a session of this client, which is with you."""
+
+    client_id: str
+    name: str
+    owner: str = ""
+
+
+class OfferAnswer(IntEnum):
+    NOT_WANTED = 0
+    """Delete it: its client has had it here, or has ended it."""
+    WANTED = 1
+    """It will be fetched, now or later."""
+    UNKNOWN = 2
+    """I know nothing of this client: it is yours."""
+
+
+class Offered(Message, frozen=True, array_like=True, gc=False):
+    answer: OfferAnswer

@@ -1,0 +1,222 @@
+"""A registrar of the directory: the entries of the client ids whose hashes are this broker's (`directory`).
+
+It sends a copy of what it is told to the neighbour that will inherit from it, and gives all its entries to that
+neighbour when it leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from braidmq.bounded import BoundedDict
+from braidmq.braid.roaming.directory_messages import (
+    PAGE_MAX,
+    AskEntries,
+    Claim,
+    Claimed,
+    Copies,
+    CopiesKept,
+    DirectoryEntry,
+    NotMine,
+    Register,
+    Registered,
+    SessionHolder,
+    TryAgain,
+)
+from braidmq.braid.roaming.hash_ranges import HIGH, LOW, hash_key_of, is_inside, registrar_key_of
+from braidmq.host import Address, Host, Message, Reply, Service, ask, handles
+from braidmq.keys import Key
+from braidmq.overlay import Overlay, Peer
+from braidmq.overlay.ring import RingNode
+from braidmq.security.identity import is_foreign
+
+REGISTER_S = 30.0
+"""How often a broker repeats which clients it has."""
+
+ENTRY_KEPT_S = 4 * REGISTER_S
+"""How long an entry is kept that nobody repeats."""
+
+ENTRIES_MAX = 1_000_000
+"""Entries that a broker keeps, its own and copies; the one that was heard of least recently goes."""
+
+TIMEOUTS_S = (0.25, 0.5, 1.0)
+"""How long a registrar is waited for, each time that it is asked; then it is silent."""
+
+
+async def ask_registrar(host: Host, to: Address, request: Message) -> Message | None:
+    """Asks, with more patience each time; None if there was no answer."""
+    for timeout_s in TIMEOUTS_S:
+        answer = await ask(host, to, request, Message, timeout_s=timeout_s)
+        if answer is not None:
+            return answer
+    return None
+
+
+class Registrar(Service):
+    def __init__(self, overlay: Overlay, name: str) -> None:
+        self._host: Host = overlay.host
+        self._overlay = overlay
+        self._key = registrar_key_of(name)
+        self._entries: BoundedDict[str, DirectoryEntry] = BoundedDict(ENTRIES_MAX, self._on_drop)
+        """The one that was heard of least recently first."""
+        self._heard_at: dict[str, float] = {}
+        self._is_filling = False
+        self._host.serve(self)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, client_id: str) -> DirectoryEntry | None:
+        return self._entries.get(client_id)
+
+    # Coming and going
+
+    async def enter(self) -> None:
+        """Becomes a registrar, with the entries that are its own from now on."""
+        self._is_filling = True
+        await self._overlay.join(self._key)
+        own = self._own
+        if own is not None:
+            low = self._key if is_inside(own.left.key) and own.left.key < self._key else LOW
+            high = own.right.key if self._key < own.right.key < HIGH else HIGH
+            for neighbour in {peer.address: None for peer in (own.left, own.right) if is_inside(peer.key)}:
+                if neighbour != self._host.address:
+                    await self._fill(neighbour, low, high)
+        self._is_filling = False
+
+    async def _fill(self, neighbour: Address, low: Key, high: Key) -> None:
+        after = ""
+        while True:
+            told = await ask_registrar(self._host, neighbour, AskEntries(low, high, after))
+            if not isinstance(told, Copies) or not told.entries:
+                return
+            self._keep_copies(told.entries)
+            after = told.entries[-1].holder.client_id
+
+    @handles(AskEntries)
+    def on_ask_entries(self, _origin: Address, asked: AskEntries) -> Reply:
+        wanted = [one for one in self._entries if one > asked.after and asked.low <= hash_key_of(one) < asked.high]
+        return Copies(tuple([self._entries[one] for one in sorted(wanted)[:PAGE_MAX]]))
+
+    async def leave(self) -> None:
+        """Gives the entries to the neighbour that inherits them, and is no registrar any more."""
+        heir = self._heir
+        entries = list(self._entries.values())
+        if heir is not None:
+            for start in range(0, len(entries), PAGE_MAX):
+                copies = Copies(tuple(entries[start : start + PAGE_MAX]))
+                if await ask_registrar(self._host, heir.address, copies) is None:
+                    break
+        await self._overlay.leave(self._key)
+
+    # Which entries are whose
+
+    @property
+    def _own(self) -> RingNode | None:
+        return self._overlay.view.own.get(self._key)
+
+    @property
+    def _heir(self) -> Peer | None:
+        """The registrar that would have this broker's entries if it were gone."""
+        own = self._own
+        if own is None:
+            return None
+        heir = own.left if is_inside(own.left.key) and own.left.key < self._key else own.right
+        return heir if is_inside(heir.key) and heir.address != self._host.address else None
+
+    def _is_mine(self, hash_key: Key) -> bool:
+        own = self._own
+        if own is None:
+            return False
+        if hash_key >= self._key:
+            return not self._key < own.right.key <= hash_key
+        return not (is_inside(own.left.key) and own.left.key < self._key)
+
+    def _likely_registrar(self, hash_key: Key) -> Peer | None:
+        own = self._own
+        if own is None:
+            return None
+        other = own.right if hash_key > self._key else own.left
+        return other if is_inside(other.key) else None
+
+    # What it is told
+
+    @handles(Claim)
+    def on_claim(self, origin: Address, claim: Claim) -> Reply:
+        if self._is_filling:
+            return TryAgain()
+        if not claim.stands_in and not self._is_mine(hash_key_of(claim.client_id)):
+            return NotMine(self._likely_registrar(hash_key_of(claim.client_id)))
+        old = self._entries.get(claim.client_id)
+        if old is not None and old.claim == claim.claim:  # the answer got lost
+            return Claimed(old.holder.epoch, old.before, old.earlier)
+        if old is not None and is_foreign(old.holder.owner, claim.owner) and claim.over != old.holder.epoch:
+            return Claimed(old.holder.epoch, old.holder, None, is_foreign=True)
+        epoch = claim.epoch if old is None else max(claim.epoch, old.holder.epoch + 1)
+        before, earlier = (None, None) if old is None else (old.holder, old.before)
+        holder = SessionHolder(claim.client_id, origin, claim.name, epoch, claim.owner)
+        entry = DirectoryEntry(holder, claim.claim, before, earlier)
+        self._keep(entry)
+        self._copy([entry])
+        return Claimed(epoch, before, earlier)
+
+    @handles(Register)
+    def on_register(self, origin: Address, told: Register) -> Reply:
+        if self._is_filling:
+            return TryAgain()
+        others: list[SessionHolder] = []
+        not_mine: list[str] = []
+        kept: list[DirectoryEntry] = []
+        for client_id, epoch, owner in told.clients:
+            old = self._entries.get(client_id)
+            if not told.stands_in and not self._is_mine(hash_key_of(client_id)):
+                not_mine.append(client_id)
+                continue
+            if old is not None and (old.holder.name != told.name or old.holder.epoch != epoch):
+                others.append(old.holder)
+            highest = epoch if old is None else max(epoch, old.holder.epoch)
+            is_new = old is None or epoch > old.holder.epoch or old.holder.name == told.name
+            if old is not None and old.holder.is_contested(told.name, owner):  # the one that came first has it
+                highest, is_new = epoch, epoch < old.holder.epoch
+            if is_new:
+                holder = SessionHolder(client_id, origin, told.name, highest, owner)
+                same = old is not None and old.holder == holder
+                entry = old if same and old is not None else DirectoryEntry(holder)
+                self._keep(entry)
+                kept.append(entry)
+        self._copy(kept)
+        return Registered(tuple(others), tuple(not_mine))
+
+    @handles(Copies)
+    def on_copies(self, _origin: Address, told: Copies) -> Reply:
+        self._keep_copies(told.entries)
+        return CopiesKept()
+
+    def _keep_copies(self, entries: Iterable[DirectoryEntry]) -> None:
+        for entry in entries:
+            known = self._entries.get(entry.holder.client_id)
+            if known is None or known.holder.epoch <= entry.holder.epoch:
+                self._keep(entry)
+
+    def _copy(self, entries: list[DirectoryEntry]) -> None:
+        heir = self._heir
+        if heir is not None and entries:
+            self._host.send(heir.address, Copies(tuple(entries)))
+
+    def _keep(self, entry: DirectoryEntry) -> None:
+        client_id = entry.holder.client_id
+        self._heard_at.pop(client_id, None)
+        self._heard_at[client_id] = self._host.now()
+        self._entries.renew(client_id, entry)
+
+    def expire(self) -> None:
+        """Forgets what nobody has repeated for long."""
+        oldest = self._host.now() - ENTRY_KEPT_S
+        for client_id, heard_at in list(self._heard_at.items()):
+            if heard_at >= oldest:
+                break
+            del self._entries[client_id]
+            del self._heard_at[client_id]
+
+    def _on_drop(self, client_id: str, _entry: DirectoryEntry) -> None:
+        del self._heard_at[client_id]

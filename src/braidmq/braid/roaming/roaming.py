@@ -1,0 +1,54 @@
+"""Sessions that follow their clients from broker to broker: the parts of it, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+
+from braidmq.braid.membership.presence import Presence
+from braidmq.braid.roaming.clients import ClientRecords
+from braidmq.braid.roaming.directory import ClientDirectory
+from braidmq.braid.roaming.displaced import DisplacedSessions
+from braidmq.braid.roaming.fetching import SessionFetcher
+from braidmq.braid.roaming.handover import Handovers
+from braidmq.braid.roaming.incoming import IncomingSessions
+from braidmq.braid.roaming.marks import Marks, Row
+from braidmq.braid.roaming.takeover import Takeovers
+from braidmq.broker.broker import Broker
+from braidmq.host import Host
+from braidmq.overlay import Overlay
+
+
+class RoamingParts:
+    def __init__(
+        self,
+        broker: Broker,
+        host: Host,
+        overlay: Overlay,
+        presence: Presence,
+        name: str,
+        identity: str,
+        cluster: str,
+        followed: Callable[[], Iterable[Row]],
+        until_effective: Callable[[list[str], float], Awaitable[None]],
+    ) -> None:
+        """`followed` says how far histories were followed here; `until_effective` waits until filters have taken effect
+        in the whole braid, but not longer than so long."""
+        self.marks = Marks()
+        self.directory = ClientDirectory(overlay, name, broker.now, identity)
+        clients = ClientRecords()
+        self.handovers = Handovers(broker, host, clients, self.marks, followed)
+        fetcher = SessionFetcher(broker, host, identity, cluster, clients, self.handovers)
+        self.displaced = DisplacedSessions(
+            broker, host, presence, identity, clients, self.directory, self.handovers, fetcher
+        )
+        self.incoming = IncomingSessions(broker, host, clients, self.marks, self.handovers, fetcher, until_effective)
+        self.takeovers = Takeovers(
+            broker, host, identity, clients, self.directory, self.handovers, self.displaced, fetcher, self.incoming
+        )
+
+    async def enter(self) -> None:
+        await self.directory.enter()
+        await self.displaced.enter()
+
+    async def leave(self) -> None:
+        await self.directory.registrar.leave()

@@ -1,0 +1,95 @@
+"""The way of a publication of another broker to the clients here."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+import msgspec
+
+from braidmq.braid.catch_up.cursors import SEEN_MANY, Cursors
+from braidmq.braid.catch_up.reconcile import Reconciler
+from braidmq.braid.retained.queries import RetainedQueries
+from braidmq.braid.retained.replication import RetainedReplication
+from braidmq.braid.roaming.marks import Marks
+from braidmq.braid.transfer.batch import BatchItem, PublicationBatch, message_of, unpack
+from braidmq.braid.transfer.inbound import InboundStreams
+from braidmq.broker.broker import Broker
+from braidmq.pubsub.method import Publication
+
+_log = logging.getLogger("braidmq.braid")
+
+
+class PublicationReceiver:
+    def __init__(
+        self,
+        broker: Broker,
+        origin: str,
+        since: float,
+        cursors: Cursors,
+        inbound: InboundStreams,
+        reconciler: Reconciler,
+        marks: Marks,
+        replication: RetainedReplication,
+        queries: RetainedQueries,
+    ) -> None:
+        """`origin` names this broker's own history. What was published before `since` is not missed here."""
+        self._broker = broker
+        self._origin = origin
+        self._since = since
+        self._cursors = cursors
+        self._inbound = inbound
+        self._reconciler = reconciler
+        self._marks = marks
+        self._replication = replication
+        self._queries = queries
+        self.arrivals = 0
+        self.last_batch: PublicationBatch | None = None
+        """How many batches have arrived, own ones included, and the last of them."""
+
+    def receive(self, arrival: Publication) -> None:
+        """Takes a batch from the method, and passes it on in its turn."""
+        try:
+            batch = unpack(arrival.body)
+        except msgspec.MsgspecError as error:
+            _log.warning("%s sent something that is no batch of publications: %s", arrival.origin, error)
+            return
+        self.arrivals += 1
+        self.last_batch = batch
+        if batch.origin != self._origin:  # clients here have had it from the broker itself
+            if batch.items and batch.items[0].offset:
+                self._cursors.of(batch.origin, arrival.origin, self._since)
+            self._inbound.receive(batch)
+
+    def on_gap(self, origin: str) -> None:
+        """Something of an origin's history may be missing."""
+        cursor = self._cursors.get(origin)
+        if cursor is not None:
+            self._reconciler.ask_soon(origin, cursor)
+
+    def deliver(self, batch: PublicationBatch) -> None:
+        """Gives publications of another broker to the clients here."""
+        if batch.run:
+            self._broker.inject_run(batch.topic, batch.run, batch.version)
+        now = self._broker.now()
+        for item in batch.items:
+            message = message_of(item, batch.topic, now)
+            if self._is_new(batch.origin, item) and not message.expired(now):
+                self._marks.current = (batch.origin, item.offset) if item.offset else None
+                if message.retain:
+                    self._replication.heard(message.topic, message.at)
+                    self._broker.inject(message, partial(self._queries.without_given, message))
+                else:
+                    self._broker.inject(message)
+        self._marks.current = None
+
+    def _is_new(self, origin: str, item: BatchItem) -> bool:
+        """Whether a publication has not been handled before, in this incarnation of the broker or an earlier one."""
+        cursor = self._cursors.get(origin)
+        if not item.offset or cursor is None:
+            return True
+        is_new = self._cursors.mark_handled(origin, cursor, item.offset)
+        self._inbound.duplicates += not is_new
+        if len(cursor.seen) > SEEN_MANY:
+            self._reconciler.ask_soon(origin, cursor)
+        return is_new

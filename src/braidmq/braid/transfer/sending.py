@@ -1,0 +1,141 @@
+"""The way of a publication of a client here to the other brokers: taken at once, sent at the end of the tick."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from braidmq.braid.catch_up.history import History
+from braidmq.braid.interest.scope import scope_of
+from braidmq.braid.membership.presence import Presence
+from braidmq.braid.roaming.marks import Marks
+from braidmq.braid.transfer.batch import PublicationBatch, item_of, pack
+from braidmq.braid.transfer.outbound import OutboundTopics
+from braidmq.braid.transfer.outbound_topic import OutboundTopic
+from braidmq.broker.broker import Broker
+from braidmq.broker.local_topics import LOCAL_PREFIXES
+from braidmq.broker.message import Message, Reached
+from braidmq.host import Host
+from braidmq.overlay.ranges import Outcome
+from braidmq.pubsub.method import Method, ProvenMethod, ScopedMethod
+
+PROOF_S = 30.0
+"""How long a publication of QoS 1 or 2 is repeated to brokers that have not answered for it."""
+
+
+class BatchPublisher(Protocol):
+    def publish(self, outbound_topic: OutboundTopic, batch: PublicationBatch) -> None: ...
+
+
+class PublicationSender:
+    def __init__(
+        self,
+        broker: Broker,
+        host: Host,
+        method: Method,
+        presence: Presence,
+        outbound: OutboundTopics,
+        history: History,
+        origin: str,
+        marks: Marks,
+    ) -> None:
+        """`origin` names this broker's history."""
+        self._broker = broker
+        self._host = host
+        self._method = method
+        self._proven = method if isinstance(method, ProvenMethod) else None
+        """The method, if it can prove which brokers have a publication."""
+        self._scoped = method if isinstance(method, ScopedMethod) else None
+        """The method, if it can keep a publication inside a cluster."""
+        self._presence = presence
+        self._outbound = outbound
+        self._history = history
+        self._origin = origin
+        self._marks = marks
+        self.cork: Callable[[], bool] = lambda: False
+        self.uncork: Callable[[], None] = lambda: None
+        """Hold back what the host is to send, so that it leaves in one piece and at once."""
+        self.publisher: BatchPublisher = self
+        """Gives batches to the method: this one, or a cut-through that learns from it."""
+        self.unproven = 0
+        """Publications of QoS 1 or 2 of which no proof came in time."""
+
+    # Taken
+
+    def send(self, message: Message) -> Reached:
+        """Takes a publication of a client here for other brokers; whether anybody there is known to want it."""
+        if message.topic.startswith(LOCAL_PREFIXES):
+            return Reached.NOBODY
+        scope = scope_of(message.forward) if message.forward else None
+        if scope is not None and self._scoped is None:
+            return Reached.NOBODY
+        outbound_topic = self._outbound.for_publication(message.topic)
+        now = self._broker.now()
+        is_open = outbound_topic.is_open
+        if is_open or (message.qos and outbound_topic.was_recently_wanted(self._host.now())):
+            outbound_topic.send_item(item_of(message, now), now, scope)
+            if message.qos:
+                self._marks.set(message, (self._origin, self._history.head))
+        if is_open and not outbound_topic.is_known and self._presence.is_in and self._proven is not None:
+            return Reached.UNKNOWN  # a method that cannot prove cannot tell
+        return Reached.SOMEBODY if self._is_wanted(outbound_topic, scope) else Reached.NOBODY
+
+    def send_late(self, message: Message) -> None:
+        """What nobody elsewhere wanted when it was published leaves now, if anybody does."""
+        outbound_topic = self._outbound.get(message.topic)
+        if outbound_topic is not None and outbound_topic.is_open:
+            self.send(message)
+
+    def when_known(self, message: Message, action: Callable[[bool], None]) -> None:
+        """Calls when it is known whether anybody elsewhere wants a publication that was just sent."""
+        outbound_topic = self._outbound.for_publication(message.topic)
+        scope = scope_of(message.forward) if message.forward else None
+        outbound_topic.when_known(lambda: action(self._is_wanted(outbound_topic, scope)))
+
+    def _is_wanted(self, outbound_topic: OutboundTopic, scope: str | None) -> bool:
+        return outbound_topic.is_open and (scope is None or self._may_be_wanted(outbound_topic, scope))
+
+    def _may_be_wanted(self, outbound_topic: OutboundTopic, scope: str) -> bool:
+        """Whether a broker in a cluster may want a topic that some broker may want."""
+        known = self._scoped if outbound_topic.is_settled else None
+        return known is None or any(known.may_be_wanted(one, scope) for one in list(outbound_topic.wanted))
+
+    # Sent
+
+    def flush(self) -> None:
+        """The end of a tick: what was collected leaves."""
+        if not self._broker.store.dirty:
+            self._history.written()
+        ready = self._outbound.queue.take_ready()
+        if not ready:
+            return
+        is_corked = self.cork()
+        publish = self.publisher.publish
+        for outbound_topic in ready:
+            for batch in outbound_topic.batches():
+                publish(outbound_topic, batch)
+        if is_corked:
+            self.uncork()
+
+    def publish(self, outbound_topic: OutboundTopic, batch: PublicationBatch) -> None:
+        """Gives a batch to the method, for each filter that wants it."""
+        body = pack(batch)
+        proven = self._proven if any(item.qos for item in batch.items) else None
+        scope = scope_of(batch.items[0].forward) if batch.items else None
+        for topic_filter in list(outbound_topic.wanted):  # to publish may show that nobody wants it any more
+            if scope is not None:
+                self._publish_within(topic_filter, body, scope, proven is not None)
+            elif proven is not None:
+                proven.publish_surely(topic_filter, body, PROOF_S, self._on_outcome)
+            else:
+                self._method.publish(topic_filter, body)
+
+    def _publish_within(self, topic_filter: str, body: bytes, scope: str, surely: bool) -> None:
+        assert self._scoped is not None
+        if surely:
+            self._scoped.publish_surely(topic_filter, body, PROOF_S, self._on_outcome, scope)
+        else:
+            self._scoped.publish_within(topic_filter, body, scope)
+
+    def _on_outcome(self, outcome: Outcome) -> None:
+        self.unproven += not outcome.complete

@@ -1,0 +1,199 @@
+"""What the broker needs of other brokers, behind a narrow interface.
+
+Publications of clients here leave through a `Federation`, and subscriptions here are made known by it; what other
+brokers' clients publish comes back by `Broker.inject` and `Broker.inject_run`. `Alone` is the federation of a broker
+that has no others: nobody elsewhere wants anything, and nothing is waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from braidmq.broker.admission import Arrived
+from braidmq.broker.message import Message, Reached
+from braidmq.broker.session import Session
+from braidmq.broker.subscription import Subscribed
+from braidmq.broker.tick import Outgoing
+from braidmq.mqtt.errors import PacketError
+from braidmq.mqtt.packets import Publish, Will
+from braidmq.mqtt.reasons import Reason
+
+
+class ScopeError(PacketError):
+    """A publication or a will is to stay among some brokers, and that cannot be kept to; says why."""
+
+
+class Shortcut(Protocol):
+    """The way of publications that come one at a time, always of one topic and size, to other brokers."""
+
+    def send(self, version: int, run: bytes, now: float) -> bool:
+        """Sends one plain publication at once; False if it has to go by `Outbound.send_run`."""
+        ...
+
+
+class Outbound(Protocol):
+    """Where the publications of one topic leave for other brokers."""
+
+    @property
+    def cut_through(self) -> Shortcut | None:
+        """The short way, while there is one."""
+        ...
+
+    def send_run(self, version: int, run: bytes, count: int) -> None:
+        """Plain QoS 0 publications, as they came."""
+        ...
+
+
+class RetainedQuery(Protocol):
+    """A new subscription's question for retained messages that are not, or not only, kept here."""
+
+    def go(self) -> None:
+        """The SUBACK is sent: what is found is given to the session."""
+        ...
+
+    def end(self) -> None:
+        """Nobody waits for it any more."""
+        ...
+
+
+class _Answered:
+    def go(self) -> None: ...
+    def end(self) -> None: ...
+
+
+ANSWERED: Final[RetainedQuery] = _Answered()
+"""The question is under way already: its answer serves for this one, too."""
+
+
+class Federation(Outgoing, Protocol):
+    @property
+    def is_in(self) -> bool:
+        """Whether this broker has been joined to the others."""
+        ...
+
+    # Publications of clients here
+
+    def resolve_scope(self, packet: Publish | Will) -> None:
+        """Gives a publication or a will for some brokers only its plain topic, or raises a ScopeError."""
+        ...
+
+    def is_for_here(self, message: Message) -> bool:
+        """Whether clients of this broker may get a publication."""
+        ...
+
+    def send(self, message: Message, is_new: bool) -> Reached:
+        """Takes a publication of a client here for other brokers; whether anybody there wants it, as far as is known.
+
+        `is_new` if it is retained, and none of its topic was kept here before.
+        """
+        ...
+
+    @property
+    def is_demand_told(self) -> bool:
+        """Whether `when_known` is worth waiting for: not for a while after it took too long."""
+        ...
+
+    def when_known(self, message: Message, action: Callable[[bool], None]) -> None:
+        """Calls when it is known whether anybody elsewhere wants a publication that was just sent."""
+        ...
+
+    def on_demand_late(self) -> None:
+        """It has taken too long to find out whether anybody wants a publication."""
+        ...
+
+    @property
+    def keeps_tombstones(self) -> bool:
+        """Whether other brokers may have older copies of a retained message that is deleted here."""
+        ...
+
+    # Routes
+
+    def outbound_for(self, topic: str) -> Outbound | None:
+        """Where a topic leaves for other brokers, if it is published here and they may want it."""
+        ...
+
+    def is_offered(self, topic: str) -> bool:
+        """Whether other brokers have been asked about a topic that is published here, or need not be."""
+        ...
+
+    def on_filter(self, topic_filter: str, wanted: bool) -> None:
+        """A filter has its first subscription here, or has lost its last."""
+        ...
+
+    def on_processed(self, topic_filter: str, wanted: bool) -> None:
+        """Message processors of this broker begin, or cease, to want what a filter matches."""
+        ...
+
+    # Clients and their subscriptions
+
+    def admit(self, client_id: str, user: str, clean_start: bool, done: Callable[[Arrived], bool]) -> None:
+        """Brings a client's session here, if another broker has it; calls when it may be opened, or that it may not.
+
+        `done` says whether the client is still there, and served now. Only called while `is_in`.
+        """
+        ...
+
+    def refusal_of(self, topic_filter: str) -> Reason | None:
+        """Why no client may subscribe to a filter here; None if it may."""
+        ...
+
+    def query_retained(self, session: Session, topic_filter: str, subscribed: Subscribed) -> RetainedQuery | None:
+        """How a subscription that is about to be made gets its retained messages; None if all are kept here.
+
+        The session has a connection. What it is sent from now on is noted, so that nothing older comes behind it.
+        """
+        ...
+
+    def when_effective(self, filters: list[str], done: Callable[[], None]) -> None:
+        """Calls when subscriptions have taken effect at the other brokers, or that takes too long; at once if so."""
+        ...
+
+    def begin_leaving(self) -> None:
+        """The broker is about to end: what it stands for then is not given up piece by piece."""
+        ...
+
+
+class Alone:
+    """The federation of a broker without others."""
+
+    is_in = False
+    is_demand_told = False
+    keeps_tombstones = False
+    has_output = False
+
+    def resolve_scope(self, packet: Publish | Will) -> None: ...
+
+    def is_for_here(self, message: Message) -> bool:
+        return True
+
+    def send(self, message: Message, is_new: bool) -> Reached:
+        return Reached.NOBODY
+
+    def when_known(self, message: Message, action: Callable[[bool], None]) -> None: ...
+    def on_demand_late(self) -> None: ...
+
+    def outbound_for(self, topic: str) -> Outbound | None:
+        return None
+
+    def is_offered(self, topic: str) -> bool:
+        return True
+
+    def on_filter(self, topic_filter: str, wanted: bool) -> None: ...
+    def on_processed(self, topic_filter: str, wanted: bool) -> None: ...
+
+    def admit(self, client_id: str, user: str, clean_start: bool, done: Callable[[Arrived], bool]) -> None:
+        done(Arrived.HERE)
+
+    def refusal_of(self, topic_filter: str) -> Reason | None:
+        return None
+
+    def query_retained(self, session: Session, topic_filter: str, subscribed: Subscribed) -> RetainedQuery | None:
+        return None
+
+    def when_effective(self, filters: list[str], done: Callable[[], None]) -> None:
+        done()
+
+    def before_commit(self) -> None: ...
+    def flush(self) -> None: ...
+    def begin_leaving(self) -> None: ...

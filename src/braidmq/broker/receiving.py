@@ -1,0 +1,154 @@
+"""The walk through the packets that a client sends, in whatever pieces they come.
+
+Plain publications and their acknowledgements are handled where they stand in the buffer (`fast_path`); everything else
+goes to `dispatch`.
+"""
+
+from __future__ import annotations
+
+from braidmq.broker.broker import Broker
+from braidmq.broker.connection import Connection
+from braidmq.broker.connection_state import State
+from braidmq.broker.dispatch import dispatch, on_plain_ack
+from braidmq.broker.fast_path import forward_and_acknowledge, forward_run, send_repeat
+from braidmq.broker.transport import Transport
+from braidmq.mqtt import packets as p
+from braidmq.mqtt.errors import PacketError, malformed, violation
+from braidmq.mqtt.reasons import Reason
+from braidmq.security.identity import Origin
+
+TICK_BYTES_SMALL = 2048
+"""A read up to this size that comes alone is answered at once: there is nothing to gain by waiting for others."""
+
+TICK_BYTES_MAX = 4 * 1024 * 1024
+"""Bytes read in one tick after which what they led to is written without waiting for the tick's end."""
+
+_PLAIN_ACKS = frozenset((0x50, 0x62, 0x70))
+
+PACKETS_MAX = 500
+"""Packets of one client that are handled one by one before it is the others' turn."""
+
+PACKET_SHARE_BYTES = 32
+"""A larger packet counts as one more for every so many bytes: a SUBSCRIBE can hold a thousand filters."""
+
+
+def accept(broker: Broker, link: Transport, origin: Origin) -> Connection:
+    """A socket was accepted."""
+    connection = Connection(broker, link, origin)
+    connection.receive = PacketReader(connection).receive
+    broker.on_accepted(connection)
+    return connection
+
+
+class PacketReader:
+    """What a connection has received of the packet that is not complete yet."""
+
+    __slots__ = ("_connection", "_tail", "_tail_size", "_wanted")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._tail = connection.tail
+        self._tail_size = 0
+        self._wanted = 0
+        """Its size, as far as it is known: it is not looked at before so many bytes are there."""
+
+    def receive(self, data: bytes) -> None:
+        """Takes what came from the socket, in any pieces, and acts on every packet that is complete."""
+        connection = self._connection
+        tick = connection.tick
+        connection.seen_at = tick.clock()
+        repeat = connection.repeat
+        if repeat is not None and not tick.flush_wanted and send_repeat(connection, repeat, data):
+            return
+        tick.read_bytes += len(data)
+        first = not tick.flush_wanted
+        tick.flush_wanted = True
+        if self._tail:
+            self._tail.append(data)
+            self._tail_size += len(data)
+            data = b"".join(self._tail) if self._tail_size >= self._wanted else b""
+            if data:
+                self._tail.clear()
+                self._wanted = 0
+        end = len(data)
+        at = packets = 0
+        try:
+            while end - at >= 2:
+                header = data[at]
+                length = data[at + 1]
+                body = at + 2
+                if length > 127:
+                    length, body = _remaining_length(data, at + 1, connection.version)
+                    if body == 0:
+                        break
+                after = body + length
+                if after > end or after - at > connection.packet_max:
+                    self._check_incomplete(header, after - at)
+                    self._wanted = after - at
+                    break
+                if header == 0x30:
+                    stop = forward_run(connection, data, at, body, after)
+                    if stop:
+                        at = stop
+                        continue
+                elif header == 0x32 or header == 0x34:
+                    if forward_and_acknowledge(connection, data, body, after, header >> 1 & 3):
+                        at = after
+                        continue
+                elif header == 0x40 and length == 2 and connection.session is not None:
+                    connection.session.on_puback(data[body] << 8 | data[body + 1])
+                    at = after
+                    continue
+                elif length == 2 and header in _PLAIN_ACKS and connection.session is not None:
+                    on_plain_ack(connection, connection.session, header, data[body] << 8 | data[body + 1])
+                    at = after
+                    continue
+                if connection.state is State.AUTHENTICATING:
+                    break
+                going_on = dispatch(connection, header, data[body:after])
+                at = after
+                if not going_on:
+                    break
+                packets += 1 + length // PACKET_SHARE_BYTES
+                if packets >= PACKETS_MAX and at < end:
+                    connection.flow.hold_reading()
+                    tick.go_on_later(connection)
+                    break
+            if at < end and connection.state is not State.CLOSED:
+                self._tail.append(data[at:])
+                self._tail_size = end - at
+                connection.repeat = None
+        except PacketError as error:
+            connection.fail(error)
+        finally:
+            if first:
+                if tick.read_bytes < TICK_BYTES_SMALL and not tick.store.dirty and not tick.recorder.dirty:
+                    tick.flush()  # a little traffic is answered at once
+                else:
+                    tick.end_first_read()
+            elif tick.read_bytes > TICK_BYTES_MAX:
+                tick.flush()
+
+    def _check_incomplete(self, header: int, size: int) -> None:
+        """Refuses by its first bytes what could not be right whatever followed."""
+        connection = self._connection
+        if connection.state is State.CONNECTING and header != 0x10:
+            raise violation("the first packet is not a CONNECT")  # [MQTT-3.1.0-1]
+        if size > connection.packet_max:
+            raise PacketError(Reason.PACKET_TOO_LARGE, f"a packet of {size} bytes (at most {connection.packet_max})")
+
+
+def _remaining_length(data: bytes, at: int, version: int) -> tuple[int, int]:
+    """(length, where the body begins); (0, 0) if the bytes that say so are not all there."""
+    value = shift = 0
+    for place in range(at, min(at + 4, len(data))):
+        byte = data[place]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if not byte and version == p.V5:
+                raise malformed("a remaining length in more bytes than it needs")  # [MQTT-1.5.5-1]
+            return value, place + 1
+        shift += 7
+    if len(data) - at >= 4:
+        raise malformed("a remaining length of more than four bytes")
+    return 0, 0

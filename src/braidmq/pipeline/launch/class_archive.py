@@ -1,0 +1,62 @@
+"""Spark's classes as Java has laid them out: an archive that the first start on a machine writes for all later ones.
+
+Reading, checking and laying out the classes of Spark is most of what its start costs. Java can write down the result
+when it ends (`-XX:ArchiveClassesAtExit`) and use it the next time; that halves the CPU time of a start. It checks by
+itself whether an archive is of the same Java and the same jars, and does without it if not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+from typing import Final
+
+from braidmq.pipeline.launch.java import Java
+
+QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"
+"""No messages about an archive that does not fit."""
+
+
+class ClassArchive:
+    """Made for one start of Spark: `options` before it, `keep` when Java has ended."""
+
+    def __init__(self, java: Java, options: str) -> None:
+        import pyspark
+
+        told = f"{java.home} {java.version} {pyspark.__version__} {pyspark.__file__} {options}"
+        self._path = java.home / f"spark-{hashlib.sha256(told.encode()).hexdigest()[:16]}.jsa"
+        self._new = self._path.with_suffix(f".{os.getpid()}")
+        self.is_new = not self._path.exists() and os.access(java.home, os.W_OK) and _is_own(java.home)
+        if self.is_new:
+            _sweep(java.home)
+
+    @property
+    def options(self) -> str:
+        """For Java; nothing if there is no archive and none can be written."""
+        if self.is_new:
+            return f"{QUIET} -XX:ArchiveClassesAtExit={self._new}"
+        return f"{QUIET} -XX:SharedArchiveFile={self._path}" if self._path.exists() else ""
+
+    def keep(self) -> None:
+        """The archive is complete now: it is used from the next start on."""
+        if self.is_new:
+            with contextlib.suppress(OSError):
+                os.replace(self._new, self._path)
+
+
+def _sweep(home: Path) -> None:
+    """Removes what was left by a Java that was killed while it wrote."""
+    for path in home.glob("spark-*.[0-9]*"):
+        try:
+            os.kill(int(path.suffix[1:]), 0)
+        except ProcessLookupError:
+            path.unlink(missing_ok=True)
+        except (OSError, ValueError):
+            continue
+
+
+def _is_own(home: Path) -> bool:
+    """Whether this is a folder that BraidMQ has made, and not a Java's own."""
+    return home.name.startswith("java-") and home.parent.name == "braidmq"

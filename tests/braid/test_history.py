@@ -1,0 +1,256 @@
+"""What histories and cursors promise at their edges: names, streams that end and begin again, order over a crash."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from braidmq.braid.catch_up.cursors import Cursors
+from braidmq.braid.catch_up.history import History
+from braidmq.braid.catch_up.reconcile import Reconciler
+from braidmq.braid.interest.covering import CoveringFilters
+from braidmq.braid.transfer.batch import BatchItem, PublicationBatch
+from braidmq.braid.transfer.outbound import AFTER_START_S, IDLE_S
+from braidmq.broker.sqlite_store import SqliteStore
+from braidmq.broker.store import MemoryStore
+from braidmq.sim.engine import Simulator
+from braidmq.sim.network import Constant, Faults, Partition
+from tests.conformance.pair import persistent
+from tests.conformance.wire import V5
+
+from .sites import Sites, payloads
+from .test_catch_up import publish, start, texts
+
+
+def test_a_topic_that_was_forgotten_comes_through_again() -> None:
+    sites = Sites(3)
+    subscriber = sites.client(2, "ada")
+    subscriber.subscribe("tide", 1)
+    publisher = sites.client(0)
+    publish(publisher, range(5), 1)
+    publisher.publish("tide", b"5", 0)
+    sites.run(3 * IDLE_S)
+    assert "tide" not in sites[0].braid.transfer.outbound
+    publish(publisher, range(6, 9), 1)
+    publisher.publish("tide", b"9", 0)
+    assert payloads(subscriber) == texts(range(10))
+
+
+def test_a_site_that_was_away_gets_what_came_on_a_forgotten_topic(tmp_path: Path) -> None:
+    sites = Sites(3)
+    store = start(sites, 7, tmp_path)
+    sites.client(7, "ada", **persistent(V5)).subscribe("tide", 1)
+    publisher = sites.client(1)
+    publish(publisher, range(1), 1)
+    sites.run(3 * IDLE_S)
+    store.close()
+    sites[7].crash()
+    sites.run(300)
+    publish(publisher, range(1, 2), 1)
+    sites.run(10)  # it is known now that nobody can be reached
+    publish(publisher, range(2, 3), 1)
+    store = start(sites, 7, tmp_path)
+    sites.run(60)
+    assert payloads(sites.client(7, "ada", **persistent(V5))) == texts(range(3))
+    store.close()
+
+
+def test_a_site_that_was_away_gets_what_came_on_new_topics_of_its_filter(tmp_path: Path) -> None:
+    sites = Sites(3)
+    store = start(sites, 7, tmp_path)
+    sites.client(7, "ada", **persistent(V5)).subscribe("tide/#", 1)
+    publisher = sites.client(1)
+    publisher.publish("tide/old", b"0", 1)
+    sites.run(AFTER_START_S)
+    store.close()
+    sites[7].crash()
+    sites.run(300)
+    assert not sites[1].braid.transfer.outbound.for_publication("tide/old").is_open, "nobody is there who wants it"
+    publisher.publish("tide/new", b"1", 1)
+    sites.run(10)  # it is known now that nobody can be reached
+    publisher.publish("tide/new", b"2", 1)
+    store = start(sites, 7, tmp_path)
+    sites.run(60)
+    assert payloads(sites.client(7, "ada", **persistent(V5))) == texts(range(3))
+    store.close()
+
+
+def test_a_site_that_crashes_at_once_keeps_its_name(tmp_path: Path) -> None:
+    """Else its history would come a second time, under another name."""
+    sites = Sites(2)
+    store = SqliteStore(tmp_path / "site7")
+    sites.add(7, store=store)
+    sites.run(0.5)
+    name = sites[7].braid.identity
+    store.close()
+    sites[7].crash()
+    store = start(sites, 7, tmp_path)
+    assert sites[7].braid.identity == name
+    store.close()
+
+
+@pytest.mark.parametrize("count", [30, 1500])
+def test_what_was_missed_comes_before_what_is_new(tmp_path: Path, count: int) -> None:
+    """The publisher goes on while the subscriber's site comes back."""
+    sites = Sites(3)
+    store = start(sites, 7, tmp_path)
+    sites.client(7, "ada", **persistent(V5)).subscribe("tide", 1)
+    publisher = sites.client(1)
+    publish(publisher, range(3), 1)
+    store.close()
+    sites[7].crash()
+    sites.run(60)
+    sites.settle_s = 0.001
+    publish(publisher, range(3, count), 1)
+    store = SqliteStore(tmp_path / "site7")
+    sites.add(7, store=store)
+    sites.settle_s = 0.05
+    publish(publisher, range(count, count + 200), 1)
+    sites.run(60)
+    sites.settle_s = 1.0
+    subscriber = sites.client(7, "ada", **persistent(V5))
+    got: list[bytes] = []
+    while some := payloads(subscriber):  # a window at a time
+        got += some
+    assert got == texts(range(count + 200))
+    store.close()
+
+
+def test_order_holds_over_a_crash_of_the_publisher_s_site(tmp_path: Path) -> None:
+    """What was acknowledged before the crash, and had not left, comes before what is published afterwards."""
+    sites = Sites(3)
+    store = start(sites, 7, tmp_path)
+    subscriber = sites.client(2, "ada")
+    subscriber.subscribe("tide", 1)
+    publisher = sites.client(7)
+    publish(publisher, range(5), 1)
+    whole = sites.sim.network
+    sites.sim.network = Faults.parse("loss=1").over(whole)
+    publish(publisher, range(5, 10), 1)
+    store.close()
+    sites[7].crash()
+    sites.sim.network = whole
+    sites.run(30)
+    store = start(sites, 7, tmp_path)
+    publisher = sites.client(7, "another")
+    publish(publisher, range(10, 15), 1)
+    sites.run(60)
+    assert payloads(subscriber) == texts(range(15))
+    store.close()
+
+
+def test_a_long_absence_is_made_good_page_by_page(tmp_path: Path) -> None:
+    sites = Sites(3)
+    store = start(sites, 7, tmp_path)
+    sites.client(7, "ada", **persistent(V5)).subscribe("tide", 1)
+    publisher = sites.client(1)
+    publish(publisher, range(1), 1)
+    store.close()
+    sites[7].crash()
+    sites.run(60)
+    bodies = [b"%d" % number + bytes(100_000) for number in range(20)]
+    for body in bodies:
+        publisher.publish("tide", body, 1)
+    store = SqliteStore(tmp_path / "site7")
+    sites.add(7, store=store)
+    publisher.publish("tide", b"last", 1)
+    sites.run(60)
+    subscriber = sites.client(7, "ada", **persistent(V5))
+    assert payloads(subscriber) == [b"0", *bodies, b"last"]
+    store.close()
+
+
+def test_a_filter_that_comes_while_an_answer_is_under_way_misses_nothing() -> None:
+    """The answer says that this was all, but it was to a question that did not name the filter yet."""
+    sim = Simulator(1, Constant(1.0))
+    here, there = sim.host(0), sim.host(1)
+    history = History(MemoryStore(), ())
+    Reconciler(there, "there", history, Cursors(MemoryStore(), ()), CoveringFilters(), _ignore, _ignore, _never)
+    cursors, interest = Cursors(MemoryStore(), ()), CoveringFilters()
+    interest.add("ebb", 0.0)
+    cursor = cursors.of("there", 1, 0.0)
+    got: list[str] = []
+
+    def take(batch: PublicationBatch) -> None:
+        if cursors.mark_handled("there", cursor, batch.items[0].offset):
+            got.append(batch.topic)
+
+    asking = Reconciler(here, "here", history, cursors, interest, take, _ignore, _never)
+
+    def publish(topic: str) -> None:
+        history.append(topic, 1, 1, BatchItem(b"", 1, False, "", b"", None), sim.now)
+        history.written()
+
+    publish("ebb")
+    asking.ask_soon("there", cursor)
+    sim.run(2.5)  # it is asked to tell the filters, and does
+    interest.add("flood", sim.now)
+    publish("flood")
+    sim.run(20)
+    assert got == ["ebb", "flood"]
+
+
+def test_another_history_at_the_same_address_is_not_taken_for_the_old_one() -> None:
+    """A broker that has lost its store counts anew."""
+    sim = Simulator(1, Constant(0.1))
+    here, there = sim.host(0), sim.host(1)
+    history = History(MemoryStore(), ())
+    Reconciler(there, "there#2", history, Cursors(MemoryStore(), ()), CoveringFilters(), _ignore, _ignore, _never)
+    cursors, interest = Cursors(MemoryStore(), ()), CoveringFilters()
+    interest.add("ebb", 0.0)
+    got: list[PublicationBatch] = []
+    asking = Reconciler(here, "here", history, cursors, interest, got.append, _ignore, _never)
+    history.append("ebb", 1, 1, BatchItem(b"", 1, False, "", b"", None), 0.0)
+    history.written()
+    asking.ask_soon("there#1", cursors.of("there#1", 1, 0.0))
+    sim.run(5)
+    assert not got
+    asking.ask_soon("there#2", cursors.of("there#2", 1, 0.0))
+    sim.run(10)
+    assert [one.origin for one in got] == ["there#2"]
+
+
+def _ignore(*_: object) -> None:
+    """Nothing is held back here."""
+
+
+def _never(_origin: str) -> bool:
+    return False
+
+
+def test_nothing_is_told_before_it_is_written(tmp_path: Path) -> None:
+    """An offset that was told and then lost in a crash would be used for something else."""
+    sites = Sites(2)
+    sites.client(1).subscribe("tide", 1)
+    publish(sites.client(0), range(3), 1)
+    history: History = sites[0].braid.catch_up.history
+    item = history.missed(0, 0.0, (), lambda _: True, 1 << 20)[0][0].item
+    history.append("tide", 1, 4, item, 0.0)
+    assert [one.offset for one in history.missed(0, 0.0, (), lambda _: True, 1 << 20)[0]] == [1, 2, 3]
+    history.written()
+    assert history.missed(0, 0.0, (), lambda _: True, 1 << 20)[1] == 4
+
+
+def test_a_site_that_came_back_alone_becomes_one_with_the_others(tmp_path: Path) -> None:
+    """It was restarted while it was cut off, and began a braid of its own."""
+    sites = Sites(4)
+    store = start(sites, 7, tmp_path)
+    sites.client(7, "ada", **persistent(V5)).subscribe("tide", 1)
+    publisher = sites.client(1)
+    publish(publisher, range(3), 1)
+    whole = sites.sim.network
+    store.close()
+    sites[7].crash()
+    now = sites.sim.now
+    sites.sim.network = Partition([[7]], now, now + 60, whole)
+    store = start(sites, 7, tmp_path)
+    sites.run(20)
+    assert sites[7].braid.presence.is_in
+    sites.run(30)
+    publish(publisher, range(3, 6), 1)
+    sites.run(120)
+    publish(publisher, range(6, 9), 1)
+    sites.run(60)
+    assert payloads(sites.client(7, "ada", **persistent(V5))) == texts(range(9))
+    store.close()

@@ -1,0 +1,155 @@
+"""What brokers tell of their braid, in virtual time: the ring, which brokers want a topic, the way of a probe."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from braidmq.braid.catch_up.reconcile import Missed
+from braidmq.braid.inspect.answers import Unanswerable
+from braidmq.braid.inspect.probes import MARK
+from braidmq.braid.inspect.ring import AskStatus
+from braidmq.braid.transfer.accounting import weigh
+from braidmq.braid.transfer.batch import PublicationBatch, pack
+from braidmq.keys import Role, segment
+from braidmq.overlay.ranges import Deliver, Plan
+from braidmq.pubsub.relay_free.signals import MESSAGE, QUESTION, RESUME
+
+from .sites import Sites, payloads
+
+METHODS = pytest.mark.parametrize("method", ["relayfree", "suzaku"])
+
+
+class Watched(Sites):
+    """Sites that can be asked."""
+
+    def __init__(self, count: int, method: str = "relayfree") -> None:
+        super().__init__(count, method=method, clusters=[f"cluster{number}" for number in range(count)])
+        self.status = {number: site.braid.status for number, site in self.all.items()}
+
+    def ask(self, number: int, question: Coroutine[Any, Any, dict[str, Any]], seconds: float = 60.0) -> dict[str, Any]:
+        answers: list[dict[str, Any] | Exception] = []
+
+        async def run() -> None:
+            try:
+                answers.append(await question)
+            except Unanswerable as error:
+                answers.append(error)
+
+        self[number].host.spawn(run())
+        for _ in range(int(seconds)):
+            self.run(1.0)
+            if answers:
+                break
+        (answer,) = answers
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@METHODS
+def test_a_whole_ring_is_healthy_whichever_is_asked(method: str) -> None:
+    sites = Watched(6, method)
+    for number in (0, 3, 5):
+        answer = sites.ask(number, sites.status[number].ring())
+        assert answer["is_whole"]
+        assert [(one["name"], one["cluster"]) for one in answer["brokers"]] == [
+            (f"site{index}", f"cluster{index}") for index in range(6)
+        ]
+        assert all(one["is_healthy"] for one in answer["brokers"])
+
+
+def test_a_crash_shows_until_the_ring_is_mended() -> None:
+    sites = Watched(5)
+    sites[2].crash()
+    rows = {one["name"]: one for one in sites.ask(0, sites.status[0].ring())["brokers"]}
+    assert not all(row["is_healthy"] for row in rows.values())
+    assert not rows["site1"]["is_healthy"]
+    sites.run(90.0)
+    mended = sites.ask(0, sites.status[0].ring())
+    assert mended["is_whole"]
+    assert [(one["name"], one["is_healthy"]) for one in mended["brokers"]] == [
+        (f"site{index}", True) for index in (0, 1, 3, 4)
+    ]
+
+
+@METHODS
+def test_a_probe_goes_where_a_publication_goes_and_no_client_gets_it(method: str) -> None:
+    sites = Watched(7, method)
+    wanted = {1: "tide/+/high", 3: "tide/#", 4: "tide/#", 6: "tide/west/high"}
+    clients = {number: sites.client(number) for number in wanted}
+    for number, topic_filter in wanted.items():
+        clients[number].subscribe(topic_filter, 1)
+    sites.run(5.0)
+    answer = sites.ask(0, sites.status[0].trace("tide/west/high"))
+    assert sorted(answer["filters"]) == ["tide/#", "tide/+/high", "tide/west/high"]
+    assert {hop["to"]: hop["filter"] for hop in answer["hops"] if hop["receives"]} == {
+        f"site{number}": topic_filter for number, topic_filter in wanted.items()
+    }
+    assert answer["receivers"] == 4
+    by_filter = {hop["filter"]: {"site0"} for hop in answer["hops"]}
+    for hop in answer["hops"]:  # in order: each comes from where it was before
+        assert hop["from"] in by_filter[hop["filter"]]
+        by_filter[hop["filter"]].add(hop["to"])
+    for client in clients.values():
+        assert payloads(client) == []
+
+    sites.sent.clear()
+    publisher = sites.client(0)
+    publisher.publish("tide/west/high", b"real", 0)
+    taken = sorted(f"site{to}" for _, to in sites.sent)
+    assert taken == sorted(hop["to"] for hop in answer["hops"])
+    for client in clients.values():
+        assert payloads(client) == [b"real"]
+
+
+@METHODS
+def test_demand_names_all_and_only_those_who_want_a_topic(method: str) -> None:
+    sites = Watched(5, method)
+    for number, topic_filter in ((1, "tide/+"), (2, "tide/high"), (4, "wind/#")):
+        sites.client(number).subscribe(topic_filter, 1)
+    sites.run(5.0)
+    answer = sites.ask(0, sites.status[0].demand("tide/high"))
+    assert {one["name"]: one["filters"] for one in answer["brokers"]} == {"site1": ["tide/+"], "site2": ["tide/high"]}
+    assert answer["is_complete"]
+    assert sites.ask(0, sites.status[0].demand("rain"))["brokers"] == []
+
+
+@pytest.mark.parametrize("topic", ["", "tide/#", "$SYS/broker/uptime", "$braid/dir"])
+def test_what_is_not_passed_on_has_no_demand_and_no_way(topic: str) -> None:
+    sites = Watched(2)
+    for question in (sites.status[0].demand(topic), sites.status[0].trace(topic)):
+        with pytest.raises(Unanswerable):
+            sites.ask(0, question)
+
+
+def test_a_probe_that_cannot_be_read_harms_nobody() -> None:
+    sites = Watched(2)
+    client = sites.client(1)
+    client.subscribe("tide", 1)
+    publisher = sites.client(0)
+    publisher.publish("tide", b"1", 0)
+    sites[0].braid.method.publish("tide", MARK + b"\xc1")
+    sites.run(1.0)
+    publisher.publish("tide", b"2", 0)
+    assert payloads(client) == [b"1", b"2"]
+
+
+def test_publications_are_told_from_upkeep() -> None:
+    def deliver(topic: str, body: bytes) -> Deliver:
+        return Deliver(1, 1, 0, (segment(topic, Role.SUBSCRIBER),), 1, body, Plan())
+
+    body = MESSAGE + pack(PublicationBatch("a", 1, "tide", 1, 1, 5, b"x" * 100, ()))
+    assert weigh(deliver("tide", body)) > len(body)
+    assert weigh(Missed((b"x" * 100,), 1, 1)) > 100
+    for upkeep in (
+        deliver("", body),
+        deliver("$braid/keep", body),
+        deliver("tide", QUESTION + b"who"),
+        deliver("tide", RESUME),
+        AskStatus(),
+        Missed((), 1, 1),
+    ):
+        assert weigh(upkeep) == 0

@@ -1,0 +1,54 @@
+"""Brokers of two versions understand each other: a message that is called otherwise now travels under its old name."""
+
+from __future__ import annotations
+
+from braidmq.braid.node import messages_of
+from braidmq.braid.retained.replication import AskReplicas, CompareReplicas
+
+NAMES = [
+    "Again",
+    "AskEntries",
+    "AskKept",
+    "AskKeptPage",
+    "AskMissed",
+    "AskStatus",
+    "Claim",
+    "Claimed",
+    "Compare",
+    "Compared",
+    "Copies",
+    "Deleted",
+    "Done",
+    "FetchState",
+    "FetchSubscriptions",
+    "GiveUp",
+    "GivenUp",
+    "IsKept",
+    "Kept",
+    "KeptPage",
+    "Missed",
+    "NoSuchMove",
+    "NotMine",
+    "Offer",
+    "Offered",
+    "ProbeMet",
+    "Register",
+    "Registered",
+    "State",
+    "Subscriptions",
+    "Tail",
+    "Taken",
+    "TellFilters",
+    "TellStatus",
+]
+"""Of the messages that the braid itself sends, whatever its method."""
+
+
+def test_messages_travel_under_the_names_they_always_had() -> None:
+    kinds = [kind for kind in messages_of("relayfree") if kind.__module__.startswith("braidmq.braid.")]
+    assert sorted(str(kind.__struct_config__.tag) for kind in kinds) == NAMES
+
+
+def test_questions_about_retained_messages_do_too() -> None:
+    assert AskReplicas.__struct_config__.tag == "AskKept"
+    assert CompareReplicas.__struct_config__.tag == "CompareKept"

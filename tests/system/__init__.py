@@ -1,0 +1,1 @@
+"""What several layers need of the operating system."""

@@ -1,0 +1,63 @@
+"""Names that explain themselves: words that only the project's own past understands do not come back."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.test_layers import LAYERS, ROOT, parsed, sources
+
+OLD_WORDS = {
+    "arcs": "hash ranges",
+    "crew": "task limiter",
+    "haunted": "what has ended there",
+    "inlet": "inbound stream",
+    "innocent": "bystander",
+    "keeper": "holder, or retained replica",
+    "lane": "cut-through, or column",
+    "mould": "frame template",
+    "outlet": "outbound topic",
+    "portion": "write buffer",
+    "shelf": "segment files",
+    "shelves": "segment files",
+    "spot": "topic assignment",
+    "station": "processor runner",
+    "stray": "displaced session",
+    "weather": "fault schedule",
+}
+"""Old word, and what to say instead. Words that also have a plain meaning (standing, filling, place) are not here."""
+
+
+def defined(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, name) of what a module defines: itself, classes, functions, arguments, variables and attributes."""
+    yield 1, path.stem
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr
+
+
+def words(name: str) -> set[str]:
+    """In singular: `OutboundTopics` and `outbound_topics` are both made of outbound and topic."""
+    parts = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
+    return {part.lower() for part in parts} | {part.lower().removesuffix("s") for part in parts}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_old_words_do_not_come_back(layer: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} {name}: say {OLD_WORDS[word]}"
+        for path in sources(layer)
+        for line, name in defined(path)
+        for word in sorted(words(name) & OLD_WORDS.keys())
+    ]
+    assert not wrong, "\n".join(wrong)
