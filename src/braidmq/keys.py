@@ -1,4 +1,4 @@
-"""The order of keys, which is the order of every overlay (DESIGN decision 2).
+"""The order of keys, which is the order of every overlay.
 
 A key is (filter, role, cluster path, broker id), written as bytes that compare as the parts do: U+0000 stands between
 them, which no MQTT string may hold, and U+0001 between the levels of a cluster path, so that the children of a cluster

@@ -177,7 +177,7 @@ def test_pages_are_fetched_no_faster_than_they_are_read(monkeypatch: pytest.Monk
     subscriber.subscribe("#", 1)
     sites.run(10)
     session = sites[2].broker.sessions["c2"]
-    assert session.feed_count <= 5
+    assert session.bulk_count <= 5
     got: list[str] = []
     for _ in range(60):
         for one in [one for one in subscriber.take() if one.type is Type.PUBLISH]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from braidmq.broker.connection_state import State
+from braidmq.broker.connection_state import ConnectionState
 from braidmq.broker.limits import Limits
 from braidmq.broker.session import Session
 from braidmq.broker.sqlite_store import SqliteStore
@@ -269,7 +269,7 @@ async def test_what_stands_behind_the_connect_waits_for_the_verdict(version: int
         wire.publish("t", b"3", version=version)[:-1],
     )
     assert peer.link.paused
-    assert peer.connection.state is State.AUTHENTICATING
+    assert peer.connection.state is ConnectionState.AUTHENTICATING
     peer.expect_nothing()
     assert waiting.world.broker.sessions == {}
     await waiting.answer(Identity("ann"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from braidmq.broker.notices import LINES_EACH_MAX, LINES_MAX, NAME_CHARS_MAX, SPAN_S, Notices, described
+from braidmq.broker.notices import LINES_EACH_MAX, LINES_MAX, NAME_CHARS_MAX, SPAN_S, ClientNotices, described
 from braidmq.mqtt.reasons import Reason
 from braidmq.security.identity import Credentials, Identity, Origin, Refusal
 from braidmq.security.passwords import set_password
@@ -251,7 +251,7 @@ def test_what_was_left_out_is_said_before_the_next_span_begins(lines: pytest.Log
     now = [0.0]
     asked: list[float] = []
     log = logging.getLogger("braidmq.broker")
-    told = Notices(log, lambda: now[0], lambda when, _: asked.append(when))
+    told = ClientNotices(log, lambda: now[0], lambda when, _: asked.append(when))
     for _ in range(LINES_EACH_MAX + 5):
         told.say("x", "x", "did %s", "it")
     assert asked == [SPAN_S]
@@ -264,7 +264,7 @@ def test_what_was_left_out_is_said_before_the_next_span_begins(lines: pytest.Log
 
 
 def test_what_is_remembered_is_bounded(lines: pytest.LogCaptureFixture) -> None:
-    told = Notices(logging.getLogger("braidmq.broker"), lambda: 1.0, lambda _when, _action: None)
+    told = ClientNotices(logging.getLogger("braidmq.broker"), lambda: 1.0, lambda _when, _action: None)
     for number in range(100_000):
         told.say(f"{number}", "x", "did it")
     assert len(told._lines) == LINES_MAX

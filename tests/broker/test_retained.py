@@ -36,9 +36,9 @@ class RetainedModel(RuleBasedStateMachine):
         self.kept: dict[str, Message] = {}
         self.now = 0.0
 
-    @rule(topic=topics, size=st.integers(1, 30), life=st.none() | st.integers(0, 5))
-    def keep(self, topic: str, size: int, life: int | None) -> None:
-        new = message(topic, bytes(size), None if life is None else self.now + life)
+    @rule(topic=topics, size=st.integers(1, 30), expires_in_s=st.none() | st.integers(0, 5))
+    def keep(self, topic: str, size: int, expires_in_s: int | None) -> None:
+        new = message(topic, bytes(size), None if expires_in_s is None else self.now + expires_in_s)
         others = [one for key, one in self.kept.items() if key != topic]
         fits = len(others) < 4 and sum(one.size for one in others) + new.size <= 40
         assert self.retained.fits(new) == fits

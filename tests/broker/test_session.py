@@ -17,7 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from braidmq.broker.backlog import FEED
+from braidmq.broker.backlog import BULK
 from braidmq.broker.limits import Limits
 from braidmq.broker.session import Session
 from braidmq.broker.sqlite_store import SqliteStore
@@ -356,7 +356,7 @@ class Sessions(RuleBasedStateMachine):
         metrics = self.world.broker.metrics
         waiting = list(session.backlog._items) if session.backlog else []
         assert metrics.queued_messages == len(waiting)
-        assert FEED not in waiting
+        assert BULK not in waiting
         if session.backlog is not None:
             assert waiting, "an empty backlog is none"
             assert session.backlog.bytes == sum(one.message.size for one in waiting)

@@ -44,31 +44,31 @@ def world(access: AccessConfig = SECRETS, **options: Any) -> World:
     return World(authenticator=Names(), **rules, **options)
 
 
-def reload(place: World, access: AccessConfig) -> None:
-    broker = place.broker
+def reload(scene: World, access: AccessConfig) -> None:
+    broker = scene.broker
     broker.reconfigure(broker.limits, broker.authenticator, {}, AccessRules(access), ClientIdRules(access))
-    place.settle()
+    scene.settle()
 
 
-def come(place: World, user: str, version: int = V5, client_id: str = "desk", reason: int = 0, **options: Any) -> Peer:
-    peer = place.peer(version)
+def come(scene: World, user: str, version: int = V5, client_id: str = "desk", reason: int = 0, **options: Any) -> Peer:
+    peer = scene.peer(version)
     peer.connect(client_id, reason=reason, username=user or None, **{**persistent(version), **options})
     return peer
 
 
-# Somebody else comes
+# Another user comes
 
 
 @VERSIONS
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("intruder", ["bob", ""])
 def test_another_user_is_refused_and_the_owner_stays(version: int, clean: bool, intruder: str) -> None:
-    place = world()
-    op = come(place, "op", version)
+    scene = world()
+    op = come(scene, "op", version)
     op.subscribe("secret/#", 1)
-    bob = come(place, intruder, version, reason=OWNERS_WORD[version], clean=clean)
+    bob = come(scene, intruder, version, reason=OWNERS_WORD[version], clean=clean)
     assert bob.link.closed
-    come(place, "op", version, "pub").publish("secret/x", b"1", 1)
+    come(scene, "op", version, "pub").publish("secret/x", b"1", 1)
     op.expect_payloads(b"1")
     bob.expect_nothing()
 
@@ -76,69 +76,69 @@ def test_another_user_is_refused_and_the_owner_stays(version: int, clean: bool, 
 @VERSIONS
 @pytest.mark.parametrize("clean", [True, False])
 def test_another_user_is_refused_while_the_owner_is_away(version: int, clean: bool) -> None:
-    place = world()
-    op = come(place, "op", version)
+    scene = world()
+    op = come(scene, "op", version)
     op.subscribe("secret/#", 1)
     op.drop()
-    come(place, "op", version, "pub").publish("secret/x", b"1", 1)
-    come(place, "bob", version, reason=OWNERS_WORD[version], clean=clean)
-    again = come(place, "op", version)
+    come(scene, "op", version, "pub").publish("secret/x", b"1", 1)
+    come(scene, "bob", version, reason=OWNERS_WORD[version], clean=clean)
+    again = come(scene, "op", version)
     assert again.connack is not None
     assert again.connack.session_present
     again.expect_payloads(b"1")
 
 
 def test_a_session_that_ended_with_its_connection_is_nobodys() -> None:
-    place = world()
-    come(place, "op", clean=True, properties=b"").drop()
-    bob = come(place, "bob")
+    scene = world()
+    come(scene, "op", clean=True, properties=b"").drop()
+    bob = come(scene, "bob")
     assert bob.connack is not None
     assert not bob.connack.session_present
 
 
 def test_a_fresh_session_where_the_configuration_says_so() -> None:
-    place = world(AccessConfig(rules=SECRETS.rules, foreign_session="fresh"))
-    op = come(place, "op")
+    scene = world(AccessConfig(rules=SECRETS.rules, foreign_session="fresh"))
+    op = come(scene, "op")
     op.subscribe("secret/#", 1)
     op.subscribe("open", 1)
-    come(place, "bob", reason=0x87)
+    come(scene, "bob", reason=0x87)
     op.expect_open()
     op.drop()
-    come(place, "op", client_id="pub").publish("open", b"1", 1)
-    bob = come(place, "bob")
+    come(scene, "op", client_id="pub").publish("open", b"1", 1)
+    bob = come(scene, "bob")
     assert bob.connack is not None
     assert not bob.connack.session_present
     bob.expect_nothing()
-    come(place, "op", reason=0x87)
+    come(scene, "op", reason=0x87)
 
 
 def test_what_an_anonymous_client_left_behind_is_a_users_as_far_as_it_may_read() -> None:
-    place = world(OPEN)
-    first = come(place, "")
+    scene = world(OPEN)
+    first = come(scene, "")
     for one in ("secret/#", "open"):
         first.subscribe(one, 1)
     first.drop()
-    sender = come(place, "op", client_id="pub")
+    sender = come(scene, "op", client_id="pub")
     for topic in ("secret/x", "open"):
         sender.publish(topic, topic.encode(), 1)
-    reload(place, SECRETS)
-    bob = come(place, "bob")
+    reload(scene, SECRETS)
+    bob = come(scene, "bob")
     assert bob.connack is not None
     assert bob.connack.session_present
     bob.expect_payloads(b"open")
-    come(place, "", reason=0x87)
+    come(scene, "", reason=0x87)
 
 
 def test_the_owner_is_known_after_a_restart(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
-    place = world(store=store)
-    come(place, "op").subscribe("secret/#", 1)
-    place.settle()
+    scene = world(store=store)
+    come(scene, "op").subscribe("secret/#", 1)
+    scene.settle()
     store.close()
     store = SqliteStore(tmp_path)
-    place = world(store=store)
-    come(place, "bob", reason=0x87)
-    op = come(place, "op")
+    scene = world(store=store)
+    come(scene, "bob", reason=0x87)
+    op = come(scene, "op")
     assert op.connack is not None
     assert op.connack.session_present
     store.close()
@@ -148,50 +148,50 @@ def test_the_owner_is_known_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_new_rules_take_what_waits_of_retained_messages() -> None:
-    place = world(OPEN, limits=Limits(inflight_max=1))
-    sender = come(place, "op", client_id="pub")
+    scene = world(OPEN, limits=Limits(inflight_max=1))
+    sender = come(scene, "op", client_id="pub")
     for number in range(5):
         sender.publish(f"secret/{number}", b"s%d" % number, 1, retain=True)
         sender.publish(f"open/{number}", b"o%d" % number, 1, retain=True)
-    bob = come(place, "bob", properties=wire.props(session_expiry=1000, receive_maximum=1))
+    bob = come(scene, "bob", properties=wire.props(session_expiry=1000, receive_maximum=1))
     bob.subscribe("#", 1)
-    reload(place, SECRETS)
+    reload(scene, SECRETS)
     seen = []
     while got := bob.take():
         seen += [one.payload for one in got]
         bob.acknowledge(got[0])
     assert sorted(one for one in seen if one.startswith(b"o")) == [b"o%d" % number for number in range(5)]
     assert all(one.startswith(b"o") for one in seen[1:]), "only the one that was under way already"
-    place.broker.flush()
-    assert place.broker.metrics.queued_messages == 0
+    scene.broker.flush()
+    assert scene.broker.metrics.queued_messages == 0
 
 
 def test_new_rules_are_for_sessions_without_a_client_too() -> None:
-    place = world(OPEN)
+    scene = world(OPEN)
     for user in ("op", "bob"):
-        away = come(place, user, client_id=user)
+        away = come(scene, user, client_id=user)
         away.subscribe("secret/#", 1)
         away.drop()
-    reload(place, SECRETS)
-    sender = come(place, "op", client_id="pub")
+    reload(scene, SECRETS)
+    sender = come(scene, "op", client_id="pub")
     assert sender.publish("secret/x", b"1", 1) == 0
-    assert place.broker.sessions["bob"].subscriptions == {}
-    assert place.broker.sessions["bob"].burden == 0
-    come(place, "op", client_id="op").expect_payloads(b"1")
+    assert scene.broker.sessions["bob"].subscriptions == {}
+    assert scene.broker.sessions["bob"].burden == 0
+    come(scene, "op", client_id="op").expect_payloads(b"1")
 
 
 def test_a_member_that_loses_a_shared_subscription_passes_nothing_on_to_one_that_loses_it_too() -> None:
-    place = world(OPEN)
+    scene = world(OPEN)
     members = {}
     for user in ("bob", "eve", "op"):
-        members[user] = come(place, user, client_id=user, properties=wire.props(receive_maximum=1))
+        members[user] = come(scene, user, client_id=user, properties=wire.props(receive_maximum=1))
         members[user].subscribe("$share/g/secret/#", 1)
-    sender = come(place, "op", client_id="pub")
+    sender = come(scene, "op", client_id="pub")
     for number in range(9):
         sender.publish("secret/x", b"%d" % number, 1)
     seen = {user: member.take() for user, member in members.items()}
     assert [len(got) for got in seen.values()] == [1, 1, 1]
-    reload(place, SECRETS)
+    reload(scene, SECRETS)
     for user in ("bob", "eve"):
         members[user].acknowledge(seen[user][0])
         members[user].expect_nothing()
@@ -206,17 +206,17 @@ def test_a_member_that_loses_a_shared_subscription_passes_nothing_on_to_one_that
 
 def test_a_restart_with_new_rules_judges_what_is_in_the_store(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
-    place = world(OPEN, store=store)
-    bob = come(place, "bob")
+    scene = world(OPEN, store=store)
+    bob = come(scene, "bob")
     bob.subscribe("secret/#", 1)
     bob.drop()
-    come(place, "op", client_id="pub").publish("secret/x", b"1", 1)
-    place.settle()
+    come(scene, "op", client_id="pub").publish("secret/x", b"1", 1)
+    scene.settle()
     store.close()
     store = SqliteStore(tmp_path)
-    place = world(SECRETS, store=store)
-    assert place.broker.sessions["desk"].subscriptions == {}
-    come(place, "bob").expect_nothing()
+    scene = world(SECRETS, store=store)
+    assert scene.broker.sessions["desk"].subscriptions == {}
+    come(scene, "bob").expect_nothing()
     store.close()
 
 
@@ -226,36 +226,36 @@ def test_a_restart_with_new_rules_judges_what_is_in_the_store(tmp_path: Path) ->
 @pytest.mark.parametrize("how", ["reload", "restart"])
 def test_a_will_that_is_no_longer_allowed_is_not_published(tmp_path: Path, how: str) -> None:
     store = SqliteStore(tmp_path)
-    place = world(OPEN, store=store)
+    scene = world(OPEN, store=store)
     delay = wire.props(will_delay=5)
     for user in ("op", "bob"):
         will = Will(f"secret/{user}", b"gone", properties=delay, retain=True, qos=1)
-        come(place, user, client_id=user, will=will).drop()
+        come(scene, user, client_id=user, will=will).drop()
     if how == "reload":
-        reload(place, SECRETS)
+        reload(scene, SECRETS)
     else:
-        place.settle()
+        scene.settle()
         store.close()
         store = SqliteStore(tmp_path)
-        place = world(SECRETS, store=store)
+        scene = world(SECRETS, store=store)
     for _ in range(8):
-        place.advance(1)
-    assert [one.topic for one in place.broker.retained.match("#", place.broker.now())] == ["secret/op"]
+        scene.advance(1)
+    assert [one.topic for one in scene.broker.retained.match("#", scene.broker.now())] == ["secret/op"]
     store.close()
 
 
 def test_another_user_neither_sets_off_a_will_nor_takes_it_away() -> None:
-    place = world()
-    watcher = come(place, "op", client_id="watcher")
+    scene = world()
+    watcher = come(scene, "op", client_id="watcher")
     watcher.subscribe("will", 1)
-    op = come(place, "op", will=Will("will", b"gone", properties=wire.props(will_delay=5)))
+    op = come(scene, "op", will=Will("will", b"gone", properties=wire.props(will_delay=5)))
     for clean in (True, False):
-        come(place, "bob", reason=0x87, clean=clean)
+        come(scene, "bob", reason=0x87, clean=clean)
     watcher.expect_nothing()
     op.drop()
-    come(place, "bob", reason=0x87)
+    come(scene, "bob", reason=0x87)
     for _ in range(8):
-        place.advance(1)
+        scene.advance(1)
     watcher.expect_payloads(b"gone")
 
 
@@ -304,14 +304,14 @@ BOUND = AccessConfig(
 
 @VERSIONS
 def test_a_client_id_that_is_not_the_users(version: int) -> None:
-    place = world(BOUND)
+    scene = world(BOUND)
     refused = {V3: 2, V5: 0x85}[version]
-    come(place, "bob", version, "op-desk1", refused)
-    come(place, "", version, "op-desk1", refused)
-    come(place, "op", version, "op-desk1")
-    come(place, "service", version, "anything")
-    come(place, "", version, "guest-1")
-    given = place.peer(version)
+    come(scene, "bob", version, "op-desk1", refused)
+    come(scene, "", version, "op-desk1", refused)
+    come(scene, "op", version, "op-desk1")
+    come(scene, "service", version, "anything")
+    come(scene, "", version, "guest-1")
+    given = scene.peer(version)
     given.connect("", username="bob", clean=True)
 
 
@@ -323,9 +323,9 @@ def test_the_certificate_counts_and_not_what_the_client_says() -> None:
 
 
 def test_new_rules_end_connections_with_client_ids_that_are_not_theirs() -> None:
-    place = world(OPEN)
-    bob, op = come(place, "bob", client_id="op-1"), come(place, "op", client_id="op-2")
-    reload(place, BOUND)
+    scene = world(OPEN)
+    bob, op = come(scene, "bob", client_id="op-1"), come(scene, "op", client_id="op-2")
+    reload(scene, BOUND)
     bob.expect_closed(0x87)
     op.expect_open()
 
@@ -346,8 +346,8 @@ def test_an_open_connection_cannot_become_another_users() -> None:
         def begin(self, _credentials: Credentials) -> Exchange:
             return Exchange()
 
-    place = World(access=AccessRules(SECRETS), methods={"SAYS": Says()})
-    peer = place.peer(V5)
+    scene = World(access=AccessRules(SECRETS), methods={"SAYS": Says()})
+    peer = scene.peer(V5)
     peer.connect("c", properties=wire.props(auth_method="SAYS", auth_data=b"op"))
     peer.send(wire.auth(0x19, wire.props(auth_method="SAYS", auth_data=b"op")))
     peer.expect(Type.AUTH, reason=0)

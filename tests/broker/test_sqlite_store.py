@@ -284,10 +284,10 @@ def test_a_client_id_may_come_again_in_the_same_tick(store: SqliteStore) -> None
 
 def test_what_belongs_to_no_session_is_swept_and_never_given_to_another(store: SqliteStore) -> None:
     kept = session(store, "kept")
-    stray = store.next_row()
-    store.save_subscription(stray, "t", Subscribed(1))
-    store.save_received(stray, 3)
-    store.save_delivery(stray, Delivery(message("stray"), 1))
+    orphan = store.next_row()
+    store.save_subscription(orphan, "t", Subscribed(1))
+    store.save_received(orphan, 3)
+    store.save_delivery(orphan, Delivery(message("orphan"), 1))
     store.save_delivery(kept, Delivery(message("kept"), 1))
     store.commit()
     snapshot = reopened(store)

@@ -321,10 +321,10 @@ def test_a_full_disk_refuses_and_recovers(start_broker: StartBroker, disk: Disk)
     with Client(broker, "three", V3) as three:
         three.send(three.packet("t", b"refused", 1, 1))
         assert three.receive() is None
-    with Client(broker, "keeper", V5, **persistent(V5)) as keeper:
-        assert keeper.connack.reason == 0x88
-    with Client(broker, "keeper", V3, **persistent(V3)) as keeper:
-        assert keeper.connack.reason == 3
+    with Client(broker, "lasting", V5, **persistent(V5)) as lasting:
+        assert lasting.connack.reason == 0x88
+    with Client(broker, "lasting", V3, **persistent(V3)) as lasting:
+        assert lasting.connack.reason == 3
     assert broker.log.count("until it can be written again") == 1, "it complains again and again"
 
     disk.make_room(broker)

@@ -26,7 +26,7 @@ def numbered(tmp_path: Path) -> Iterator[LogRecorder]:
 
 
 def take(numbered: LogRecorder, payload: bytes, qos: int) -> int:
-    numbered.take(Message("in/1", b"\0\4in/1", payload, qos, False, "c"), 1.5)
+    numbered.record(Message("in/1", b"\0\4in/1", payload, qos, False, "c"), 1.5)
     return numbered.last
 
 
@@ -54,10 +54,10 @@ def test_offsets_are_known_beforehand(numbered: LogRecorder, tmp_path: Path) -> 
         if number % 3 == 0:
             packet = b"\x30\x08\0\4in/1" + f"{number:02}".encode()
             other = b"\x30\x08\0\4in/1" + f"x{number % 10}".encode()
-            numbered.take_run(b"in/1", "c", 1.5, packet + other, 2, 8, 10)
+            numbered.record_run(b"in/1", "c", 1.5, packet + other, 2, 8, 10)
             told[f"{number:02}".encode()] = numbered.last
         elif number % 3 == 1:
-            numbered.take_plain(b"in/1", "c", 1.5, payload, 1)
+            numbered.record_plain(b"in/1", "c", 1.5, payload, 1)
             told[payload] = numbered.last
         else:
             told[payload] = take(numbered, payload, number % 2)

@@ -1,7 +1,7 @@
 """What waits for a session's client, in order and within bounds.
 
-Retained messages that a new subscription asks for can be many. They are not copied into the queue: a `FEED` mark stands
-at their place in the order, and each is drawn from where it is kept when its turn comes.
+Retained messages that a new subscription asks for can be many. They are not copied into the queue: a `BULK` mark stands
+where they stand in the order, and each is drawn from where it is kept when its turn comes.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from braidmq.broker.metrics import Metrics
 NOTHING = Message("", b"", b"", 0)
 """The message of a delivery that has none (any more)."""
 
-FEED = Delivery(NOTHING, 0)
+BULK = Delivery(NOTHING, 0)
 
 
 class Backlog:
-    __slots__ = ("_feed", "_items", "_metrics", "_resend_bytes", "_resend_count", "bytes", "qos0_count")
+    __slots__ = ("_bulk", "_items", "_metrics", "_resend_bytes", "_resend_count", "bytes", "qos0_count")
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._items: deque[Delivery] = deque()
-        self._feed: deque[Delivery] = deque()
+        self._bulk: deque[Delivery] = deque()
         self.bytes = 0
         self._resend_count = self._resend_bytes = 0
         self.qos0_count = 0
-        """How many of QoS 0 wait, a feed counted as one: later ones of QoS 0 must not overtake them."""
+        """How many of QoS 0 wait, a bulk counted as one: later ones of QoS 0 must not overtake them."""
 
     def __len__(self) -> int:
         return len(self._items)
 
     def full(self, size: int, limits: Limits) -> bool:
-        """Whether a message of this size would go over the bounds; what is only sent again takes no room."""
+        """Whether a message of this size would go over the bounds; what is only sent again needs no room."""
         count = len(self._items) - self._resend_count
         size += self.bytes - self._resend_bytes
         return count >= limits.queue_messages_max or (count > 0 and size > limits.queue_bytes_max)
@@ -50,10 +50,10 @@ class Backlog:
         self._metrics.queued_messages += 1
 
     def pop(self) -> Delivery:
-        """The next one; of a feed, the next one of it."""
+        """The next one; of a bulk, the next one of it."""
         delivery = self._items[0]
-        if delivery is FEED and len(self._feed) > 1:
-            return self._feed.popleft()
+        if delivery is BULK and len(self._bulk) > 1:
+            return self._bulk.popleft()
         self._items.popleft()
         self.bytes -= delivery.message.size
         if delivery.packet_id:
@@ -61,37 +61,37 @@ class Backlog:
             self._resend_bytes -= delivery.message.size
         self.qos0_count -= not delivery.qos
         self._metrics.queued_messages -= 1
-        return self._feed.popleft() if delivery is FEED else delivery
+        return self._bulk.popleft() if delivery is BULK else delivery
 
-    def feed(self, deliveries: Iterable[Delivery]) -> None:
-        """Puts many behind what waits, as one."""
-        had_some = bool(self._feed)
-        self._feed.extend(deliveries)
-        if self._feed and not had_some:
-            self.push(FEED)
+    def add_bulk(self, deliveries: Iterable[Delivery]) -> None:
+        """Adds many behind what waits, as one."""
+        had_some = bool(self._bulk)
+        self._bulk.extend(deliveries)
+        if self._bulk and not had_some:
+            self.push(BULK)
 
-    def take_all(self) -> list[Delivery]:
+    def drain(self) -> list[Delivery]:
         """Empties the queue."""
-        return [self.pop() for _ in range(len(self._items) - bool(self._feed) + len(self._feed))]
+        return [self.pop() for _ in range(len(self._items) - bool(self._bulk) + len(self._bulk))]
 
-    def take(self, wanted: Callable[[Delivery], bool]) -> list[Delivery]:
-        """Takes out those that are wanted; the others keep their order, and what is left of a feed its place."""
-        fed = [delivery for delivery in self._feed if wanted(delivery)]
-        self._feed = _without(self._feed, fed)
-        found = [one for one in self._items if (not self._feed if one is FEED else wanted(one))]
+    def remove(self, wanted: Callable[[Delivery], bool]) -> list[Delivery]:
+        """Takes out what is wanted; the rest keeps its order, and what is left of a bulk its position."""
+        fed = [delivery for delivery in self._bulk if wanted(delivery)]
+        self._bulk = _without(self._bulk, fed)
+        found = [one for one in self._items if (not self._bulk if one is BULK else wanted(one))]
         self._items = _without(self._items, found)
         self.bytes -= sum(delivery.message.size for delivery in found)
         self.qos0_count -= sum(not delivery.qos for delivery in found)
         self._metrics.queued_messages -= len(found)
-        return [*(one for one in found if one is not FEED), *fed]
+        return [*(one for one in found if one is not BULK), *fed]
 
     @property
     def waiting(self) -> Iterable[Delivery]:
-        return (*self._items, *self._feed)
+        return (*self._items, *self._bulk)
 
     @property
-    def feed_count(self) -> int:
-        return len(self._feed)
+    def bulk_count(self) -> int:
+        return len(self._bulk)
 
     def check(self) -> None:
         """Asserts that the counters agree with what they count."""
@@ -101,7 +101,7 @@ class Backlog:
         assert self.qos0_count == sum(not one.qos for one in items), "the backlog's QoS 0"
         assert self._resend_count == len(resent), "what the backlog sends again"
         assert self._resend_bytes == sum(one.message.size for one in resent), "what the backlog sends again, in bytes"
-        assert sum(one is FEED for one in items) == bool(self._feed), "the mark of a feed"
+        assert sum(one is BULK for one in items) == bool(self._bulk), "the mark of a bulk"
 
     def forget_size(self, delivery: Delivery) -> None:
         """The message of one that waits to be sent again is about to be taken away from it."""

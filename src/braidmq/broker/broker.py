@@ -10,13 +10,13 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
-from braidmq.broker.client import Client
+from braidmq.broker.client import ConnectedClient
 from braidmq.broker.federation import Alone, Federation
 from braidmq.broker.flow import Flow
 from braidmq.broker.limits import Limits
 from braidmq.broker.local_topics import is_local
 from braidmq.broker.message import Message, Reached, message_of
-from braidmq.broker.notices import Notices
+from braidmq.broker.notices import ClientNotices
 from braidmq.broker.recorder import Recorder
 from braidmq.broker.retained import Retained, tombstone
 from braidmq.broker.router import Router, Target
@@ -29,14 +29,14 @@ from braidmq.broker.tick import Tick
 from braidmq.broker.transactions import Transactions
 from braidmq.mqtt.packets import V5, Will
 from braidmq.mqtt.reasons import Reason
-from braidmq.mqtt.wire import packet_places, string
+from braidmq.mqtt.wire import packet_starts, string
 from braidmq.security.identity import (
     Access,
+    AuthenticationMethod,
     Authenticator,
     ClientIds,
     FreeClientIds,
     Identity,
-    Method,
     OpenAccess,
 )
 
@@ -62,7 +62,7 @@ class Broker:
         store: Store | None = None,
         recorder: Recorder | None = None,
         authenticator: Authenticator | None = None,
-        methods: Mapping[str, Method] | None = None,
+        methods: Mapping[str, AuthenticationMethod] | None = None,
         access: Access | None = None,
         client_ids: ClientIds | None = None,
         spawn: Callable[[Coroutine[Any, Any, None]], None] = _no_spawn,
@@ -76,13 +76,13 @@ class Broker:
         self.metrics = self.tick.metrics
         self.timers = self.tick.timers
         self.recorder: Recorder = self.tick.recorder
-        """Keeps publications for those who read them later."""
+        """Keeps publications that are read later."""
         self.log = logging.getLogger("braidmq.broker")
-        self.notices = Notices(self.log, self.now, self.timers.at)
+        self.notices = ClientNotices(self.log, self.now, self.timers.at)
         """Log lines that clients bring about."""
         self.limits = limits or Limits()
         self.authenticator = authenticator
-        self.methods: Mapping[str, Method] = methods or {}
+        self.methods: Mapping[str, AuthenticationMethod] = methods or {}
         self.access: Access = access or OpenAccess()
         self.client_ids: ClientIds = client_ids or FreeClientIds()
         self.spawn = spawn
@@ -91,7 +91,7 @@ class Broker:
         self.on_delivery: Callable[[Message, Iterable[Target]], None] | None = None
         """Called with what is about to be given to sessions, while that needs to be known."""
         self.sessions = Sessions(self, self.router, self._publish_will)
-        self.connections: dict[Client, None] = {}
+        self.connections: dict[ConnectedClient, None] = {}
         if recorder is not None:
             self.set_recorder(recorder)
         self.expires_all = self.limits.message_expiry_max_s > 0
@@ -132,11 +132,11 @@ class Broker:
 
     # Connections
 
-    def on_accepted(self, client: Client) -> None:
+    def on_accepted(self, client: ConnectedClient) -> None:
         self.connections[client] = None
         self.metrics.connections += 1
 
-    def on_closed(self, client: Client) -> None:
+    def on_closed(self, client: ConnectedClient) -> None:
         if client in self.connections:
             del self.connections[client]
             self.metrics.connections -= 1
@@ -152,7 +152,7 @@ class Broker:
         return self.sessions.is_kept_from(client_id, user, self.client_ids.starts_fresh)
 
     def run_timers(self) -> None:
-        """Does what is due; what comes of it is flushed at the end of the tick."""
+        """Runs what is due; what comes of it is flushed at the end of the tick."""
         self.timers.run(self.now())
         if self.store.dirty or self.recorder.dirty:
             self.tick.request_flush()
@@ -161,11 +161,11 @@ class Broker:
         self,
         limits: Limits,
         authenticator: Authenticator | None,
-        methods: Mapping[str, Method],
+        methods: Mapping[str, AuthenticationMethod],
         access: Access,
         client_ids: ClientIds,
     ) -> None:
-        """Takes new bounds and rules over. Connections that are open keep theirs where they were told of them."""
+        """Changes to new bounds and rules. Open connections keep the bounds that they were told of."""
         self.limits = limits
         self.expires_all = limits.message_expiry_max_s > 0
         self.retained.limits = limits
@@ -188,7 +188,7 @@ class Broker:
         self.sessions.judge_all(access)
 
     def federate(self, federation: Federation) -> None:
-        """Joins this broker to others: from now on publications leave and subscriptions are told by way of these."""
+        """Joins this broker to others: from now on publications leave, and subscriptions are told, by this way."""
         self.federation = self.router.federation = self.tick.outgoing = federation
         self.router.forget_all()
 
@@ -209,7 +209,7 @@ class Broker:
         is_new = message.retain and self._retain(message)
         route = self.router.route(message.topic)
         if route.logged:
-            self.recorder.take(message, self.now())
+            self.recorder.record(message, self.now())
         is_for_here = not message.forward or self.federation.is_for_here(message)
         reached = Reached.NOBODY
         if is_for_here and self.deliver(message, route.targets, route.groups, publisher):
@@ -223,7 +223,7 @@ class Broker:
         return reached
 
     def _publish_will(self, client_id: str, will: Will, owner: str | None) -> None:
-        """The rules may be others by now than those under which the client connected."""
+        """Publishes a will that is due; the rules may have changed since its client connected."""
         if is_local(will.topic):
             return  # no client may publish there
         if owner is not None and not self.access.may_will(Identity(owner or None), client_id, will.topic):
@@ -247,15 +247,15 @@ class Broker:
         """Plain QoS 0 publications of another broker's clients to one topic, as they stood on the wire."""
         route = self.router.route(topic)
         is_v5 = version == V5
-        places = packet_places(run)
-        count = len(places)
+        starts = packet_starts(run)
+        count = len(starts)
         self.metrics.messages_received += count
         same, other = (route.plain5, route.plain3) if is_v5 else (route.plain3, route.plain5)
         if same:
             append_run(self.tick, same, run, count, None)
         if other or route.special or route.groups or route.feed is not None:
             name = string(topic)
-            payloads = payloads_of(run, places, len(run), len(name) + is_v5)
+            payloads = payloads_of(run, starts, len(run), len(name) + is_v5)
             if other:
                 append_run(self.tick, other, translated(name, payloads, not is_v5), count, None)
             if route.special or route.groups:
@@ -294,7 +294,7 @@ class Broker:
     # Retained messages
 
     def _restore_retained(self, messages: Iterable[Message]) -> None:
-        """Takes up what an earlier process left."""
+        """Restores what an earlier process left."""
         now = self.now()
         for message in messages:
             if message.expired(now):
@@ -304,7 +304,7 @@ class Broker:
         self.metrics.retained_messages = len(self.retained)
 
     def _retain(self, message: Message) -> bool:
-        """[MQTT-3.3.1-5], [MQTT-3.3.1-6]: the newest replaces the last; an empty one takes it away.
+        """[MQTT-3.3.1-5], [MQTT-3.3.1-6]: the newest replaces the last; an empty one deletes it.
 
         True if none of its topic was kept before.
         """
@@ -325,14 +325,14 @@ class Broker:
         self.metrics.retained_messages = len(self.retained)
 
     def _bury(self, topic: str, at: float) -> None:
-        """Takes a message away; other brokers may have older copies, which must not take its place."""
+        """Deletes a message; other brokers may have older copies, which must not come back for it."""
         if self.federation.keeps_tombstones and not is_local(topic):
             self._keep(tombstone(topic, at, self.now()))
         else:
             self.drop_retained(topic)
 
     def drop_retained(self, topic: str) -> None:
-        """Takes a message away, or its tombstone, and leaves nothing."""
+        """Deletes a message, or its tombstone, and leaves nothing."""
         if self.retained.discard(topic) and not is_local(topic):
             self.store.drop_retained(topic)
         self.metrics.retained_messages = len(self.retained)

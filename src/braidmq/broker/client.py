@@ -9,13 +9,13 @@ from typing import Protocol
 
 from braidmq.broker.flow import Flow
 from braidmq.broker.message import Message
-from braidmq.broker.tick import Sender
+from braidmq.broker.tick import TickConnection
 from braidmq.mqtt.errors import PacketError
 from braidmq.mqtt.reasons import Reason
 from braidmq.security.identity import Identity, Origin
 
 
-class Client(Sender, Protocol):
+class ConnectedClient(TickConnection, Protocol):
     version: int
     writable: bool
     """Whether its socket takes more."""

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Protocol
 
 from braidmq.broker.broker import Broker
-from braidmq.broker.connection_state import State
+from braidmq.broker.connection_state import ConnectionState
 from braidmq.broker.flow import Flow
 from braidmq.broker.held_acknowledgements import HeldAcknowledgements
 from braidmq.broker.message import Message, publish_bytes
@@ -35,7 +35,7 @@ CLOSE_GRACE_S = 5.0
 """How long the last bytes may take to reach a client before its socket is cut."""
 
 
-class Admission(Protocol):
+class PendingConnect(Protocol):
     """The way from CONNECT to CONNACK, while a connection is on it; `handshake` has it."""
 
     @property
@@ -91,15 +91,15 @@ class Connection:
         self.link = link
         self.flow = Flow(tick, link)
         self.writable = True
-        self.state = State.CONNECTING
+        self.state = ConnectionState.CONNECTING
         self.origin = origin
         self.identity: Identity = ANONYMOUS
         self.identity_timer: Timer | None = None
         self.version = 0
         self.session: Session | None = None
-        self.handshake: Admission | None = None
+        self.handshake: PendingConnect | None = None
         self.receive: Callable[[bytes], None]
-        """Takes what came from the socket; set by `receiving`."""
+        """Handles what came from the socket; set by `receiving`."""
         self.tail: list[bytes] = []
         """The beginning of a packet whose end is still to come."""
         self.out: list[bytes] = []
@@ -122,7 +122,7 @@ class Connection:
         self._timer: Timer | None = tick.timers.at(tick.now() + broker.limits.connect_timeout_s, self._connect_timeout)
 
     def identify(self, identity: Identity) -> None:
-        """Notes who is connected: for access control, and for the time that its credentials last."""
+        """Notes the client's identity: for access control, and for the time that its credentials last."""
         assert self.session is not None
         self.identity = identity
         self.repeat = None
@@ -159,14 +159,14 @@ class Connection:
     def go_on(self) -> None:
         """Goes on with packets that are here already."""
         self.flow.release_reading()
-        if self.state is not State.CLOSED:
+        if self.state is not ConnectionState.CLOSED:
             self.receive(b"")
 
     # Bytes out
 
     def send(self, data: bytes) -> None:
         """Puts bytes into what leaves at the end of the tick."""
-        if self.state is State.CLOSED:
+        if self.state is ConnectionState.CLOSED:
             return
         if not self.writable:
             self.count_unread(len(data))
@@ -261,14 +261,14 @@ class Connection:
 
     def fail(self, error: PacketError) -> None:
         """Tells the client what it did wrong, where its version has words for it, and closes [MQTT-4.13.1-1]."""
-        if self.state is State.CLOSED:
+        if self.state is ConnectionState.CLOSED:
             return
         if error.reason in (Reason.MALFORMED_PACKET, Reason.PROTOCOL_ERROR):
             self.broker.metrics.packets_malformed += 1
         self.notice("%s (0x%02X)", one_line(error.text), error.reason)
         self._send_held()
         text = self.explained(error.text)
-        if self.state is State.OPEN:
+        if self.state is ConnectionState.OPEN:
             if self.version == p.V5:
                 self.send_packet(p.Disconnect(sendable(error.reason, DISCONNECT), Properties(reason_string=text)))
         elif self.version == p.V5:
@@ -284,13 +284,13 @@ class Connection:
     def disconnect(self, reason: Reason, text: str = "") -> None:
         """The broker's own wish, not the client's fault."""
         self._send_held()
-        if self.state is State.OPEN and self.version == p.V5:
+        if self.state is ConnectionState.OPEN and self.version == p.V5:
             self.send_packet(p.Disconnect(reason, Properties(reason_string=self.explained(text))))
         self.end(will=reason is not Reason.SUCCESS)
 
     def end(self, will: bool) -> None:
         """Closes the socket once what was queued has gone, and leaves the session at once."""
-        if self.state is State.CLOSED:
+        if self.state is ConnectionState.CLOSED:
             return
         self._send_held()
         self._leave(will)
@@ -307,7 +307,7 @@ class Connection:
 
     def lost(self, _error: Exception | None = None) -> None:
         """The socket is gone."""
-        if self.state is not State.CLOSED:
+        if self.state is not ConnectionState.CLOSED:
             self._leave(will=True)
         self.out.clear()
         self.broker.on_closed(self)
@@ -315,7 +315,7 @@ class Connection:
             self._timer.cancel()
 
     def _leave(self, will: bool) -> None:
-        self.state = State.CLOSED
+        self.state = ConnectionState.CLOSED
         self.flow.close()
         if self.held is not None:
             self.held.drop()
@@ -332,13 +332,13 @@ class Connection:
     # Time
 
     def _connect_timeout(self) -> None:
-        if self.state is not State.OPEN:
+        if self.state is not ConnectionState.OPEN:
             self.broker.metrics.connect_refused += 1
             self.end(will=False)
 
     def opened(self, keep_alive_s: int) -> None:
         """The CONNACK is out: from now on the keep-alive is what ends a silent connection."""
-        self.state = State.OPEN
+        self.state = ConnectionState.OPEN
         self.packet_max = self.broker.limits.packet_bytes_max
         if self._timer is not None:
             self._timer.cancel()

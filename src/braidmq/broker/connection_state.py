@@ -10,9 +10,9 @@ from __future__ import annotations
 from enum import Enum
 
 
-class State(Enum):
+class ConnectionState(Enum):
     CONNECTING = "waits for a CONNECT"
-    AUTHENTICATING = "somebody is looking at the credentials"
+    AUTHENTICATING = "the credentials are being checked"
     EXCHANGING = "waits for an AUTH"
     OPEN = "connected"
     CLOSED = "over"

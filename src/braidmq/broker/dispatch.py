@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from braidmq.broker import publishing, subscribing
 from braidmq.broker.connection import Connection
-from braidmq.broker.connection_state import State
+from braidmq.broker.connection_state import ConnectionState
 from braidmq.broker.handshake import Handshake
 from braidmq.broker.session import Session
 from braidmq.mqtt import packets as p
@@ -15,16 +15,16 @@ from braidmq.mqtt.reasons import Reason
 
 
 def dispatch(connection: Connection, header: int, body: bytes) -> bool:
-    """Decodes one packet and gives it to whoever handles it in this state; False if no more should follow now."""
-    if header >> 4 == CONNECT and connection.state is not State.CONNECTING:
+    """Decodes one packet and gives it to the handler of its type in this state; False if no more should follow now."""
+    if header >> 4 == CONNECT and connection.state is not ConnectionState.CONNECTING:
         raise violation("a second CONNECT")  # [MQTT-3.1.0-2], whatever it holds
-    if connection.state is State.OPEN:
+    if connection.state is ConnectionState.OPEN:
         _on_packet(connection, _decode(connection, header, body))
-    elif connection.state is State.CONNECTING:
+    elif connection.state is ConnectionState.CONNECTING:
         _on_connect(connection, header, body)
-    elif connection.state is State.EXCHANGING:
+    elif connection.state is ConnectionState.EXCHANGING:
         _on_exchange(connection, _decode(connection, header, body))
-    return connection.state is not State.CLOSED and connection.state is not State.AUTHENTICATING
+    return connection.state is not ConnectionState.CLOSED and connection.state is not ConnectionState.AUTHENTICATING
 
 
 def _decode(connection: Connection, header: int, body: bytes) -> p.Packet:

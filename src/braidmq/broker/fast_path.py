@@ -73,10 +73,10 @@ def forward_run(connection: Connection, data: bytes, at: int, body: int, after: 
         return 0
 
     same, other = (route.plain5, route.plain3) if is_v5 else (route.plain3, route.plain5)
-    places = [at] if other or route.special or route.groups or route.feed is not None else None
+    starts = [at] if other or route.special or route.groups or route.feed is not None else None
     stop, count = after, 1
     if not route.mixed:
-        stop, count = _end_of_run(connection, data, at, body, after, payload_at, places)
+        stop, count = _end_of_run(connection, data, at, body, after, payload_at, starts)
     broker.metrics.messages_received += count
     run = data[at:stop]
     if same:
@@ -84,13 +84,13 @@ def forward_run(connection: Connection, data: bytes, at: int, body: int, after: 
     if route.outbound is not None:
         route.outbound.send_run(connection.version, run, count)
     if route.logged:
-        broker.recorder.take_run(name[2:], session.client_id, broker.now(), run, count, payload_at - at, after - at)
-    if places is None:
+        broker.recorder.record_run(name[2:], session.client_id, broker.now(), run, count, payload_at - at, after - at)
+    if starts is None:
         if count == 1 and after - at == len(data) and not route.logged:
             connection.repeat = (data[:payload_at], after, broker.router.version, same, route.outbound)
         return stop
 
-    payloads = payloads_of(data, places, stop, len(name) + is_v5)
+    payloads = payloads_of(data, starts, stop, len(name) + is_v5)
     if other:
         append_run(connection.tick, other, translated(name, payloads, not is_v5), count, connection.flow)
     if route.special or route.groups:
@@ -103,9 +103,9 @@ def forward_run(connection: Connection, data: bytes, at: int, body: int, after: 
 
 
 def _end_of_run(
-    connection: Connection, data: bytes, at: int, body: int, after: int, payload_at: int, places: list[int] | None
+    connection: Connection, data: bytes, at: int, body: int, after: int, payload_at: int, starts: list[int] | None
 ) -> tuple[int, int]:
-    """(where the run of plain publications to one topic ends, how many they are); notes their places if asked to.
+    """(where the run of plain publications to one topic ends, how many they are); notes their starts if asked to.
 
     Most publishers send equal sizes: then the first bytes, length included, are equal. If not, the topic is compared,
     packet by packet, until one has the size of the first again.
@@ -127,24 +127,24 @@ def _end_of_run(
             stop += size
         if stop != begin:
             count += (stop - begin) // size
-            if places is not None:
-                places.extend(range(begin, stop, size))
+            if starts is not None:
+                starts.extend(range(begin, stop, size))
         while True:
             if stop + 3 > end or data[stop] != 0x30:
                 return stop, count
             length = data[stop + 1]
-            place = stop + 2
+            its_body = stop + 2
             if length > 127:
-                if not 0 < data[place] < 128:
+                if not 0 < data[its_body] < 128:
                     return stop, count
-                length += (data[place] << 7) - 128
-                place += 1
-            following = place + length
+                length += (data[its_body] << 7) - 128
+                its_body += 1
+            following = its_body + length
             its_size = following - stop
-            if following > end or its_size > size_max or length < least or not data.startswith(topic, place):
+            if following > end or its_size > size_max or length < least or not data.startswith(topic, its_body):
                 return stop, count
-            if places is not None:
-                places.append(stop)
+            if starts is not None:
+                starts.append(stop)
             stop = following
             count += 1
             if its_size == size:
@@ -165,7 +165,7 @@ def forward_and_acknowledge(connection: Connection, data: bytes, body: int, afte
         payload_at += 1
         if connection.unacknowledged_tick != tick.number:
             if connection.held is not None:
-                return False  # its acknowledgement must not overtake others
+                return False  # its acknowledgement must not overtake those that wait
             connection.unacknowledged_tick = tick.number
             connection.unacknowledged = len(session.received)
         if connection.unacknowledged >= broker.limits.receive_max:
@@ -184,7 +184,7 @@ def forward_and_acknowledge(connection: Connection, data: bytes, body: int, afte
     if qos == 2 and int.from_bytes(packet_id) in session.received:
         return False
     if route.logged:
-        broker.recorder.take_plain(name[2:], session.client_id, broker.now(), data[payload_at:after], qos)
+        broker.recorder.record_plain(name[2:], session.client_id, broker.now(), data[payload_at:after], qos)
         connection.awaits_commit = True
     if qos == 1 and route.plain1 is not None and route.plain1_version == connection.version:
         _forward_plain_qos1(connection, route, name, data[name_end + 2 : after], session)
@@ -214,7 +214,7 @@ def forward_and_acknowledge(connection: Connection, data: bytes, body: int, afte
 
 
 def _forward_plain_qos1(publisher: Connection, route: Route, name: bytes, tail: bytes, own: Session) -> None:
-    """QoS 1 to sessions that end with their connection, so that nobody will ever ask for the message again.
+    """QoS 1 to sessions that end with their connection, so that the message is never asked for again.
 
     Only its packet id is remembered; a session that cannot take it at once gets it the careful way. `tail` is what
     stands behind the packet id, `own` the publisher's session.

@@ -2,7 +2,7 @@
 
 Publications of clients here leave through a `Federation`, and subscriptions here are made known by it; what other
 brokers' clients publish comes back by `Broker.inject` and `Broker.inject_run`. `Alone` is the federation of a broker
-that has no others: nobody elsewhere wants anything, and nothing is waited for.
+that has no others: nothing is wanted elsewhere, and nothing has to be waited for.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ScopeError(PacketError):
     """A publication or a will is to stay among some brokers, and that cannot be kept to; says why."""
 
 
-class Shortcut(Protocol):
+class CutThroughPath(Protocol):
     """The way of publications that come one at a time, always of one topic and size, to other brokers."""
 
     def send(self, version: int, run: bytes, now: float) -> bool:
@@ -36,7 +36,7 @@ class Outbound(Protocol):
     """Where the publications of one topic leave for other brokers."""
 
     @property
-    def cut_through(self) -> Shortcut | None:
+    def cut_through(self) -> CutThroughPath | None:
         """The short way, while there is one."""
         ...
 
@@ -53,7 +53,7 @@ class RetainedQuery(Protocol):
         ...
 
     def end(self) -> None:
-        """Nobody waits for it any more."""
+        """Its answer is not needed any more."""
         ...
 
 
@@ -69,7 +69,7 @@ ANSWERED: Final[RetainedQuery] = _Answered()
 class Federation(Outgoing, Protocol):
     @property
     def is_in(self) -> bool:
-        """Whether this broker has been joined to the others."""
+        """Whether this broker has joined the others."""
         ...
 
     # Publications of clients here
@@ -83,7 +83,7 @@ class Federation(Outgoing, Protocol):
         ...
 
     def send(self, message: Message, is_new: bool) -> Reached:
-        """Takes a publication of a client here for other brokers; whether anybody there wants it, as far as is known.
+        """Sends a publication of a client here to other brokers; whether anybody there wants it, as far as is known.
 
         `is_new` if it is retained, and none of its topic was kept here before.
         """
@@ -95,7 +95,7 @@ class Federation(Outgoing, Protocol):
         ...
 
     def when_known(self, message: Message, action: Callable[[bool], None]) -> None:
-        """Calls when it is known whether anybody elsewhere wants a publication that was just sent."""
+        """Calls `action` when it is known whether anybody elsewhere wants a publication that was just sent."""
         ...
 
     def on_demand_late(self) -> None:
@@ -146,7 +146,7 @@ class Federation(Outgoing, Protocol):
         ...
 
     def when_effective(self, filters: list[str], done: Callable[[], None]) -> None:
-        """Calls when subscriptions have taken effect at the other brokers, or that takes too long; at once if so."""
+        """Calls `done` when subscriptions have taken effect at other brokers, at the latest after a few seconds."""
         ...
 
     def begin_leaving(self) -> None:

@@ -19,7 +19,7 @@ KEPT_UP_S = 10.0
 
 
 class Flow:
-    """Whether a client is read, and for how long others wait for it."""
+    """Whether a client is read, and for how long publishers wait for it."""
 
     __slots__ = (
         "_answers_hold",
@@ -41,7 +41,7 @@ class Flow:
         self._writable_since = 0.0
         self._too_slow = False
         self._stalled: list[Flow] | None = None
-        """The publishers that wait for this reader; None while it may hold up nobody."""
+        """The publishers that wait for this reader; None while it may hold up none."""
         self._held_by = 0
         """How many reasons there are not to read from this client."""
         self._unread_bytes = 0
@@ -107,6 +107,6 @@ class Flow:
             self.link.resume_reading()
 
     def close(self) -> None:
-        """The connection is over: nobody waits for it any more."""
+        """The connection is over: publishers wait for it no longer."""
         self._is_closed = True
         self._end_stall()

@@ -1,4 +1,4 @@
-"""From CONNECT to CONNACK: who is it, may it, and which session does it take up (MQTT §3.1, §3.2, §4.12)."""
+"""From CONNECT to CONNACK: the client's identity, what it may, and which session it gets (MQTT §3.1, §3.2, §4.12)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from inspect import isawaitable
 
 from braidmq.broker.admission import Arrived
 from braidmq.broker.connection import Connection
-from braidmq.broker.connection_state import State
+from braidmq.broker.connection_state import ConnectionState
 from braidmq.broker.federation import ScopeError
 from braidmq.broker.limits import FOREVER
 from braidmq.broker.local_topics import is_local
@@ -19,11 +19,11 @@ from braidmq.mqtt.reasons import RETURN_CODES, Reason
 from braidmq.mqtt.topics import check_topic
 from braidmq.security.identity import (
     ANONYMOUS,
+    AuthenticationMethod,
     Challenge,
     Credentials,
     Exchange,
     Identity,
-    Method,
     Refusal,
     Verdict,
 )
@@ -66,14 +66,14 @@ class Handshake:
         except Exception:
             verdict = self._broken()
         if isawaitable(verdict):
-            connection.state = State.AUTHENTICATING
+            connection.state = ConnectionState.AUTHENTICATING
             connection.flow.hold_reading()
             broker.spawn(self._await(verdict))
         else:
             self._judge(verdict)
 
     def _check(self) -> None:
-        """What is wrong with the CONNECT whoever sends it."""
+        """What is wrong with the CONNECT from any client."""
         connect = self.connect
         limits = self.connection.broker.limits
         if not connect.client_id and connect.version == p.V3 and not connect.clean_start:  # [MQTT-3.1.3-8]
@@ -108,9 +108,9 @@ class Handshake:
             answer = await verdict
         except Exception:
             answer = self._broken()
-        if connection.state is not State.AUTHENTICATING:
+        if connection.state is not ConnectionState.AUTHENTICATING:
             return
-        connection.state = State.CONNECTING
+        connection.state = ConnectionState.CONNECTING
         try:
             self._judge(answer)
         except PacketError as error:
@@ -120,7 +120,7 @@ class Handshake:
 
     def _go_on(self) -> None:
         """Reads on, after one reason to wait is gone; another one may have come."""
-        if self.connection.state is State.AUTHENTICATING:
+        if self.connection.state is ConnectionState.AUTHENTICATING:
             self.connection.flow.release_reading()
         else:
             self.connection.go_on()
@@ -155,7 +155,7 @@ class Handshake:
             properties = Properties(authentication_method=self.method, authentication_data=answer.data)
             connection.send_packet(p.Auth(Reason.CONTINUE_AUTHENTICATION, properties))
             if not is_open:
-                connection.state = State.EXCHANGING
+                connection.state = ConnectionState.EXCHANGING
         elif isinstance(answer, Refusal):
             connection.broker.metrics.auth_failures += 1
             raise PacketError(answer.reason, answer.text or answer.reason.words)
@@ -165,7 +165,7 @@ class Handshake:
             self.accept(answer)
         return None
 
-    def _begin(self, method: Method, credentials: Credentials) -> Exchange:
+    def _begin(self, method: AuthenticationMethod, credentials: Credentials) -> Exchange:
         try:
             return method.begin(credentials)
         except Exception:
@@ -220,12 +220,12 @@ class Handshake:
         if not federation.is_in:
             self._open(identity)
             return
-        connection.state = State.AUTHENTICATING
+        connection.state = ConnectionState.AUTHENTICATING
         connection.flow.hold_reading()
         federation.admit(connect.client_id, identity.owner, connect.clean_start, partial(self._arrived, identity))
 
     def _check_room(self, identity: Identity) -> None:
-        """Whether there is a place for the client's session."""
+        """Whether there is room for the client's session."""
         broker = self.connection.broker
         if broker.is_kept_from(self.connect.client_id, identity.owner):
             raise self._foreign()
@@ -240,12 +240,12 @@ class Handshake:
     def _arrived(self, identity: Identity, arrived: Arrived) -> bool:
         """It is known where the client's session is; whether it is opened here."""
         connection = self.connection
-        if connection.state is not State.AUTHENTICATING:
+        if connection.state is not ConnectionState.AUTHENTICATING:
             return False
         if arrived is Arrived.ELSEWHERE:
             connection.end(will=False)
             return False
-        connection.state = State.CONNECTING
+        connection.state = ConnectionState.CONNECTING
         try:
             if arrived is Arrived.FOREIGN:
                 raise self._foreign()

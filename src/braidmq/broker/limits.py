@@ -26,7 +26,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     connect_timeout_s: Seconds = 10.0
     """From the accepted socket to a complete and authenticated CONNECT: the slow-loris bound."""
     connect_packet_bytes_max: Count = 65_536
-    """The largest CONNECT; nobody is known yet, so it is small."""
+    """The largest CONNECT; its client is not known yet, so it is small."""
 
     # What a client may send.
     packet_bytes_max: Annotated[int, msgspec.Meta(ge=1024, le=268_435_460)] = 8 * 1024 * 1024

@@ -16,13 +16,13 @@ from braidmq.mqtt.wire import string, varint
 
 
 class Reached(IntEnum):
-    """Whom a publication reaches."""
+    """Whether a publication reaches anybody."""
 
     NOBODY = 0
     UNKNOWN = 1
-    """Nobody here, and it is just being found out whether anybody elsewhere wants it."""
+    """Nobody here; whether anybody elsewhere wants it is being found out."""
     SOMEBODY = 2
-    """As far as is known: somebody may be gone, or may be out of reach."""
+    """As far as is known: a receiver may be gone, or out of reach."""
 
 
 class Message(msgspec.Struct, gc=False):
@@ -64,7 +64,7 @@ class Delivery(msgspec.Struct, gc=False):
     """Given with the first transmission and kept until the exchange ends."""
     row: int = 0
     under_way: bool = False
-    """Whether it was sent on the connection that is, and so takes up one of the client's Receive Maximum."""
+    """Whether it was sent on the current connection, and so counts against the client's Receive Maximum."""
 
 
 def forwarded(properties: Properties) -> bytes:

@@ -1,6 +1,6 @@
-"""Log lines about what others did: who it was, in words that cannot pass for anything else, and not too many of them.
+"""Log lines about what clients did: which client, in words that cannot pass for anything else, and not too many.
 
-Whoever reaches a port can make the broker write such a line, as often and with whatever names it likes. So these lines
+Any client that reaches a port can make the broker write such a line, as often and with any names. So these lines
 are counted over a span of time, those about one client or address and all together; what is left out is said as a
 number when the span ends. Names stand in quotation marks with every control character escaped, and are cut short.
 """
@@ -17,7 +17,7 @@ from braidmq.security.identity import Origin
 SPAN_S: Final = 60.0
 """The time over which lines are counted."""
 LINES_MAX: Final = 100
-"""Lines in that time, about whomever."""
+"""Lines in that time, about any clients."""
 LINES_EACH_MAX: Final = 10
 """Lines in that time about one: a client that is let in goes by its id, anyone else by the address without the port."""
 NAME_CHARS_MAX: Final = 100
@@ -47,24 +47,24 @@ def described(client_id: str | None, user: str | None, origin: Origin) -> str:
 
     A token is a secret even where a client puts it by mistake.
     """
-    place = origin.peer or origin.listener
+    where = origin.peer or origin.listener
     if client_id is None:
-        return f"a connection from {place}"
+        return f"a connection from {where}"
     names = []
     if user is not None:
         names.append("user (a token)" if _TOKEN.match(user) else f"user {quoted(user)}")
     certified = origin.common_name or next(iter(origin.alternative_names), None)
     if certified:
         names.append(f"certificate {quoted(certified)}")
-    return f"client {quoted(client_id)}, {', '.join(names) or 'anonymous'}, from {place}"
+    return f"client {quoted(client_id)}, {', '.join(names) or 'anonymous'}, from {where}"
 
 
 def address(origin: Origin) -> str:
-    """What lines about somebody who is not let in yet are counted by."""
+    """What lines about a client that is not let in yet are counted by."""
     return f"address {origin.peer.rpartition(':')[0] or origin.peer}"
 
 
-class Notices:
+class ClientNotices:
     """Writes lines as long as there are not too many."""
 
     def __init__(
@@ -91,7 +91,7 @@ class Notices:
         return True
 
     def say(self, about: str, who: object, text: str, *arguments: object) -> None:
-        """One line about somebody, unless there were enough already; `who` is asked for its name only if not."""
+        """One line about a client, unless there were enough already; `who` is asked for its name only if not."""
         now = self._now()
         if now >= self._ends_at:
             self._end_span()

@@ -52,7 +52,7 @@ def on_publish(connection: Connection, packet: p.Publish) -> None:
 
 
 def _resolve_alias(connection: Connection, packet: p.Publish) -> None:
-    """Puts the topic in the place of its alias, or remembers a new one (MQTT 5 §3.3.2.3.4)."""
+    """Replaces an alias by its topic, or remembers a new one (MQTT 5 §3.3.2.3.4)."""
     alias = packet.properties.topic_alias
     if alias is None:
         if not packet.topic and connection.version == p.V5:
@@ -170,7 +170,7 @@ def _acknowledge(
 
 
 def _send(connection: Connection, packet: p.Puback | p.Pubrec, doubtful: Message | None = None) -> None:
-    """Sends an acknowledgement; behind others that wait, if there are any, and not before it is known what to say."""
+    """Sends an acknowledgement; behind those that wait, if there are any, and not before what to say is known."""
     federation = connection.broker.federation
     if doubtful is not None and federation.is_demand_told:
         if connection.held is None:

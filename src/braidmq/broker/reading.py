@@ -1,4 +1,4 @@
-"""Who may read what: the access rules, and the topics of the broker's own to which they apply in their own way."""
+"""Which client may read what: the access rules, and the broker's own topics, for which they have exceptions."""
 
 from __future__ import annotations
 

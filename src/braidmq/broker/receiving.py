@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from braidmq.broker.broker import Broker
 from braidmq.broker.connection import Connection
-from braidmq.broker.connection_state import State
+from braidmq.broker.connection_state import ConnectionState
 from braidmq.broker.dispatch import dispatch, on_plain_ack
 from braidmq.broker.fast_path import forward_and_acknowledge, forward_run, send_repeat
 from braidmq.broker.transport import Transport
@@ -18,7 +18,7 @@ from braidmq.mqtt.reasons import Reason
 from braidmq.security.identity import Origin
 
 TICK_BYTES_SMALL = 2048
-"""A read up to this size that comes alone is answered at once: there is nothing to gain by waiting for others."""
+"""A read up to this size that comes alone is answered at once: there is nothing to gain by waiting for more."""
 
 TICK_BYTES_MAX = 4 * 1024 * 1024
 """Bytes read in one tick after which what they led to is written without waiting for the tick's end."""
@@ -26,7 +26,7 @@ TICK_BYTES_MAX = 4 * 1024 * 1024
 _PLAIN_ACKS = frozenset((0x50, 0x62, 0x70))
 
 PACKETS_MAX = 500
-"""Packets of one client that are handled one by one before it is the others' turn."""
+"""Packets of one client that are handled one by one before other clients have their turn."""
 
 PACKET_SHARE_BYTES = 32
 """A larger packet counts as one more for every so many bytes: a SUBSCRIBE can hold a thousand filters."""
@@ -53,7 +53,7 @@ class PacketReader:
         """Its size, as far as it is known: it is not looked at before so many bytes are there."""
 
     def receive(self, data: bytes) -> None:
-        """Takes what came from the socket, in any pieces, and acts on every packet that is complete."""
+        """Acts on every packet that is complete in what came from the socket, in any pieces."""
         connection = self._connection
         tick = connection.tick
         connection.seen_at = tick.clock()
@@ -103,7 +103,7 @@ class PacketReader:
                     on_plain_ack(connection, connection.session, header, data[body] << 8 | data[body + 1])
                     at = after
                     continue
-                if connection.state is State.AUTHENTICATING:
+                if connection.state is ConnectionState.AUTHENTICATING:
                     break
                 going_on = dispatch(connection, header, data[body:after])
                 at = after
@@ -114,7 +114,7 @@ class PacketReader:
                     connection.flow.hold_reading()
                     tick.go_on_later(connection)
                     break
-            if at < end and connection.state is not State.CLOSED:
+            if at < end and connection.state is not ConnectionState.CLOSED:
                 self._tail.append(data[at:])
                 self._tail_size = end - at
                 connection.repeat = None
@@ -132,7 +132,7 @@ class PacketReader:
     def _check_incomplete(self, header: int, size: int) -> None:
         """Refuses by its first bytes what could not be right whatever followed."""
         connection = self._connection
-        if connection.state is State.CONNECTING and header != 0x10:
+        if connection.state is ConnectionState.CONNECTING and header != 0x10:
             raise violation("the first packet is not a CONNECT")  # [MQTT-3.1.0-1]
         if size > connection.packet_max:
             raise PacketError(Reason.PACKET_TOO_LARGE, f"a packet of {size} bytes (at most {connection.packet_max})")
@@ -141,13 +141,13 @@ class PacketReader:
 def _remaining_length(data: bytes, at: int, version: int) -> tuple[int, int]:
     """(length, where the body begins); (0, 0) if the bytes that say so are not all there."""
     value = shift = 0
-    for place in range(at, min(at + 4, len(data))):
-        byte = data[place]
+    for position in range(at, min(at + 4, len(data))):
+        byte = data[position]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             if not byte and version == p.V5:
                 raise malformed("a remaining length in more bytes than it needs")  # [MQTT-1.5.5-1]
-            return value, place + 1
+            return value, position + 1
         shift += 7
     if len(data) - at >= 4:
         raise malformed("a remaining length of more than four bytes")

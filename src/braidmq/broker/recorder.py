@@ -1,4 +1,4 @@
-"""Who keeps publications for those who read them later, behind a narrow interface.
+"""What keeps publications to be read later, behind a narrow interface.
 
 The core tells the recorder what clients of this broker publish to topics that it wants, and commits it, with the
 store, before anything of it is acknowledged. `NoRecorder` wants nothing: for a broker without a log.
@@ -23,16 +23,16 @@ class Recorder(Protocol):
 
     def wants(self, topic: str) -> bool: ...
 
-    def take_run(self, topic: bytes, client: str, at: float, run: bytes, count: int, head: int, size: int) -> None:
+    def record_run(self, topic: bytes, client: str, at: float, run: bytes, count: int, head: int, size: int) -> None:
         """Plain QoS 0 publications to one topic as they came: `head` bytes before the payload of the first, whose size
         is `size`. They need no commit."""
         ...
 
-    def take_plain(self, topic: bytes, client: str, at: float, payload: bytes, qos: int) -> None:
+    def record_plain(self, topic: bytes, client: str, at: float, payload: bytes, qos: int) -> None:
         """A publication of QoS 1 or 2 that is neither retained nor has properties."""
         ...
 
-    def take(self, message: Message, at: float) -> None:
+    def record(self, message: Message, at: float) -> None:
         """Any publication."""
         ...
 
@@ -47,7 +47,9 @@ class NoRecorder:
     def wants(self, topic: str) -> bool:
         return False
 
-    def take_run(self, topic: bytes, client: str, at: float, run: bytes, count: int, head: int, size: int) -> None: ...
-    def take_plain(self, topic: bytes, client: str, at: float, payload: bytes, qos: int) -> None: ...
-    def take(self, message: Message, at: float) -> None: ...
+    def record_run(
+        self, topic: bytes, client: str, at: float, run: bytes, count: int, head: int, size: int
+    ) -> None: ...
+    def record_plain(self, topic: bytes, client: str, at: float, payload: bytes, qos: int) -> None: ...
+    def record(self, message: Message, at: float) -> None: ...
     def commit(self) -> None: ...

@@ -56,7 +56,7 @@ class Retained:
         return self._tree.get(topic)
 
     def keep(self, message: Message) -> None:
-        """Puts a message, or a tombstone, in the place of what is there."""
+        """Replaces what is there by a message or a tombstone."""
         topic = message.topic
         self.discard(topic)
         self._tree.set(topic, message)

@@ -1,4 +1,4 @@
-"""Who gets what: the subscriptions of all sessions, and the routes that are made of them.
+"""Which session gets what: all subscriptions, and the routes that are made of them.
 
 The fast path asks only `routes`, a bounded dictionary from a topic as it stands on the wire to its `Route`. On a miss
 the tree of filters is walked once. A change of one plain filter drops one route; a change of a wildcard drops them all.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from braidmq.broker.client import Client
+from braidmq.broker.client import ConnectedClient
 from braidmq.broker.federation import Alone, Federation, Outbound
 from braidmq.broker.feed import TopicFeed
 from braidmq.broker.local_topics import is_local
@@ -21,7 +21,7 @@ from braidmq.mqtt.trees import FilterTree
 from braidmq.mqtt.wire import string
 
 LEVEL_BYTES = 200
-"""What a level of a filter costs in the tree, if nobody else has it."""
+"""What a level of a filter costs in the tree, if no other filter has it."""
 
 
 def filter_cost(full_filter: str) -> int:
@@ -91,22 +91,22 @@ class Route:
         self.mixed = False
         """Whether a session is reached both by itself and in a group: then its copies must keep step."""
         self.outbound: Outbound | None = None
-        """Where publications of clients here leave for other brokers, if anybody there may want them."""
+        """Where publications of clients here leave for other brokers, if they may be wanted there."""
         self.feed: TopicFeed | None = None
         """What message processors get of it, if it is the topic of any."""
         self.offered = True
         """False while other brokers have not been asked about this topic: then the fast path does not know it."""
         self.logged = False
-        """Whether publications of clients here are kept for those who read them later."""
-        self.plain3: list[Client] = []
-        self.plain5: list[Client] = []
+        """Whether publications of clients here are logged, to be read later."""
+        self.plain3: list[ConnectedClient] = []
+        self.plain5: list[ConnectedClient] = []
         self.special: list[Target] = []
         self.plain1: list[Session] | None = None
         self.plain1_version = 0
         """The receivers of a QoS 1 publication of this version, if all of them take it plain and need not keep it."""
 
     def void(self) -> None:
-        """It no longer holds: whoever remembers it must not keep those alive who have left."""
+        """It no longer holds: a connection that remembers it must not keep alive receivers that have left."""
         self.plain3.clear()
         self.plain5.clear()
 
@@ -120,7 +120,7 @@ class Audience:
         self.members: dict[Session, Subscribed] = {}
         self.groups: dict[str, ShareGroup] = {}
         self.holds = 0
-        """How many want it who have no session."""
+        """How many want it without a session: message processors."""
 
 
 class Router:
@@ -134,7 +134,7 @@ class Router:
         self.feed_for: Callable[[str], TopicFeed | None] = _nobody
         """What message processors get of a topic."""
         self.is_logged: Callable[[str], bool] = _never
-        """Whether what is published to a topic here is kept for those who read it later."""
+        """Whether what is published to a topic here is logged, to be read later."""
         self._tree: FilterTree[Audience] = FilterTree()
         self._filters: dict[str, None] = {}
 
@@ -197,7 +197,7 @@ class Router:
         return new
 
     def unsubscribe(self, session: Session, full_filter: str) -> bool:
-        """Takes a subscription away; False if there was none."""
+        """Removes a subscription; False if there was none."""
         share, topic_filter = split_share(full_filter)
         audience = self._tree.get(topic_filter)
         if audience is None:
@@ -214,7 +214,7 @@ class Router:
         return existed
 
     def hold(self, topic_filter: str) -> None:
-        """Somebody without a session wants what a filter matches, from wherever it comes."""
+        """A message processor wants what a filter matches, from any broker."""
         self._audience(topic_filter).holds += 1
 
     def release(self, topic_filter: str) -> None:

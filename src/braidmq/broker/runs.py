@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from braidmq.broker.client import Client
+from braidmq.broker.client import ConnectedClient
 from braidmq.broker.federation import Outbound
 from braidmq.broker.flow import Flow
 from braidmq.broker.tick import Tick
 from braidmq.mqtt.wire import varint
 
-Repeat = tuple[bytes, int, int, list[Client], Outbound | None]
+Repeat = tuple[bytes, int, int, list[ConnectedClient], Outbound | None]
 """What a connection published last, alone in its read: first bytes, size, the router's version, the receivers here, and
 the way to other brokers."""
 
 
-def append_run(tick: Tick, receivers: list[Client], run: bytes, count: int, publisher: Flow | None) -> None:
+def append_run(tick: Tick, receivers: list[ConnectedClient], run: bytes, count: int, publisher: Flow | None) -> None:
     """Adds a run of so many publications to what receivers of its version are sent."""
     touched = tick.touched
     sent = 0
@@ -30,11 +30,11 @@ def append_run(tick: Tick, receivers: list[Client], run: bytes, count: int, publ
     tick.metrics.messages_dropped += count * (len(receivers) - sent)
 
 
-def payloads_of(data: bytes, places: Sequence[int], stop: int, head: int) -> list[bytes]:
+def payloads_of(data: bytes, starts: Sequence[int], stop: int, head: int) -> list[bytes]:
     """What each publication of a run carries behind fixed header and `head` more bytes."""
     payloads = []
-    for place, following in zip(places, [*places[1:], stop], strict=True):
-        begin = place + 2
+    for start, following in zip(starts, [*starts[1:], stop], strict=True):
+        begin = start + 2
         while data[begin - 1] > 127:
             begin += 1
         payloads.append(data[begin + head : following])

@@ -1,6 +1,6 @@
 """A session (MQTT §4.1): what the broker knows of a client whether or not it is connected.
 
-Outbound QoS 1 and 2 messages live in one of three places: `backlog` (waiting), `inflight` (sent, by packet id, not
+Outbound QoS 1 and 2 messages are in one of three collections: `backlog` (waiting), `inflight` (sent, by packet id, not
 acknowledged) and `released` (QoS 2: the client has it, PUBREL sent). They move only in that direction:
 
     backlog ──transmit──▶ inflight ──PUBACK──▶ done
@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from braidmq.broker.backlog import NOTHING, Backlog
-from braidmq.broker.client import Client
+from braidmq.broker.client import ConnectedClient
 from braidmq.broker.flow import Flow
 from braidmq.broker.limits import FOREVER, Limits
 from braidmq.broker.message import Delivery, Message
@@ -83,7 +83,7 @@ class Session:
         self.stored = False
         """Whether the store knows this session."""
         self.was_in_order = True
-        self.connection: Client | None = None
+        self.connection: ConnectedClient | None = None
         self.expiry_s = 0
         self.owner: str | None = None
         """The user whose it is, "" if an anonymous client's; None if an earlier version did not write it down."""
@@ -110,7 +110,7 @@ class Session:
 
     @property
     def last_identity(self) -> Identity | None:
-        """Who has it, or had it last; None if that is not known."""
+        """Of the client that has it, or had it last; None if that is not known."""
         if self.connection is not None:
             return self.connection.identity
         return None if self.owner is None else Identity(self.owner or None)
@@ -168,19 +168,19 @@ class Session:
             self._hold(delivery)
 
     @property
-    def feed_count(self) -> int:
-        return self.backlog.feed_count if self.backlog is not None else 0
+    def bulk_count(self) -> int:
+        return self.backlog.bulk_count if self.backlog is not None else 0
 
     def deliver_retained(self, messages: list[tuple[Message, Subscribed]]) -> None:
         """Gives the client what a new subscription asks for, however much that is, as fast as it takes it."""
         self.backlog = self.backlog or Backlog(self.broker.metrics)
-        self.backlog.feed(
+        self.backlog.add_bulk(
             Delivery(message, min(message.qos, one.qos), True, (one.identifier,) if one.identifier else ())
             for message, one in messages
         )
         self.pump()
 
-    def _transmit(self, connection: Client, delivery: Delivery) -> None:
+    def _transmit(self, connection: ConnectedClient, delivery: Delivery) -> None:
         """Sends a delivery for the first time, under a packet id of its own.
 
         To a durable session nothing leaves under an id that the store does not know: after a crash the id would be
@@ -217,7 +217,7 @@ class Session:
         return self.backlog is None or not self.backlog.full(size, self.broker.limits)
 
     def _hold(self, delivery: Delivery) -> None:
-        """Puts a delivery behind the others that wait, within the bounds of the queue."""
+        """Adds a delivery behind those that wait, within the bounds of the queue."""
         metrics = self.broker.metrics
         while not self.has_room(delivery.message.size):
             if self.connection is not None and delivery.qos:
@@ -272,7 +272,7 @@ class Session:
                 self.backlog = None
             self.broker.order_changed(self)
 
-    def _resend(self, connection: Client, delivery: Delivery) -> None:
+    def _resend(self, connection: ConnectedClient, delivery: Delivery) -> None:
         packet_id = delivery.packet_id
         if self.inflight.get(packet_id) is not delivery:
             return  # acknowledged before its turn came
@@ -343,8 +343,8 @@ class Session:
 
     # Connections come and go
 
-    def attach(self, connection: Client, window: int) -> None:
-        """A connection takes the session up. `resume` sends what was left, once the CONNACK is on its way."""
+    def attach(self, connection: ConnectedClient, window: int) -> None:
+        """A connection gets the session. `resume` sends what was left, once the CONNACK is on its way."""
         self.connection = connection
         self.window = self.free = window
 
@@ -357,7 +357,7 @@ class Session:
             delivery.under_way = True
             self.free -= 1
         if self.inflight:
-            waiting = self.backlog.take_all() if self.backlog else []
+            waiting = self.backlog.drain() if self.backlog else []
             self.backlog = Backlog(self.broker.metrics)
             for delivery in self.inflight.values():
                 self.backlog.push(delivery)
@@ -372,7 +372,7 @@ class Session:
         if self.durable:
             for delivery in (*self.inflight.values(), *self.released.values()):
                 delivery.under_way = False
-        waiting = self.backlog.take_all() if self.backlog else []
+        waiting = self.backlog.drain() if self.backlog else []
         self.backlog = None
         for delivery in waiting:
             if delivery.packet_id or (delivery.qos == 0 and not self.broker.limits.queue_qos0):
@@ -396,7 +396,7 @@ class Session:
             for delivery in found:
                 del self.inflight[delivery.packet_id]
         if self.backlog is not None:
-            found += self.backlog.take(lambda d: bool(d.group) and group in ("", d.group) and not d.packet_id)
+            found += self.backlog.remove(lambda d: bool(d.group) and group in ("", d.group) and not d.packet_id)
             self.backlog = self.backlog or None
         for delivery in found:
             self._discard(delivery)
@@ -414,13 +414,13 @@ class Session:
                 del self.inflight[packet_id]
                 self._discard(delivery)
         if self.backlog is not None:
-            for delivery in self.backlog.take(lambda one: one.message.topic in topics and not one.packet_id):
+            for delivery in self.backlog.remove(lambda one: one.message.topic in topics and not one.packet_id):
                 self._discard(delivery)
             self.backlog = self.backlog or None
             self.broker.order_changed(self)
 
     def restore(self, saved: SavedSession) -> None:
-        """Takes up what was in the store: under way where it has a packet id, waiting where it has none."""
+        """Restores what was in the store: under way where it has a packet id, waiting where it has none."""
         self.received = saved.received
         self.owner = saved.owner
         self.stored = True
@@ -437,7 +437,7 @@ class Session:
 
     def clear(self) -> None:
         """The session ends: nothing of it stays."""
-        waiting = self.backlog.take_all() if self.backlog else []
+        waiting = self.backlog.drain() if self.backlog else []
         self.backlog = None
         for delivery in (*waiting, *self.inflight.values(), *self.released.values()):
             self._discard(delivery)

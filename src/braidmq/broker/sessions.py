@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
-from braidmq.broker.client import Client
+from braidmq.broker.client import ConnectedClient
 from braidmq.broker.flow import Flow
 from braidmq.broker.invariants import check_session
 from braidmq.broker.message import Delivery, Message
@@ -57,7 +57,7 @@ class Sessions(Mapping[str, Session]):
         self._by_id[session.client_id] = session
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Takes up what an earlier process left. Clients that it had are gone now: their time begins to run."""
+        """Restores what an earlier process left. Its clients are gone now: the time of their sessions begins to run."""
         now = self._tick.now()
         for saved in snapshot.sessions:
             session = Session(self._broker, saved.client_id, saved.row)
@@ -87,8 +87,8 @@ class Sessions(Mapping[str, Session]):
                 return client_id
 
     def is_kept_from(self, client_id: str, user: str, starts_fresh: bool) -> bool:
-        """Whether the session of a client id is another user's, who keeps it; who is away does not if it
-        `starts_fresh` for others."""
+        """Whether a client id has a session that its user keeps from this one: a user who is away does not keep it
+        where another one `starts_fresh`."""
         session = self._by_id.get(client_id)
         if session is None or not session.is_foreign(user):
             return False
@@ -97,7 +97,7 @@ class Sessions(Mapping[str, Session]):
     def open(self, client_id: str, owner: str, clean_start: bool, expiry_s: int) -> tuple[Session, bool]:
         """The session for a CONNECT, and whether it was there before; a connection that has it is taken over.
 
-        One that is another user's, who does not keep it, ends.
+        The session of another user who does not keep it ends.
         """
         session = self._by_id.get(client_id)
         if session is not None and session.is_foreign(owner):
@@ -133,7 +133,7 @@ class Sessions(Mapping[str, Session]):
         self.wills.renew(session, will)
         self.forget_routes(session)
 
-    def detach(self, session: Session, client: Client, will: bool) -> None:
+    def detach(self, session: Session, client: ConnectedClient, will: bool) -> None:
         """A client leaves its session: with its will, or without."""
         if session.connection is not client:
             return
@@ -269,7 +269,7 @@ class Sessions(Mapping[str, Session]):
         self.withdraw_forbidden(access, known)
 
     def withdraw_forbidden(self, access: Access, judged: Iterable[tuple[Session, Identity]]) -> None:
-        """Takes from sessions what these identities may not have: the rules have changed, or it is another user.
+        """Withdraws from sessions what these identities may not have: the rules have changed, or it is another user.
 
         What they leave of shared subscriptions is passed on when all have been judged: no member gets it that is about
         to lose its subscription, too.

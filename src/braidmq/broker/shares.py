@@ -20,7 +20,7 @@ class ShareGroup:
         self.turn = 0
 
     def choose(self, qos: int, size: int) -> Session | None:
-        """The member whose turn it is: free before busy, connected before away; None if nobody has room for it."""
+        """The member whose turn it is: free before busy, connected before away; None if none has room for it."""
         sessions = list(self.members)
         count = len(sessions)
         for step in range(count):

@@ -40,7 +40,7 @@ def on_subscribe(connection: Connection, packet: p.Subscribe) -> None:
         if reason is None:
             wanted = _wants_retained(session, one)
             messages = list(broker.retained.match(one.topic_filter, broker.now())) if wanted else []
-            if session.feed_count + new.kept_count + len(messages) <= feed_max:
+            if session.bulk_count + new.kept_count + len(messages) <= feed_max:
                 if wanted:
                     _note(connection, session, one.topic_filter, subscribed, messages, new)
                 broker.sessions.subscribe(session, one.topic_filter, subscribed)
@@ -59,7 +59,7 @@ class New(NamedTuple):
 
     answer: p.Suback
     retained: list[tuple[str, Subscribed, list[Message]]]
-    """By filter: what is kept here, where nobody else is to be asked."""
+    """By filter: what is kept here, where no other broker has to be asked."""
     queries: list[tuple[RetainedQuery, int]]
     """Questions to other brokers, and how many messages are kept here for each."""
 
@@ -86,7 +86,7 @@ def _note(
 
 def _answer(connection: Connection, session: Session, new: New) -> None:
     """The SUBACK, once the subscriptions have taken effect everywhere; then what is retained."""
-    if session.connection is not connection:  # nobody is there to hear it
+    if session.connection is not connection:  # its client is gone
         for query, _ in new.queries:
             query.end()
         return

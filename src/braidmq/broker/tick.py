@@ -1,8 +1,8 @@
 """The tick: what all connections did since the last one is kept, and then told.
 
 Everything that a connection wants to send is collected. `flush`, called once a loop tick, first commits log and store
-and then writes, so that no acknowledgement leaves before what it acknowledges is kept. If the commit fails, those who
-waited for it are cut off without an answer, and ask again; the changes stay for the next try.
+and then writes, so that no acknowledgement leaves before what it acknowledges is kept. If the commit fails, the
+clients that waited for it are cut off without an answer, and ask again; the changes stay for the next try.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STORE_RETRY_S = 1.0
 """How often a store that could not be written is tried again."""
 
 
-class Sender(Protocol):
+class TickConnection(Protocol):
     """What a tick needs of a connection."""
 
     link: Transport
@@ -40,7 +40,7 @@ class Sender(Protocol):
         ...
 
 
-class Pumped(Protocol):
+class TickSession(Protocol):
     """What a tick needs of a session."""
 
     def pump(self) -> None:
@@ -83,7 +83,7 @@ class Tick:
         self._epoch = wall() - clock()
         self.store = store
         self.recorder: Recorder = NoRecorder()
-        """Keeps publications for those who read them later."""
+        """Keeps publications that are read later."""
         self.outgoing = outgoing
         self._wants_flush = wants_flush
         self._on_recovered = on_recovered
@@ -96,11 +96,11 @@ class Tick:
         self.read_bytes = 0
         """What was read from clients in this tick."""
         self.flush_wanted = False
-        self.touched: list[Sender] = []
+        self.touched: list[TickConnection] = []
         """The connections that have something to send."""
-        self._to_close: list[Sender] = []
-        self._to_pump: dict[Pumped, None] = {}
-        self._to_go_on: list[Sender] = []
+        self._to_close: list[TickConnection] = []
+        self._to_pump: dict[TickSession, None] = {}
+        self._to_go_on: list[TickConnection] = []
 
     def now(self) -> float:
         """Unix time that never goes back while the broker runs."""
@@ -128,23 +128,23 @@ class Tick:
         else:
             self.flush_wanted = False
 
-    def touch(self, connection: Sender) -> None:
+    def touch(self, connection: TickConnection) -> None:
         """The connection has something to send; called before it is put there."""
         self.touched.append(connection)
         if not self.flush_wanted:
             self.request_flush()
 
-    def close_later(self, connection: Sender) -> None:
+    def close_later(self, connection: TickConnection) -> None:
         """The connection's socket is to be closed behind what it still has to send."""
         self._to_close.append(connection)
         self.request_flush()
 
-    def go_on_later(self, connection: Sender) -> None:
+    def go_on_later(self, connection: TickConnection) -> None:
         """The connection has more packets than are handled in one tick."""
         self._to_go_on.append(connection)
         self.request_flush()
 
-    def pump_later(self, session: Pumped) -> None:
+    def pump_later(self, session: TickSession) -> None:
         """The session has more to send than fits one tick."""
         self._to_pump[session] = None
         self.request_flush()

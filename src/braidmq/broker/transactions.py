@@ -31,24 +31,24 @@ KEPT_BYTES_MAX: Final = 256 * 2**20
 """What all batches that are not published yet may take up."""
 
 SLICE_ROWS: Final = 500
-"""How much of a batch is published in one tick: between two slices others have their turn."""
+"""How much of a batch is published in one tick: between two slices clients have their turn."""
 
 WRITERS_MAX: Final = 4096
 """Writers that are remembered."""
 
 WRITER_AGE_S: Final = 30 * 86_400.0
-"""A writer that was silent for so long is forgotten if its place is needed; a new one is refused otherwise."""
+"""A writer that was silent for so long is forgotten if room is needed; otherwise a new one is refused."""
 
 
 class RefusedPart(Exception):
-    """A part that cannot be taken; the text says why. `is_lasting` if it would be refused again."""
+    """A part that is not accepted; the text says why. `is_lasting` if it would be refused again."""
 
     def __init__(self, text: str, *, is_lasting: bool) -> None:
         super().__init__(text)
         self.is_lasting = is_lasting
 
 
-class Writer(msgspec.Struct):
+class WriterProgress(msgspec.Struct):
     """How far a writer is."""
 
     batch: int = -1
@@ -69,7 +69,7 @@ class _Kept(msgspec.Struct):
         return sum(map(len, self.parts))
 
 
-class Publisher(Protocol):
+class TransactionBroker(Protocol):
     """What transactions need of their broker."""
 
     limits: Limits
@@ -81,11 +81,11 @@ class Publisher(Protocol):
 class Transactions:
     """The writers of one broker."""
 
-    def __init__(self, broker: Publisher) -> None:
+    def __init__(self, broker: TransactionBroker) -> None:
         self._broker = broker
         self._tick = broker.tick
         self._store = broker.tick.store
-        self._writers: dict[str, Writer] = {}
+        self._writers: dict[str, WriterProgress] = {}
         self._kept: dict[str, _Kept] = {}
         self._kept_bytes = 0
         self._publishing: dict[str, list[BatchRow]] = {}
@@ -95,7 +95,7 @@ class Transactions:
     def restore(self, writers: Iterable[tuple[str, bytes]], parts: Iterable[tuple[str, int, int, bytes]]) -> None:
         """Goes on where an earlier process was."""
         for name, row in writers:
-            self._writers[name] = msgspec.msgpack.decode(row, type=Writer)
+            self._writers[name] = msgspec.msgpack.decode(row, type=WriterProgress)
         for name, batch, _, part in parts:
             kept = self._kept.setdefault(name, _Kept(batch, []))
             kept.parts.append(part)
@@ -105,7 +105,7 @@ class Transactions:
                 self._publish_kept(name, writer)
 
     def accept(self, part: BatchPart) -> Receipt:
-        """Takes a part of a batch. What it did is durable after the next commit, and not before."""
+        """Accepts a part of a batch. What it did is durable after the next commit, and not before."""
         if self._tick.degraded:
             raise RefusedPart("the broker's store cannot be written at the moment", is_lasting=False)
         writer = self._writer(part.writer)
@@ -129,12 +129,12 @@ class Transactions:
             self._publish_kept(part.writer, writer)
         return Receipt.KEPT
 
-    def _writer(self, name: str) -> Writer:
+    def _writer(self, name: str) -> WriterProgress:
         writer = self._writers.pop(name, None) or self._new_writer()
         self._writers[name] = writer  # the one that was heard last stands last
         return writer
 
-    def _new_writer(self) -> Writer:
+    def _new_writer(self) -> WriterProgress:
         if len(self._writers) >= WRITERS_MAX:
             oldest = next(iter(self._writers))
             if oldest in self._publishing or self._tick.now() - self._writers[oldest].at < WRITER_AGE_S:
@@ -143,7 +143,7 @@ class Transactions:
             del self._writers[oldest]
             self._drop_kept(oldest)
             self._store.drop_writer(oldest)
-        return Writer()
+        return WriterProgress()
 
     def _check(self, part: BatchPart) -> None:
         limits = self._broker.limits
@@ -179,7 +179,7 @@ class Transactions:
             self._kept_bytes -= kept.size
             self._store.drop_parts(name)
 
-    def _publish_kept(self, name: str, writer: Writer) -> None:
+    def _publish_kept(self, name: str, writer: WriterProgress) -> None:
         """Begins with, or goes on with, a batch that is whole."""
         rows = [
             row for part in self._kept[name].parts for row in msgspec.msgpack.decode(part, type=tuple[BatchRow, ...])
@@ -187,7 +187,7 @@ class Transactions:
         self._publishing[name] = rows[writer.published or 0 :]
         self._tick.timers.at(self._tick.now(), lambda: self._publish_slice(name, writer))
 
-    def _publish_slice(self, name: str, writer: Writer) -> None:
+    def _publish_slice(self, name: str, writer: WriterProgress) -> None:
         rows = self._publishing[name]
         if self._tick.degraded:
             self._tick.timers.at(self._tick.now() + STORE_RETRY_S, lambda: self._publish_slice(name, writer))
@@ -210,6 +210,6 @@ class Transactions:
             packet = Publish(row.topic, row.payload, row.qos, row.retain, properties=properties)
             self._broker.publish(message_of(packet, name, now, expiry_max_s))
 
-    def _save(self, name: str, writer: Writer) -> None:
+    def _save(self, name: str, writer: WriterProgress) -> None:
         self._store.save_writer(name, self._encode(writer))
         self._tick.request_flush()

@@ -57,7 +57,7 @@ class Wills:
             self._publish(session.client_id, will, session.owner)
 
     def restore(self, wills: list[SavedWill], sessions: Mapping[str, Session]) -> None:
-        """Takes up the wills of an earlier process; clients that were connected to it left when it ended."""
+        """Restores the wills of an earlier process; clients that were connected to it left when it ended."""
         for saved in wills:
             client_id, will, due_at = saved.client_id, saved.will, saved.due_at
             self._stored.add(client_id)

@@ -11,7 +11,7 @@ from typing import TypeVar
 from braidmq.config.problems import ConfigError, Problem
 from braidmq.config.settings import Config
 from braidmq.security import authentication
-from braidmq.security.identity import Access, Authenticator, Method
+from braidmq.security.identity import Access, AuthenticationMethod, Authenticator
 from braidmq.security.settings import Entrance, Policy, SettingError
 
 Made = TypeVar("Made")
@@ -23,7 +23,7 @@ def build_authenticator(config: Config) -> Authenticator:
     return _made(authentication.build_authenticator, policy_of(config))
 
 
-def build_methods(config: Config) -> dict[str, Method]:
+def build_methods(config: Config) -> dict[str, AuthenticationMethod]:
     """The methods of enhanced authentication by the names that clients know them by."""
     return _made(authentication.build_methods, policy_of(config))
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from braidmq.log.arrays import Numbers, equal_texts, plain, texts
 from braidmq.log.commit import Records
-from braidmq.mqtt.wire import packet_places
+from braidmq.mqtt.wire import packet_starts
 
 LENGTH_BYTES_MAX: Final = 4
 """A remaining length has at most so many (MQTT 5, section 1.5.5); a packet with a topic has more behind its first."""
@@ -108,7 +108,7 @@ def _walk(
         at = at + sizes if sizes.all() else _behind(packets, at)
     for number, run in enumerate(runs[repeats[runs] > together].tolist()):
         begin, row = int(at[number]), int(rows[number]) + together
-        positions = packet_places(packets[begin : ends[run]].tobytes())
+        positions = packet_starts(packets[begin : ends[run]].tobytes())
         starts[row : row + len(positions)] = positions
         starts[row : row + len(positions)] += begin
 

@@ -27,10 +27,10 @@ def check_filter(topic_filter: str, levels_max: int = LEVELS_MAX) -> None:
     levels = topic_filter.split("/")
     if len(levels) > levels_max:
         raise PacketError(Reason.TOPIC_FILTER_INVALID, f"a topic filter of more than {levels_max} levels")
-    for place, level in enumerate(levels):
+    for position, level in enumerate(levels):
         if len(level) > 1 and ("+" in level or "#" in level):
             raise PacketError(Reason.TOPIC_FILTER_INVALID, f"a wildcard beside other characters in {topic_filter!r}")
-        if level == "#" and place != len(levels) - 1:
+        if level == "#" and position != len(levels) - 1:
             raise PacketError(Reason.TOPIC_FILTER_INVALID, f"# before the last level of {topic_filter!r}")
 
 
@@ -57,9 +57,9 @@ def matches(topic_filter: str, topic: str) -> bool:
         return False
     wanted = topic_filter.split("/")
     given = topic.split("/")
-    for place, level in enumerate(wanted):
+    for position, level in enumerate(wanted):
         if level == "#":
             return True
-        if place >= len(given) or (level != "+" and level != given[place]):
+        if position >= len(given) or (level != "+" and level != given[position]):
             return False
     return len(wanted) == len(given)

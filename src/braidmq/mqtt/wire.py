@@ -35,12 +35,12 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def packet_places(packets: bytes) -> list[int]:
+def packet_starts(packets: bytes) -> list[int]:
     """Where each of these packets begins: they are whole and well-formed, one after another."""
-    places: list[int] = []
+    starts: list[int] = []
     at, end = 0, len(packets)
     while at < end:
-        places.append(at)
+        starts.append(at)
         length = packets[at + 1]
         at += 2
         if length > 127:
@@ -50,7 +50,7 @@ def packet_places(packets: bytes) -> list[int]:
                 at += 1
                 shift += 7
         at += length
-    return places
+    return starts
 
 
 def binary(raw: bytes) -> bytes:

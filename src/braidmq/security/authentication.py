@@ -19,12 +19,12 @@ from braidmq.security.access import AccessRules, BothAccess, UserGlobs
 from braidmq.security.identity import (
     ANONYMOUS,
     Access,
+    AuthenticationMethod,
     Authenticator,
     Challenge,
     Credentials,
     Exchange,
     Identity,
-    Method,
     Origin,
     Refusal,
     Verdict,
@@ -58,10 +58,10 @@ def build_authenticator(policy: Policy) -> Authenticator:
     return Chain(authenticators, policy)
 
 
-def build_methods(policy: Policy) -> dict[str, Method]:
+def build_methods(policy: Policy) -> dict[str, AuthenticationMethod]:
     """The methods of enhanced authentication by the names that clients know them by."""
     doors = Doors(policy)
-    methods: dict[str, Method] = {}
+    methods: dict[str, AuthenticationMethod] = {}
     for index, plugin in enumerate(policy.authentication.enhanced):
         key = f"authentication.enhanced[{index}]"
         loaded = load_plugin(plugin, key, ["begin"])
@@ -127,7 +127,7 @@ class CertificateUsers:
 
 
 class Doors:
-    """What each listener asks of those who come in, once they are known."""
+    """What each listener asks of clients that come in, once they are known."""
 
     def __init__(self, policy: Policy) -> None:
         self._anonymous = {one.name: one.admits_anonymous for one in policy.entrances}
@@ -208,7 +208,7 @@ def _not_a_verdict(name: str, answer: object) -> Refusal:
 class GuardedMethod:
     """A plug-in's method of enhanced authentication: its failures refuse, and the listener's rules hold for it too."""
 
-    def __init__(self, method: Method, doors: Doors) -> None:
+    def __init__(self, method: AuthenticationMethod, doors: Doors) -> None:
         self.name = method.name
         self._method = method
         self._doors = doors

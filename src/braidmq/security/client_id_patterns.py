@@ -1,4 +1,4 @@
-"""Patterns of client identifiers, such as `{user}-+`, bound to who connects.
+"""Patterns of client identifiers, such as `{user}-+`, bound to the client that connects.
 
 `{user}` is the user name and `{certificate}` the common name of the client's certificate, both literally; `+` is any
 text and `*` any text or none. A name that the client does not have makes the pattern match nothing.

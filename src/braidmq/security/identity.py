@@ -1,4 +1,4 @@
-"""Who is at the other end: what a client shows when it connects, and what the broker concludes from it.
+"""A client's identity: what it shows when it connects, and what the broker concludes from it.
 
 `Credentials` is all that an authenticator may look at. Its verdict is an `Identity` (let in, as this user), a `Refusal`
 (kept out, with the CONNACK reason) or None (not mine to judge: ask the next authenticator).
@@ -40,12 +40,12 @@ class Identity:
 
     @property
     def owner(self) -> str:
-        """Whose the session is that this client makes: "" if nobody's in particular."""
+        """The user to whom a session of this client belongs; "" for an anonymous one."""
         return self.user or ""
 
 
 def is_foreign(owner: str | None, user: str) -> bool:
-    """Whether what belongs to one is not the other's to take. What is nobody's, or not known to be, is everybody's."""
+    """Whether a session of an owner is closed to a user. One without a known owner is open to every user."""
     return bool(owner) and owner != user
 
 
@@ -82,7 +82,7 @@ class Exchange(Protocol):
     def final_data(self) -> bytes | None: ...
 
 
-class Method(Protocol):
+class AuthenticationMethod(Protocol):
     """An enhanced authentication method, known to clients by its name."""
 
     name: str
@@ -123,8 +123,8 @@ class OpenAccess:
 class ClientIds(Protocol):
     """Whose a client identifier is. Asked when a client connects.
 
-    A session belongs to the user who made it: somebody else who comes with its client identifier is refused, and its
-    owner is not disturbed. What anonymous clients leave behind belongs to nobody: any user may go on with it, as far as
+    A session belongs to the user who made it: another user who comes with its client identifier is refused, and its
+    owner is not disturbed. What anonymous clients leave behind has no owner: any user may go on with it, as far as
     the access rules let that user read.
     """
 
@@ -137,7 +137,7 @@ class ClientIds(Protocol):
 
 
 class FreeClientIds:
-    """Everybody may take what is free."""
+    """Every user may use any identifier that is free."""
 
     starts_fresh = False
 

@@ -3,7 +3,7 @@
 A hash costs tens of milliseconds and megabytes on purpose. So a few threads check passwords, a bounded number of
 clients waits for them, and the rest is told that the server is busy. What was right once is remembered under a keyed
 digest, so that thousands of clients that come back at once cost next to nothing. An unknown user costs as much as a
-wrong password does: time tells nobody which names exist.
+wrong password does: time does not tell which names exist.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class PasswordFile:
         if not self._places.acquire(blocking=False):
             return _BUSY
         check: Future[bool] = self._threads.submit(self._check, user, password)
-        # The place is free when the thread is done with it, or never began: not when the client has given up.
+        # There is room again when the thread is done, or never began: not when the client has given up.
         check.add_done_callback(lambda _: self._places.release())
         right = await asyncio.wrap_future(check)
         if right:
@@ -139,7 +139,7 @@ class _Remembered:
 
 
 def _hash_as_costly(hashes: Mapping[str, str], hasher: argon2.PasswordHasher) -> str:
-    """A hash that nobody's password has, as costly as most in the file."""
+    """A hash that no password has, as costly as most in the file."""
     costs = Counter(
         (cost.time_cost, cost.memory_cost, cost.parallelism, cost.salt_len, cost.hash_len)
         for cost in map(argon2.extract_parameters, hashes.values())
@@ -242,7 +242,7 @@ def _entries(path: str, lines: list[str]) -> list[tuple[str, str]]:
 def _changing(path: str) -> Iterator[list[str]]:
     """The file's lines, to change; they replace the file in one step when the block ends without an error.
 
-    A lock on the folder keeps two who change the file at once from undoing each other's work. A crash leaves the old
+    A lock on the folder keeps two changes at once from undoing each other. A crash leaves the old
     file or the new one.
     """
     target = os.path.realpath(path)

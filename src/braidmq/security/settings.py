@@ -101,7 +101,7 @@ class AccessConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 @dataclass(frozen=True, slots=True)
 class Entrance:
-    """What one listener asks of those who come in."""
+    """What one listener asks of clients that come in."""
 
     name: str
     admits_anonymous: bool
@@ -113,7 +113,7 @@ class Entrance:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """All that decides who comes in."""
+    """All that decides which clients come in."""
 
     authentication: Authentication
     entrances: tuple[Entrance, ...] = ()

@@ -1,7 +1,7 @@
-"""JSON Web Tokens: a client shows one as its password, and is whoever the token's issuer says it is.
+"""JSON Web Tokens: a client shows one as its password, and is the user that the token's issuer says.
 
 The algorithms are those that the configuration names, never those that a token asks for; a key is only ever used with
-algorithms of its own family, so that nobody signs with a public key as if it were a shared secret.
+algorithms of its own family, so that a public key is never accepted as a shared secret.
 """
 
 from __future__ import annotations

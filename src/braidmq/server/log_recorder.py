@@ -136,14 +136,14 @@ class LogRecorder:
 
     # The loop hands over
 
-    def take_run(self, topic: bytes, client: str, at: float, run: bytes, count: int, head: int, size: int) -> None:
+    def record_run(self, topic: bytes, client: str, at: float, run: bytes, count: int, head: int, size: int) -> None:
         if self._has_room(0, count):
             at_us, first = int(at * 1e6), self.next_offset
             with self._adding:
                 self._active.add(topic, client, at_us, 0, False, count, run, head, size, first)
             self._added(first, count, at_us)
 
-    def take_plain(self, topic: bytes, client: str, at: float, payload: bytes, qos: int) -> None:
+    def record_plain(self, topic: bytes, client: str, at: float, payload: bytes, qos: int) -> None:
         if self._has_room(qos, 1):
             at_us, size, first = int(at * 1e6), len(payload), self.next_offset
             with self._adding:
@@ -154,7 +154,7 @@ class LogRecorder:
                 self._unnoted.append(_new(Run, (topic, name, at_us, qos, False, 1, payload, 0, size, (), None, first)))
                 self.dirty = True
 
-    def take(self, message: Message, at: float) -> None:
+    def record(self, message: Message, at: float) -> None:
         if self._has_room(message.qos, 1):
             pairs, first = pairs_of(message.forward), self.next_offset
             run = Run.of(

@@ -325,7 +325,7 @@ class RetainedQueries:
 
 
 def _is_behind(session: Session) -> bool:
-    return session.connection is not None and session.feed_count > FEED_MAX
+    return session.connection is not None and session.bulk_count > FEED_MAX
 
 
 async def _read(host: Host, session: Session) -> None:

@@ -24,7 +24,7 @@ from braidmq.braid.transfer.inbound import InboundStream, InboundStreams
 from braidmq.braid.transfer.outbound_topic import OutboundTopic
 from braidmq.braid.transfer.sending import PublicationSender
 from braidmq.broker.broker import Broker
-from braidmq.broker.client import Client
+from braidmq.broker.client import ConnectedClient
 from braidmq.host import Address, Message
 from braidmq.mqtt.packets import V5
 from braidmq.net.frame_template import FrameTemplate
@@ -190,7 +190,7 @@ class CutThroughReceiver:
         template: FrameTemplate,
         head: bytes,
         stream: InboundStream,
-        connections: list[Client],
+        connections: list[ConnectedClient],
         hops: int,
         weight: int,
     ) -> None:

@@ -20,7 +20,7 @@ from aiohttp.typedefs import Handler
 
 import braidmq
 from braidmq.admin.contract import Health, Readiness
-from braidmq.broker.notices import Notices, one_line
+from braidmq.broker.notices import ClientNotices, one_line
 from braidmq.server.admin.responses import answer
 from braidmq.server.listening.sockets import ADMIN_PORT, bind_tcp, host_and_port
 
@@ -61,7 +61,7 @@ class RequestLog(logging.LoggerAdapter[logging.Logger]):
 
     def __init__(self) -> None:
         super().__init__(_log, {})
-        self._notices = Notices(_log, _now, _at)
+        self._notices = ClientNotices(_log, _now, _at)
 
     def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
         error = kwargs.get("exc_info")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from braidmq.broker.notices import Notices, address, described
+from braidmq.broker.notices import ClientNotices, address, described
 from braidmq.security.identity import Origin
 from braidmq.server.listening.connect_rate import ConnectRate
 from braidmq.server.listening.listener import LINGER_S, ActiveListener
@@ -37,7 +37,7 @@ class Listeners:
         self._sweep: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
         self._complained_at: dict[str, float] = {}
-        self._notices = Notices(_log, broker.now, broker.timers.at)
+        self._notices = ClientNotices(_log, broker.now, broker.timers.at)
 
     async def start(self) -> None:
         """Opens all of them, or none: a ListenError says which one would not open and why."""
