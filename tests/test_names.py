@@ -61,3 +61,23 @@ def test_old_words_do_not_come_back(layer: str) -> None:
         for word in sorted(words(name) & OLD_WORDS.keys())
     ]
     assert not wrong, "\n".join(wrong)
+
+
+SHARED = {
+    "Message": "what travels, in the terms of each layer; that of `processors` is in the functions that people write",
+    "Method": "of publish/subscribe, and of enhanced authentication (MQTT 5 §4.12); plug-ins know it by this name",
+    "Refused": "the answer of a host that will not, in both worlds",
+}
+"""Class names that more than one module has, and why."""
+
+
+def test_one_name_one_class() -> None:
+    found: dict[str, list[str]] = {}
+    for layer in LAYERS:
+        for path in sources(layer):
+            for node in parsed(path).body:
+                if isinstance(node, ast.ClassDef):
+                    found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    twice = [f"{name}: {', '.join(paths)}" for name, paths in sorted(found.items()) if len(paths) > 1]
+    wrong = [each for each in twice if each.partition(":")[0] not in SHARED]
+    assert not wrong, "\n".join(wrong)

@@ -5,9 +5,10 @@ waiting. Two worlds implement it: `net` with sockets and the clock, `sim` with v
 is proven by seeds is the code that runs.
 
 Handlers are plain: `@handles(Find)` marks a method that takes the sender and a message, changes state at once, and
-returns what is to happen: a message is the reply, `Forward` passes the request on to another host (whoever answers
+returns what is to happen: a message is the reply, `Forward` passes the request on to another host (the one that answers
 answers the first caller directly), None is no reply. Procedures of several steps are `async def`: they read like the
-paper, and look at their state again after each `await`.
+paper, and look at their state again after each `await`. They wait for answers (`call`, or `ask` where only the answer
+matters), for time (`sleep`) and for each other (`event`).
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class Host(Protocol):
         ...
 
     def spawn(self, procedure: Coroutine[Any, Any, object]) -> Task:
-        """Runs a procedure beside the others."""
+        """Runs a procedure concurrently."""
         ...
 
 

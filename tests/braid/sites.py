@@ -7,7 +7,7 @@ has a second to do what comes of it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from braidmq.braid.braid import Braid
 from braidmq.braid.membership.introducers import Introducers
@@ -15,30 +15,16 @@ from braidmq.braid.transfer.accounting import weigh
 from braidmq.broker.broker import Broker
 from braidmq.host import Address, Message
 from braidmq.overlay import Overlay
-from braidmq.overlay.flexible import FlexibleGraph
 from braidmq.overlay.ranges import Cut
-from braidmq.overlay.skip_graph import IdRouter, SkipGraph
-from braidmq.overlay.suzaku import Suzaku
 from braidmq.overlay.vectors import DIGITS_MAX
-from braidmq.pubsub.baselines.bayeux import Bayeux
-from braidmq.pubsub.baselines.can.multicast import CanMulticast
-from braidmq.pubsub.baselines.scribe import Scribe
-from braidmq.pubsub.locality.locality import Locality
-from braidmq.pubsub.method import Method, ignore
-from braidmq.pubsub.relay_free import RelayFree
+from braidmq.pubsub.method import Method
+from braidmq.pubsub.registry import METHODS, MethodName, MethodSettings, OverlaySettings
 from braidmq.sim.engine import Simulator
 from braidmq.sim.network import Network, Uniform
 from tests.conformance.pair import Peer, World
 from tests.conformance.wire import Type
 
 SETTLE_S = 1.0
-
-BY_ID: dict[str, type[Scribe] | type[Bayeux] | type[CanMulticast]] = {
-    "scribe": Scribe,
-    "bayeux": Bayeux,
-    "canmc": CanMulticast,
-}
-"""Methods over the DHT of a Skip Graph."""
 
 
 class Site(World):
@@ -97,7 +83,7 @@ class Sites:
         self.names: dict[int, str] = {}
         """Of sites that are not called by their number."""
         self.sim = Simulator(seed, network or Uniform(0.001, 0.02))
-        self.kind = method
+        self.entry = METHODS[cast(MethodName, method)]
         self.settle_s = SETTLE_S
         self.all: dict[int, Site] = {}
         self.sent: list[tuple[Address, Address]] = []
@@ -124,20 +110,17 @@ class Sites:
             site.broker.run_timers()
 
     def method(self, overlay: Overlay, name: str, cluster: str) -> Method:
-        if self.kind == "locality":
-            return Locality(overlay, name, cluster)
-        if self.kind in BY_ID:
-            assert isinstance(overlay, SkipGraph)
-            return BY_ID[self.kind](IdRouter(overlay), ignore, ignore)
-        return RelayFree(overlay, name, cluster, Cut.MRF if self.kind == "relayfree" else Cut.SFB)
+        cut = Cut.MRF if Cut.MRF in self.entry.cuts[:1] else Cut.SFB  # over Suzaku too, to both sides
+        return self.entry.build_method(overlay, MethodSettings(name=name, cluster=cluster, cut=cut))
 
     def overlay(self, site: Site, introducers: Introducers) -> Overlay:
-        if self.kind in ("suzaku", "locality"):
-            return Suzaku(site.host, introducers, site.host.incarnation)
-        vector = self.sim.chance.getrandbits(DIGITS_MAX)
-        if self.kind == "adaptive":
-            return FlexibleGraph(site.host, vector, introducers, site.host.incarnation)
-        return SkipGraph(site.host, vector, introducers, site.host.incarnation)
+        settings = OverlaySettings(
+            host=site.host,
+            introduce=introducers,
+            vector=lambda: self.sim.chance.getrandbits(DIGITS_MAX),
+            incarnation=site.host.incarnation,
+        )
+        return self.entry.build_overlay(settings)
 
     def client(self, number: int, client_id: str = "", **options: Any) -> Peer:
         return self[number].client(client_id or f"c{number}", **options)

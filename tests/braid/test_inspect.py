@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -19,6 +19,8 @@ from braidmq.pubsub.relay_free.signals import MESSAGE, QUESTION, RESUME
 
 from .sites import Sites, payloads
 
+T = TypeVar("T")
+
 METHODS = pytest.mark.parametrize("method", ["relayfree", "suzaku"])
 
 
@@ -29,8 +31,8 @@ class Watched(Sites):
         super().__init__(count, method=method, clusters=[f"cluster{number}" for number in range(count)])
         self.status = {number: site.braid.status for number, site in self.all.items()}
 
-    def ask(self, number: int, question: Coroutine[Any, Any, dict[str, Any]], seconds: float = 60.0) -> dict[str, Any]:
-        answers: list[dict[str, Any] | Exception] = []
+    def ask(self, number: int, question: Coroutine[Any, Any, T], seconds: float = 60.0) -> T:
+        answers: list[T | Unanswerable] = []
 
         async def run() -> None:
             try:
@@ -44,7 +46,7 @@ class Watched(Sites):
             if answers:
                 break
         (answer,) = answers
-        if isinstance(answer, Exception):
+        if isinstance(answer, Unanswerable):
             raise answer
         return answer
 
@@ -54,25 +56,23 @@ def test_a_whole_ring_is_healthy_whichever_is_asked(method: str) -> None:
     sites = Watched(6, method)
     for number in (0, 3, 5):
         answer = sites.ask(number, sites.status[number].ring())
-        assert answer["is_whole"]
-        assert [(one["name"], one["cluster"]) for one in answer["brokers"]] == [
+        assert answer.is_whole
+        assert [(one.name, one.cluster) for one in answer.brokers] == [
             (f"site{index}", f"cluster{index}") for index in range(6)
         ]
-        assert all(one["is_healthy"] for one in answer["brokers"])
+        assert all(one.is_healthy for one in answer.brokers)
 
 
 def test_a_crash_shows_until_the_ring_is_mended() -> None:
     sites = Watched(5)
     sites[2].crash()
-    rows = {one["name"]: one for one in sites.ask(0, sites.status[0].ring())["brokers"]}
-    assert not all(row["is_healthy"] for row in rows.values())
-    assert not rows["site1"]["is_healthy"]
+    rows = {one.name: one for one in sites.ask(0, sites.status[0].ring()).brokers}
+    assert not all(row.is_healthy for row in rows.values())
+    assert not rows["site1"].is_healthy
     sites.run(90.0)
     mended = sites.ask(0, sites.status[0].ring())
-    assert mended["is_whole"]
-    assert [(one["name"], one["is_healthy"]) for one in mended["brokers"]] == [
-        (f"site{index}", True) for index in (0, 1, 3, 4)
-    ]
+    assert mended.is_whole
+    assert [(one.name, one.is_healthy) for one in mended.brokers] == [(f"site{index}", True) for index in (0, 1, 3, 4)]
 
 
 @METHODS
@@ -84,15 +84,15 @@ def test_a_probe_goes_where_a_publication_goes_and_no_client_gets_it(method: str
         clients[number].subscribe(topic_filter, 1)
     sites.run(5.0)
     answer = sites.ask(0, sites.status[0].trace("tide/west/high"))
-    assert sorted(answer["filters"]) == ["tide/#", "tide/+/high", "tide/west/high"]
-    assert {hop["to"]: hop["filter"] for hop in answer["hops"] if hop["receives"]} == {
+    assert sorted(answer.filters) == ["tide/#", "tide/+/high", "tide/west/high"]
+    assert {hop.to: hop.filter for hop in answer.hops if hop.receives} == {
         f"site{number}": topic_filter for number, topic_filter in wanted.items()
     }
-    assert answer["receivers"] == 4
-    by_filter = {hop["filter"]: {"site0"} for hop in answer["hops"]}
-    for hop in answer["hops"]:  # in order: each comes from where it was before
-        assert hop["from"] in by_filter[hop["filter"]]
-        by_filter[hop["filter"]].add(hop["to"])
+    assert answer.receivers == 4
+    by_filter = {hop.filter: {"site0"} for hop in answer.hops}
+    for hop in answer.hops:  # in order: each comes from where it was before
+        assert hop.sender in by_filter[hop.filter]
+        by_filter[hop.filter].add(hop.to)
     for client in clients.values():
         assert payloads(client) == []
 
@@ -100,7 +100,7 @@ def test_a_probe_goes_where_a_publication_goes_and_no_client_gets_it(method: str
     publisher = sites.client(0)
     publisher.publish("tide/west/high", b"real", 0)
     taken = sorted(f"site{to}" for _, to in sites.sent)
-    assert taken == sorted(hop["to"] for hop in answer["hops"])
+    assert taken == sorted(hop.to for hop in answer.hops)
     for client in clients.values():
         assert payloads(client) == [b"real"]
 
@@ -112,9 +112,9 @@ def test_demand_names_all_and_only_those_who_want_a_topic(method: str) -> None:
         sites.client(number).subscribe(topic_filter, 1)
     sites.run(5.0)
     answer = sites.ask(0, sites.status[0].demand("tide/high"))
-    assert {one["name"]: one["filters"] for one in answer["brokers"]} == {"site1": ["tide/+"], "site2": ["tide/high"]}
-    assert answer["is_complete"]
-    assert sites.ask(0, sites.status[0].demand("rain"))["brokers"] == []
+    assert {one.name: one.filters for one in answer.brokers} == {"site1": ["tide/+"], "site2": ["tide/high"]}
+    assert answer.is_complete
+    assert sites.ask(0, sites.status[0].demand("rain")).brokers == []
 
 
 @pytest.mark.parametrize("topic", ["", "tide/#", "$SYS/broker/uptime", "$braid/dir"])

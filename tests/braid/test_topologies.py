@@ -139,7 +139,7 @@ class Client:
             self._send(p.Pubcomp(packet.packet_id))
 
 
-class Town:
+class BrokersOnSockets:
     """The brokers, each with its clients."""
 
     def __init__(self, topology: str, method: str, folder: Path) -> None:
@@ -186,27 +186,27 @@ class Town:
 
 
 @contextlib.asynccontextmanager
-async def town_of(topology: str, method: str, folder: Path) -> AsyncIterator[Town]:
+async def running(topology: str, method: str, folder: Path) -> AsyncIterator[BrokersOnSockets]:
     """The first broker is there before the others come, all at the same time."""
-    town = Town(topology, method, folder)
+    brokers = BrokersOnSockets(topology, method, folder)
     try:
         with pytest.MonkeyPatch.context() as patch:  # it need not look for long: nobody else is there
             patch.setattr(entering, "FOUND_AFTER_S", 0.0)
             patch.setattr(gossip, "CALL_TIMEOUT_S", 0.1)
-            await town.start(0)
+            await brokers.start(0)
         if topology == "line":
             for number in range(1, COUNT):
-                await town.start(number)
+                await brokers.start(number)
         else:
-            await asyncio.gather(*(town.start(number) for number in range(1, COUNT)))
-        await asyncio.gather(*(town.settle(number) for number in range(COUNT)))
-        yield town
+            await asyncio.gather(*(brokers.start(number) for number in range(1, COUNT)))
+        await asyncio.gather(*(brokers.settle(number) for number in range(COUNT)))
+        yield brokers
     finally:
-        for number in sorted(town.servers, reverse=True):
-            await town.stop(number)
+        for number in sorted(brokers.servers, reverse=True):
+            await brokers.stop(number)
 
 
-async def publish_everywhere(town: Town, publishers: dict[int, Client], name: str) -> None:
+async def publish_everywhere(brokers: BrokersOnSockets, publishers: dict[int, Client], name: str) -> None:
     """From several brokers, with every QoS; every client has each of them once, and nothing twice.
 
     Who has just joined may also have an earlier one: of QoS 1 and 2 a publisher tries again for a while to reach those
@@ -219,16 +219,16 @@ async def publish_everywhere(town: Town, publishers: dict[int, Client], name: st
             await publisher.publish("a/b", sent[-1], qos)
 
     def missing() -> list[tuple[str, bytes]]:
-        return [(client.name, one) for client in town.subscribers for one in sent if not client.got[one]]
+        return [(client.name, one) for client in brokers.subscribers for one in sent if not client.got[one]]
 
     await until(lambda: not missing(), missing)
-    await publish_until_met(town, publishers, name)
+    await publish_until_met(brokers, publishers, name)
     await asyncio.sleep(CALM_S)
-    for client in town.subscribers:
+    for client in brokers.subscribers:
         assert set(client.got.values()) == {1}, f"{client.name} got something twice: {client.got}"
 
 
-async def publish_until_met(town: Town, publishers: dict[int, Client], name: str) -> None:
+async def publish_until_met(brokers: BrokersOnSockets, publishers: dict[int, Client], name: str) -> None:
     """Until a round of QoS 0 has come to all. Where much else runs, a broker may be thought to be gone for a moment;
     what is published then with QoS 0 may not come to it."""
     for number in range(MEETINGS_MAX):
@@ -237,7 +237,7 @@ async def publish_until_met(town: Town, publishers: dict[int, Client], name: str
             await publisher.publish("a/b", one, 0)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(MEET_S):
-                while not all(client.got[one] for client in town.subscribers for one in sent):  # noqa: ASYNC110
+                while not all(client.got[one] for client in brokers.subscribers for one in sent):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
                 return
     raise AssertionError(f"in {MEETINGS_MAX} rounds, no one came to all")
@@ -246,16 +246,16 @@ async def publish_until_met(town: Town, publishers: dict[int, Client], name: str
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 @pytest.mark.parametrize("method", ["adaptive", "relayfree", "locality"])
 async def test_one_publication_is_one_delivery(topology: str, method: str, tmp_path: Path) -> None:
-    async with town_of(topology, method, tmp_path) as town:
+    async with running(topology, method, tmp_path) as brokers:
         publishers = {number: Client(f"p{number}") for number in PUBLISHERS}
         for number, publisher in publishers.items():
-            await publisher.connect(town.port(number))
-        await publish_everywhere(town, publishers, "at first")
-        await town.stop(WHO_LEAVES)
-        town.clients[WHO_LEAVES] = []
-        await publish_everywhere(town, publishers, "without one")
-        await town.start(WHO_LEAVES)
-        await town.settle(WHO_LEAVES)
-        await publish_everywhere(town, publishers, "again")
+            await publisher.connect(brokers.port(number))
+        await publish_everywhere(brokers, publishers, "at first")
+        await brokers.stop(WHO_LEAVES)
+        brokers.clients[WHO_LEAVES] = []
+        await publish_everywhere(brokers, publishers, "without one")
+        await brokers.start(WHO_LEAVES)
+        await brokers.settle(WHO_LEAVES)
+        await publish_everywhere(brokers, publishers, "again")
         for publisher in publishers.values():
             await publisher.close()

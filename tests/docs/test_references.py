@@ -76,6 +76,25 @@ def test_files_and_modules_that_a_page_names_exist(page: Path) -> None:
     assert not missing, sorted(missing)
 
 
+@pytest.mark.parametrize("page", PRESENT, ids=lambda page: page.name)
+def test_imports_on_a_page_work(page: Path) -> None:
+    """Also where the page is not run."""
+    for module, names in re.findall(r"^from (braidmq[\w.]*) import ([\w, ]+)$", page.read_text(), re.MULTILINE):
+        tree = parsed(modules()[module])
+        there = {name for node in tree.body for name in _bound(node)}
+        assert {name.strip() for name in names.split(",")} <= there, f"{module} has no {names}"
+
+
+def _bound(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        yield node.name
+    elif isinstance(node, ast.Import | ast.ImportFrom):
+        yield from (alias.asname or alias.name for alias in node.names)
+    elif isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        yield from (name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name))
+
+
 def _exists(path: str) -> bool:
     candidates = (ROOT / path, SOURCE / path, SOURCE / f"{path}.py")
     return any(candidate.exists() for candidate in candidates)
@@ -107,14 +126,8 @@ def test_bounds_that_a_page_names_exist(page: Path) -> None:
 
 @cache
 def constants() -> set[str]:
-    """What modules of the source define at their top, in capitals."""
-    found: set[str] = set()
-    for path in SOURCE.rglob("*.py"):
-        for node in parsed(path).body:
-            if isinstance(node, ast.Assign | ast.AnnAssign):
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                found.update(name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name))
-    return found
+    """What modules of the source define at their top."""
+    return {name for path in SOURCE.rglob("*.py") for node in parsed(path).body for name in _bound(node)}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -244,10 +244,10 @@ def test_a_worker_ends_with_its_broker(start_broker: StartBroker, tmp_path: Path
         device.publish("in/1", b"loop", 1)
     pid = site.wait_for(queue=1)["pid"]
     site.broker.kill9()
-    wait_until(lambda: not _lives(pid), "the worker has ended")
+    wait_until(lambda: not _is_running(pid), "the worker has ended")
 
 
-def _lives(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -378,64 +378,6 @@ def test_a_file_that_changes_is_loaded_again_with_its_spools(start_broker: Start
         site.reload()
         assert site.processors == []
         assert device.publish("in/1", b"f", 1) == 0x10
-
-
-def test_spools_and_what_waits_survive_a_clean_end(start_broker: StartBroker, tmp_path: Path) -> None:
-    site = Site(start_broker, tmp_path, settings="time_limit_s = 600")
-    with opened(site.broker, "device") as device:
-        device.publish("in/1", b"a", 1)
-        device.publish("in/1", b"b", 1)
-        site.wait_for(processed=2)
-        device.publish("in/2", b"loop", 1)
-        device.publish("in/1", b"c", 1)
-        device.publish("in/1", b"d", 1)
-    assert site.broker.terminate() == 0
-    site.file.write_text(ECHO.replace('"loop"', '"never"'))
-    site.broker.start()
-    one = site.wait_for(processed=3)
-    assert one["notified"] == 3
-    with opened(site.broker, "device") as device, site.listener("out") as listener:
-        device.publish("in/1", b"e", 1)
-        assert said(listener, 1) == [["c", "d", "e"]]
-
-
-def test_after_a_crash_spools_are_as_the_log_has_them(start_broker: StartBroker, tmp_path: Path) -> None:
-    site = Site(start_broker, tmp_path, more='[log]\ntopics = ["in/1"]\n')
-    with opened(site.broker, "device") as device:
-        for payload in (b"a", b"b", b"c", b"d"):
-            device.publish("in/1", payload, 1)
-        device.publish("in/2", b"not logged", 1)
-    site.wait_for(processed=5)
-    for _ in range(2):  # once without anything new since the last crash
-        site.broker.kill9()
-        site.broker.start()
-    with opened(site.broker, "device") as device, site.listener("out") as listener:
-        device.publish("in/1", b"e", 1)
-        device.publish("in/2", b"first", 1)
-        assert said(listener, 2) == [["c", "d", "e"], ["first"]]
-
-
-def test_after_a_crash_offsets_go_on(start_broker: StartBroker, tmp_path: Path) -> None:
-    text = (
-        HEAD
-        + """
-@processor(topic="in/+", spool=3, output="out")
-def offsets(spool, message):
-    return Notification([one.offset for one in spool])
-"""
-    )
-    site = Site(start_broker, tmp_path, text)
-    listener = site.listener("out")
-    with opened(site.broker, "device") as device:
-        device.publish("in/1", b"a", 1)
-    assert said(listener, 1) == [[0]]
-    site.broker.kill9()
-    site.broker.start()
-    listener = site.listener("out")
-    with opened(site.broker, "device") as device:
-        device.publish("in/1", b"a", 1)
-    [[offset]] = said(listener, 1)
-    assert offset > 0
 
 
 def test_room_for_so_many_topics(start_broker: StartBroker, tmp_path: Path) -> None:

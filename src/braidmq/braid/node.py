@@ -44,7 +44,7 @@ def messages_of(method: MethodName) -> list[type[Message]]:
 
 
 def vector_of(name: str) -> Vector:
-    """A broker's admission vector: as good as random, and the same each time it starts."""
+    """A broker's membership vector in a Skip Graph: as good as random, and the same each time it starts."""
     return int.from_bytes(sha256(name.encode()).digest()[:8]) >> (64 - DIGITS_MAX)
 
 

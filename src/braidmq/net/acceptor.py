@@ -1,8 +1,8 @@
 """Where strangers come in: a listening socket, and the connections that have not said hello.
 
 Not asyncio's server, so that strangers are bounded, and seen, from their first byte on. When there are too many, the
-oldest has to go: a host of the braid says hello within some round trips, so whoever sits there longer is not one, and
-cannot keep the others out by sitting there.
+oldest has to go: a host of the braid says hello within some round trips, so a connection that waits there longer is
+not one, and cannot keep hosts of the braid out.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class LinkAcceptor:
             link = Link(links, None, f"{where[0]} port {where[1]}")
             link.deadline = time.monotonic() + links.bounds.connect_timeout_s
             self.strangers[link] = links.keep(self._take(link, connection))
-            await asyncio.sleep(0)  # it begins, so whoever cancels it ends the connection, too
+            await asyncio.sleep(0)  # it begins, so cancelling it ends the connection, too
 
     def _turn_out_oldest(self) -> None:
         link, task = next(iter(self.strangers.items()))

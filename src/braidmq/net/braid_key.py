@@ -1,4 +1,4 @@
-"""The braid's key: who has it proves so without showing it, and seals all that follows.
+"""The braid's key: a host proves that it has it without showing it, and seals all that follows.
 
     the one who dials                             the other
     preamble                                  ──>
@@ -12,8 +12,9 @@ its keys beside the braid's. So what was recorded opens nothing elsewhere or lat
 braid's key afterwards. A proof is an HMAC over the preamble (with the protocol's version), the role, A, D, and the
 hellos so far, in which are both addresses; each role has a key of its own, so a proof cannot be thrown back.
 
-The one who dials proves first: who merely connects is given nothing to try passphrases on, nor is an eavesdropper. Only
-one that is dialled can try them, at the price of one scrypt each. 32 random bytes cannot be tried at all.
+The one that dials proves first: one that merely connects is given nothing to try passphrases on, nor is an
+eavesdropper. Only one that is dialled can try them, at the price of one scrypt each. 32 random bytes cannot be tried at
+all.
 
 A sealed frame is its length, then ChaCha20-Poly1305 of the frame, numbered in each direction: one that was changed,
 left out, repeated or sent by anyone else cannot be opened. (ChaCha20 rather than AES: as fast where there is no
@@ -111,7 +112,7 @@ class Proof:
         """A or D: drawn now, never again."""
 
     def on_challenge(self, challenge: bytes) -> None:
-        """The one who dials hears A."""
+        """The one that dials hears A."""
         if len(challenge) != KEY_BYTES:
             raise LinkError(Fault.GARBAGE, f"a challenge of {len(challenge)} bytes instead of {KEY_BYTES}")
         self._agree(challenge, challenge + self.challenge)

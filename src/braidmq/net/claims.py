@@ -1,13 +1,14 @@
-"""Who is who: two processes that claim one address, and two that claim one name or one identity.
+"""Which of two it is: two processes that claim one address, and two that claim one name or one identity.
 
-Neither clocks nor the order of hellos can tell which of two is right, but addresses can: whoever answers at one has it.
-So the host that knows both asks.
+Neither clocks nor the order of hellos can tell which of two is right, but addresses can: the process that
+answers at one has it. So the host that knows both asks.
 
 - One address. A hello with another nonce than that of the link to the same address is turned away, and the address is
   asked. If a newcomer answers there, the old link is cut, and the newcomer is let in when it comes again.
-- One name or identity at two addresses. The new hello waits while the old address is asked. If nobody answers there
-  who has the name, then the host has moved, and the old address is forgotten. If somebody does, then the newcomer is
-  refused, unless it is in the braid and the other is not: who took a name by mistake must not keep its owner out.
+- One name or identity at two addresses. The new hello waits while the old address is asked. If no host
+  with the name answers there, then the host has moved, and the old address is forgotten. If one does, the newcomer is
+  refused, unless it is in the braid and the other is not: a host that took a name by mistake must not keep its owner
+  out.
 """
 
 from __future__ import annotations

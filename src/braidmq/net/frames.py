@@ -8,7 +8,7 @@
     Refused   [3, call, reason]
 
 A message is [class name, fields …]: a tagged union of the classes that both sides know. A request that is passed on
-keeps its call and its origin, so whoever answers does so directly.
+keeps its call and its origin, so the host that answers does so directly.
 """
 
 from __future__ import annotations

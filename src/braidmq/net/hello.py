@@ -3,11 +3,11 @@
     preamble  "BRAIDMQ", then one byte each: the version, the kind of security
     hello     a frame with [address, nonce, to, name, is_question, identity, terms, is_member, refusal]
 
-The one who dials speaks first; the other answers in kind once it agrees to the link, so an answer is an acceptance,
+The one that dials speaks first; the other answers in kind once it agrees to the link, so an answer is an acceptance,
 unless it says why not (`refusal`). A hello may be shorter or longer than this one: what is not known is not looked at,
 among the terms, too.
 With a braid key there is a challenge and a proof around the hellos (braid_key). The first eight bytes never change:
-hosts of any two versions can tell each other so. The nonce is drawn once in a host's life: the same address with
+hosts of any two versions can tell each other so. The nonce is drawn at each start of a host: the same address with
 another nonce is a host that was restarted, or one that is wrong about its address; my own nonce is myself.
 """
 
@@ -44,7 +44,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
 
     nonce: Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
     to: str
-    """Under which name the sender knows whom it greets: not always the one that they give themselves."""
+    """Under which name the sender knows the host that it greets: not always the one that host gives itself."""
 
     name: Annotated[str, msgspec.Meta(max_length=NAME_LENGTH_MAX)] = ""
     """What the host is called; among hosts that have an identity no two may be called the same."""
@@ -53,7 +53,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     """Whether the sender only asks who is there: it wants a hello and no link."""
 
     identity: Annotated[str, msgspec.Meta(max_length=IDENTITY_LENGTH_MAX)] = ""
-    """Who the sender is, at whichever address and under whichever name; empty if it is somebody else each time."""
+    """Who the sender is, at whichever address and under whichever name; empty if it is another one at each start."""
 
     terms: Annotated[dict[Term, Term], msgspec.Meta(max_length=TERMS_MAX)] = {}
     """What must be the same in all hosts of a braid, by name; what only one of two hosts names is not compared."""

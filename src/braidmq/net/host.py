@@ -85,14 +85,14 @@ class NetHost:
         self._peers = self._links.peers
         self._handlers: dict[type[Message], Handler] = {Farewell: self._on_farewell}
         self._calls: dict[int, asyncio.Future[Message]] = {}
-        self._next_call = secrets.randbits(62)  # an answer to an earlier life finds nobody
+        self._next_call = secrets.randbits(62)  # an answer to an earlier incarnation finds no call
         self._own: deque[Envelope] = deque()
         self._own_counters = Counters()
         self._procedures: dict[asyncio.Task[object], None] = {}
         self._is_running = False
         self._was_started = False
 
-    # Life
+    # Start and stop
 
     async def start(self) -> None:
         """Listens. OSError if it cannot, ValueError if an address is none."""
@@ -140,7 +140,7 @@ class NetHost:
 
     @property
     def refusals(self) -> dict[str, str]:
-        """Why this host is not let in, by the addresses of those who said so."""
+        """Why this host is not let in, by the addresses of those that said so."""
         return self._peers.refusals
 
     def watch(self, on_linked: Callable[[str, str], None], on_parted: Callable[[str], None]) -> None:

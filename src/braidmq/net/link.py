@@ -70,7 +70,7 @@ class Link(asyncio.Protocol):
     def __init__(self, links: LinkOwner, dialled: PeerState | None, where: str, is_question: bool = False) -> None:
         self.links = links
         self.dialled = dialled
-        """Whom this host dialled; None if the other side did."""
+        """The peer that this host dialled; None if the other side dialled."""
         self.where = where
         """The other end, until it has said its address: the name that was dialled, or a text for people."""
         self.is_question = is_question
@@ -252,7 +252,7 @@ class Link(asyncio.Protocol):
         self.links.on_hello(self, read_hello(frame))
 
     def refuse(self, error: LinkError) -> None:
-        """Ends it because of a fault; the one who has dialled is told why, if that can be told."""
+        """Ends it because of a fault; the side that has dialled is told why, if that can be told."""
         if self.is_closed:
             return
         if error.fault in (Fault.VERSION, Fault.SECURITY) and self.dialled is None:

@@ -1,7 +1,7 @@
 """What people are told of links: each thing once, not at each try.
 
 A peer that is lost is told of when it is lost and when it is back, a fault when it is met. What happens again within
-`notice_s` is left to those who read at debug level.
+`notice_s` is told at debug level.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ when it hears that hello. A hello from a peer that is linked already comes from 
 takes the place of the old.
 
 If that hello has another nonce, then the peer was restarted and this host has not noticed, or two processes believe
-that they have the same address (`claims`). Who cannot be in the same braid as this host is refused and told why; it
-tries on, for what is in its way may go.
+that they have the same address (`claims`). A host that cannot be in the same braid as this one is refused and told
+why; it tries on, for what is in its way may go.
 
 A peer that is lost is told of once, and once when it is back, however often it was dialled meanwhile. One that has said
-good-bye is not lost: what waits for it is dropped, and when somebody wants it all the same it is dialled once.
+good-bye is not lost: what waits for it is dropped, and when it is wanted all the same it is dialled once.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SHORT_BYTES_MAX = 4096
 
 
 class Shortcut(Protocol):
-    """One who can handle frames with one message without having them decoded."""
+    """What can handle frames with one message without having them decoded."""
 
     def take(self, sender: str, frame: bytes) -> int:
         """Handles a frame; the bytes of publications in it, or 0: then it takes the long way."""
@@ -105,7 +105,7 @@ class Links:
         self._complaint = ""
         self._all_lost = asyncio.Event()
 
-    # Life
+    # Start and stop
 
     async def start(self, listen: str, advertise: str | None) -> None:
         host, port = await self._acceptor.open(listen, advertise)
@@ -181,7 +181,7 @@ class Links:
         return refusal
 
     def cork(self) -> bool:
-        """Lets the caller say when what is sent from now on leaves, with `uncork`; False if somebody did already."""
+        """Lets the caller say when what is sent from now on leaves, with `uncork`; False if that was said already."""
         if self._is_corked or self._unflushed:
             return False
         self._is_corked = True
@@ -198,7 +198,7 @@ class Links:
         for peer in peers:
             try:
                 peer.flush(now)
-            except Exception:  # one that cannot be written to must not keep the others from being
+            except Exception:  # one that cannot be written to must not keep other ones from being
                 _log.exception("%s: nothing could be sent to %s", self.describe(), peer.address)
                 self.faults[Fault.HANDLER] += 1
             if peer.link is None:
@@ -298,7 +298,7 @@ class Links:
             self._dialler.dial_if_wanted(peer)
 
     def on_moved(self, rival: PeerState, hello: Hello) -> None:
-        """A peer is at another address now, or somebody else has its name."""
+        """A peer is at another address now, or another host has its name."""
         _log.info("%s: %r is at %s now, no longer at %s", self.describe(), hello.name, hello.address, rival.address)
         rival.greeting = None
         self.part_from(rival)

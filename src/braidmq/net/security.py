@@ -2,9 +2,9 @@
 
 | | who is let in | what a peer's address is worth |
 |---|---|---|
-| key | who proves that it has the key (braid_key) | who has the key is trusted; nobody else can change it |
-| TLS | who has a certificate of the braid's authority | its host must be among the names of the certificate |
-| none | everyone who can connect | nothing |
+| key | a host that proves that it has the key (braid_key) | a host with the key is trusted; no other can change it |
+| TLS | a host with a certificate of the braid's authority | its host must be among the names of the certificate |
+| none | every host that can connect | nothing |
 
 All hosts of a braid use the same kind. It is in the preamble, so that two that differ can say so.
 """

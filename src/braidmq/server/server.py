@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 STOP_GRACE_S = 5.0
 """What clients get to read their DISCONNECT when the broker stops."""
 
-IN_POLL_S = 0.02
-
 _log = logging.getLogger("braidmq.server")
 
 
@@ -166,12 +164,9 @@ class Server:
 
     async def wait_until_in(self, timeout_s: float) -> bool:
         """Waits until this broker is in its braid, at most so long; returns whether it is."""
-        ends_at = self._loop.time() + timeout_s
-        while not self.broker.federation.is_in:
-            if self._loop.time() > ends_at:
-                return False
-            await asyncio.sleep(IN_POLL_S)
-        return True
+        braid = None if self._node is None else self._node.braid
+        assert braid is not None, "it has a braid, and has started"
+        return await braid.presence.entered.wait(timeout_s)
 
     def reload(self, new: Config) -> None:
         """Applies what can be applied while running, and says what cannot."""

@@ -1,4 +1,4 @@
-"""Virtual time: hosts without sockets, driven by one line of events.
+"""Virtual time: hosts without sockets, driven by one queue of events.
 
 Everything happens in the order of time, and of the same time in the order of its making; chance comes from one seed. So
 a run is a function of its seed: the same trace in every process. What waits, and what becomes of it, is in `task`.
@@ -78,7 +78,7 @@ class Simulator:
         self._running = False
         self._watch: tuple[float, Callable[[], object]] | None = None
         self._keeps_frozen: bool | None = None
-        """Whether somebody else had kept objects from garbage collection when time first passed: to count is slow."""
+        """Whether objects had been kept from garbage collection already when time first passed: to count is slow."""
 
     def host(self, address: Address) -> SimHost:
         """A new host at this address, where none is or the last one is dead."""

@@ -1,5 +1,5 @@
-"""A rough time for a network: messages are lost, doubled and late, the network is parted, and brokers crash, return,
-come and go, and so do subscribers. Then all is calm again, and the network has to be as if nothing had been.
+"""Faults for a while: messages are lost, doubled and late, the network is parted, and brokers crash, return, join and
+leave, and so do subscribers. Then the faults end, and the network has to become as if there had been none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ AFTER_PARTITION_S = 30.0
 
 PUBLISH_EVERY_S = 0.5
 LIVING_MIN = 8
-"""If all were lost who are in, nobody could ever come back in: so few are spared."""
+"""If all brokers that are in were lost, none could ever come back in: so few are spared."""
 
 
 def parse(text: str) -> tuple[Faults, float]:
@@ -47,33 +47,33 @@ def parse(text: str) -> tuple[Faults, float]:
 
 
 def length_s(faults: Faults) -> float:
-    """How long the rough time lasts."""
+    """How long the faults last."""
     return max(FAULTS_MIN_S, faults.ends_at + AFTER_PARTITION_S if faults.ends_at else 0.0)
 
 
 class FaultSchedule(Network):
-    """A network that is rough for a while, and calm before and after; partitions count from its turning rough."""
+    """A network with faults for a while, and without them before and after; times of partitions count from `begin`."""
 
     def __init__(self, calm: Network, faults: Faults, churn: float) -> None:
         self.faults = faults
         self.churn = churn
-        """How many brokers or subscribers come or go a second; that is for others to do."""
+        """How many brokers or subscribers come or go a second (`run_faults`)."""
         self._calm = calm
-        self._rough = faults.over(calm)
+        self._faulty = faults.over(calm)
         self._from_s = self._until_s = 0.0
 
     def begin(self, now: float) -> float:
-        """Until when it is rough from now on."""
+        """The faults begin; when they end."""
         self._from_s, self._until_s = now, now + length_s(self.faults)
         return self._until_s
 
     def delays(self, chance: Random, source: Address, to: Address, now: float) -> tuple[float, ...]:
         if self._from_s <= now < self._until_s:
-            return self._rough.delays(chance, source, to, now - self._from_s)
+            return self._faulty.delays(chance, source, to, now - self._from_s)
         return self._calm.delays(chance, source, to, now)
 
     def clock_error_of(self, address: Address) -> ClockError | None:
-        """What is wrong with the clock of a host; what it went wrong by stays when all is calm again."""
+        """What is wrong with the clock of a host; what it went wrong by stays when the faults end."""
         error = self.faults.clock_error_of(address)
         if error is None:
             return None
@@ -111,7 +111,7 @@ class Churn:
             self._brokers.crash(broker)
 
     def _come(self) -> None:
-        """A new broker, that publishes one topic and subscribes to another."""
+        """A new broker that publishes one topic and subscribes to another."""
         published, subscribed = self._chance.choice(self._topics), self._chance.choice(self._topics)
         self._brokers.start(self._next, Roles({subscribed: False}, {published: False}))
         self._next += 1
@@ -128,7 +128,7 @@ class Churn:
 
 
 def publish_something(brokers: TrialBrokers, tally: Tally) -> None:
-    """A publication of anybody, rough or not."""
+    """A publication of some broker."""
     chance = brokers.sim.chance
     for _ in range(LIVING_MIN):
         broker = chance.choice(list(brokers.methods))
@@ -139,7 +139,7 @@ def publish_something(brokers: TrialBrokers, tally: Tally) -> None:
 
 
 def run_faults(brokers: TrialBrokers, schedule: FaultSchedule, churn: float, tally: Tally) -> None:
-    """Lets the rough time pass, and the calm after it."""
+    """Lets the faults happen, and time pass after them until the network must be whole again."""
     sim = brokers.sim
     from_s, until_s = sim.now, schedule.begin(sim.now)
     happening = Churn(brokers)

@@ -11,7 +11,7 @@ import msgspec
 
 
 class FaultFigures(msgspec.Struct, frozen=True):
-    """What became of publications while the network had a rough time. None of it is promised."""
+    """What became of publications while there were faults. None of it is promised."""
 
     publications: int
     expected: int

@@ -67,14 +67,14 @@ class SimHost:
 
     def sleep(self, seconds: float) -> Sleep:
         if not seconds < inf:
-            raise ValueError(f"nobody can sleep for {seconds} s")
+            raise ValueError(f"a procedure cannot sleep for {seconds} s")
         return Sleep(seconds if seconds > 0 else 0.0)
 
     def event(self) -> SimEvent:
         return SimEvent(self.sim)
 
     def spawn(self, procedure: Coroutine[Any, Any, object]) -> SimTask:
-        """Runs a procedure beside the others. It begins once what runs now is through, as it does on a network."""
+        """Runs a procedure concurrently. It begins once what runs now is through, as it does on a network."""
         task = SimTask(self, procedure)
         if self.alive:
             self.sim.start(task)

@@ -27,7 +27,7 @@ class Tally(msgspec.Struct):
 
     publications: int = 0
     suspended: int = 0
-    """Of the publications, those that their method did not send: nobody wants them."""
+    """Of the publications, those that their method did not send, for lack of subscribers."""
     expected: int = 0
     deliveries: int = 0
     missed: int = 0
@@ -78,7 +78,7 @@ class Meter:
         sim.on_send = self._sent
 
     def begin(self, topic: str, publisher: int, subscribers: tuple[int, ...], members: tuple[int, ...]) -> bytes:
-        """The body of a new publication; `members` are all who may see it."""
+        """The body of a new publication; `members` are all brokers that may see it."""
         self._number += 1
         name = f"publication {self._number} of broker {publisher} on {topic}"
         self._open[self._number] = _Open(name, publisher, subscribers, members, self._sim.now)

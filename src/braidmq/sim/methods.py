@@ -2,8 +2,8 @@
 
 A laid-out network has the links that the protocol reaches by messages, made at once: for networks too large to grow.
 Links are all that is laid out, and that each broker knows what its own clients publish and want. What the checkers ask
-for, such as who is wanted and which way leads to whom, the brokers find out by messages. A started broker is one of a
-network that grows: it subscribes and advertises by messages, as on a real network.
+for, such as which topics are wanted and which way leads to a subscriber, the brokers find out by messages. A started
+broker is one of a network that grows: it subscribes and advertises by messages, as on a real network.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SIGNALLED_S = 10.0
 
 
 ASK_EVERY_S = 0.0001
-"""The time between two brokers of a laid-out network who begin to find out what they do not know yet."""
+"""The time between two brokers of a laid-out network that begin to find out what they do not know yet."""
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -78,7 +78,7 @@ class TrialMethod(Protocol):
 
     @property
     def calm_s(self) -> float:
-        """How long after a rough time everything has to be as if nothing had been."""
+        """How long after the end of faults everything has to be as if there had been none."""
         ...
 
     @property

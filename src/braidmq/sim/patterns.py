@@ -7,7 +7,7 @@
 | subs10 … subs5120 | 1 and so many, one topic among others, five a broker | Banno and Shudo 2019, §4 |
 | PxSxT | P and S, T topics | |
 | zipf | 1 and fewer and fewer: the topic of rank r has 1/r of the first one's subscribers | |
-| lookups | nobody: every node looks up a key | |
+| lookups | none: every node looks up a key | |
 
 A pattern deals the roles out to brokers by chance; a broker is a number from 0 on.
 """
@@ -81,7 +81,7 @@ class RoleAssignment(msgspec.Struct, frozen=True):
         return found
 
     def adverts(self) -> list[list[str]]:
-        """The topics that each broker publishes. Whether anybody wants them is for its method to find out."""
+        """The topics that each broker publishes. Whether they are wanted is for its method to find out."""
         found: list[list[str]] = [[] for _ in range(self.brokers)]
         for topic in self.topics:
             for broker in topic.publishers:
@@ -209,7 +209,7 @@ class Lookups(msgspec.Struct, frozen=True):
     nodes_default: int = NODES_DEFAULT
 
     def deal(self, nodes: int, chance: Random) -> RoleAssignment:
-        _check(nodes, 2, "somebody to look up")
+        _check(nodes, 2, "a lookup")
         return RoleAssignment(nodes, ())
 
 
@@ -261,5 +261,5 @@ class _Dealer:
             self._next += 1
 
     def left_over(self) -> list[int]:
-        """Those who were not dealt out yet."""
+        """Those that were not dealt out yet."""
         return self._deck[self._next :]

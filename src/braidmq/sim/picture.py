@@ -46,7 +46,7 @@ text { font: 12px system-ui, "DejaVu Sans", sans-serif; fill: #343a40 }
 
 
 def draw(journeys: Sequence[Journey], hosts: Sequence[Address] | None = None, title: str = "", now: float = 0.0) -> str:
-    """The picture of these journeys; `now` tells what is still under way from what nobody took."""
+    """The picture of these journeys; `now` tells what is still under way from what was not heard."""
     if not journeys:
         raise ValueError("there is nothing to draw: no message was sent, or `only` leaves none")
     if len(journeys) > JOURNEYS_MAX:
@@ -59,7 +59,7 @@ def draw(journeys: Sequence[Journey], hosts: Sequence[Address] | None = None, ti
 
 
 def _in_order(journeys: Sequence[Journey]) -> list[Address]:
-    """Everyone who takes part: numbers in order, then names in order."""
+    """All hosts that take part: numbers in order, then names in order."""
     found = dict.fromkeys(end for journey in journeys for end in (journey.sender, journey.receiver))
     return sorted(found, key=lambda a: (isinstance(a, str), a if isinstance(a, int) else 0, str(a)))
 

@@ -85,7 +85,7 @@ class Timeline:
 
 
 class TimedWait(Protocol):
-    """What has a deadline: made with a time-out, and over when nobody waits for it any more."""
+    """What has a deadline: made with a time-out, and over when no task waits for it any more."""
 
     timeout_s: float
     deadline: float

@@ -27,14 +27,14 @@ JOURNEYS_MAX = 100_000
 """How many a trace keeps where nothing else is said; the oldest leave first."""
 
 UNDER_WAY_SLACK = 1000
-"""How many journeys that nobody heard are remembered, beyond as many as are under way."""
+"""How many journeys that ended unheard are remembered, beyond as many as are under way."""
 
 MESSAGE_CHARACTERS_MAX = 72
 """How much of a message a line shows."""
 
 
 class Trace:
-    """Listens to a simulator from now on, beside whoever listens already."""
+    """Listens to a simulator from now on, beside what listens already."""
 
     def __init__(self, sim: Simulator, journeys_max: int = JOURNEYS_MAX) -> None:
         self.journeys: deque[Journey] = deque(maxlen=journeys_max)

@@ -267,9 +267,9 @@ def _publish(run: TrialRun, assignment: RoleAssignment, grows: bool) -> None:
 
 
 def _after(brokers: TrialBrokers, measured: set[str]) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
-    """One publication of each publisher that lives after a rough time: of measured topics, and of the others.
+    """One publication of each publisher that lives after the faults: of measured topics, and of other topics.
 
-    The others are checked as well, but what they take is no figure of this trial.
+    The latter are checked as well, but what they take is no figure of this trial.
     """
     every = [(topic, broker) for topic, (publishers, _) in brokers.members.items() for broker in publishers]
     return [one for one in every if one[0] in measured], [one for one in every if one[0] not in measured]
@@ -281,7 +281,7 @@ def _drawn(run: TrialRun, brokers: TrialBrokers, publications: list[tuple[str, i
 
 
 def _visit(run: TrialRun, brokers: TrialBrokers) -> None:
-    """Lets publishers that nobody wants be wanted for a while, so that they have learnt what they know."""
+    """Lets publishers without subscribers have one for a while, so that they have learnt what they know."""
     run.on_progress("topics without subscribers are visited", 0.0)
     visited, count, complaints = brokers.visit()
     run.complaints.add(complaints)

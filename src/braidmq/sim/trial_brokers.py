@@ -1,4 +1,4 @@
-"""The stage of a trial: brokers with a method each, who wants what of them, and publications with a meter beside them.
+"""The brokers of a trial: with a method each, what their clients want and publish, and a meter for publications.
 
 What is wanted is kept apart from what the methods know: the checkers compare the two.
 """
@@ -66,7 +66,7 @@ class Roles(msgspec.Struct):
 
 
 class TrialBrokers:
-    """All brokers of a trial. Those in `methods` live; the roles of those who crashed are kept."""
+    """All brokers of a trial. Those in `methods` live; the roles of those that crashed are kept."""
 
     def __init__(self, sim: Simulator, kind: TrialMethod, options: Options) -> None:
         self.sim = sim
@@ -78,7 +78,7 @@ class TrialBrokers:
         self.members: dict[str, tuple[dict[int, None], dict[int, None]]] = {}
         """The living publishers and subscribers of each topic."""
         self.is_calm = True
-        """Whether the network is as it should be, and methods keep all that they promise."""
+        """Whether the network has no faults to mend, so that methods keep all that they promise."""
 
     def watch(self, every_s: float, complaints: Complaints) -> RuleWatch:
         """Looks at what must hold at any time, every so often; to be said before the network is built."""
@@ -92,7 +92,7 @@ class TrialBrokers:
     # Building
 
     def lay_out(self, assignment: RoleAssignment, on_progress: OnProgress) -> list[str]:
-        """The network as it is when everybody has what he wants and knows what he should; what could not be had."""
+        """The network as it is when every broker has its roles and knows what it should; what could not be had."""
         with no_garbage_collection():
             self.methods = self.kind.lay_out(self.sim, assignment, self.options)
             subscribes, advertises = (role in self.kind.laid_out for role in (Role.SUBSCRIBER, Role.PUBLISHER))
@@ -117,7 +117,7 @@ class TrialBrokers:
         return self._settle(assignment.brokers * START_EVERY_S, on_progress)
 
     def _settle(self, begin_s: float, on_progress: OnProgress) -> list[str]:
-        """Lets all begin, waits until what they ask for has taken effect, and until publishers know who is wanted."""
+        """Lets all begin; waits until what they ask for has taken effect, and publishers know if they are wanted."""
         step_s = begin_s / SETTLE_STEPS
         for step in range(SETTLE_STEPS):
             self.sim.run(self.sim.now + step_s)
@@ -132,12 +132,12 @@ class TrialBrokers:
             self.sim.run(self.sim.now + 1.0)
 
     def visit(self) -> tuple[int, int, list[str]]:
-        """Subscribers come to all topics that are published and that nobody wants, and go again.
+        """Subscribers come to all topics that are published and have none, and go again.
 
         So publishers learn by messages that they are wanted, and that they are no longer, as in the experiment of Banno
-        et al. 2015, §6.1, in which the last subscriber unsubscribes. Silence alone would prove nothing: who was never
-        told anything is silent, too. The visitors' brokers stay, without roles. Returns how many topics were visited of
-        how many, and what was wrong meanwhile.
+        et al. 2015, §6.1, in which the last subscriber unsubscribes. Silence alone would prove nothing: a broker that
+        was never told anything is silent, too. The visitors' brokers stay, without roles. Returns how many topics were
+        visited of how many, and what was wrong meanwhile.
         """
         deserted = [
             topic for topic, (publishers, subscribers) in self.members.items() if publishers and not subscribers

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from braidmq.admin.contract import Neighbour
 from braidmq.broker.local_topics import LOCAL_PREFIXES
 from braidmq.keys import parts_of
 from braidmq.mqtt.errors import PacketError
@@ -12,8 +11,6 @@ from braidmq.overlay import Peer
 
 BROKERS_MAX = 4096
 """Brokers that a walk visits, or that are named as subscribers."""
-
-Json = dict[str, Any]
 
 
 class Unanswerable(Exception):
@@ -30,6 +27,6 @@ def check_passed_on(topic: str) -> None:
         raise Unanswerable(f"{topic!r} is each broker's own: topics that begin so are not passed on")
 
 
-def describe_peer(peer: Peer) -> Json:
+def describe_peer(peer: Peer) -> Neighbour:
     topic, role, cluster, name = parts_of(peer.key)
-    return {"name": name, "cluster": cluster, "address": str(peer.address), "topic": topic, "role": role.name.lower()}
+    return Neighbour(name, cluster, str(peer.address), topic, role.name.lower())

@@ -8,7 +8,8 @@ the left and right of its own. Where two of them disagree, or one is silent, the
 
 from __future__ import annotations
 
-from braidmq.braid.inspect.answers import BROKERS_MAX, Json, Unanswerable
+from braidmq.admin.contract import RingAnswer, RingMember
+from braidmq.braid.inspect.answers import BROKERS_MAX, Unanswerable
 from braidmq.braid.membership.admission import NOT_IN, Admission
 from braidmq.braid.membership.home import HOMES_FROM, home_key_of, is_home
 from braidmq.braid.membership.presence import Presence
@@ -84,7 +85,7 @@ class RingWalk(Service):
             None if node is None else node.right,
         )
 
-    async def walk(self) -> Json:
+    async def walk(self) -> RingAnswer:
         """All brokers in the order of their home keys, and whether neighbours agree that they are neighbours."""
         node = self.home_node
         if node is None:
@@ -97,7 +98,7 @@ class RingWalk(Service):
             walked[peer.key] = (peer, told)
             peer = await self._after(peer) if told is None else told.right
         is_whole = peer is not None and node.me.key in walked and (not is_home(peer.key) or peer.key in walked)
-        return {"brokers": _rows(list(walked.values())), "is_whole": is_whole}
+        return RingAnswer(_members(list(walked.values())), is_whole)
 
     async def _after(self, silent: Peer) -> Peer | None:
         """The broker behind one that does not answer, as far as it is known."""
@@ -105,29 +106,31 @@ class RingWalk(Service):
         return None if found is None or found.right.key == silent.key else found.right
 
 
-def _rows(walked: list[tuple[Peer, TellStatus | None]]) -> list[Json]:
-    rows = []
+def _members(walked: list[tuple[Peer, TellStatus | None]]) -> list[RingMember]:
+    members = []
     for index, (peer, told) in enumerate(walked):
-        row: Json = {"name": parts_of(peer.key)[3], "address": str(peer.address), "answers": told is not None}
-        if told is not None:
-            row |= {
-                "cluster": told.cluster,
-                "is_in": told.is_in,
-                "age_s": round(told.age_s, 3),
-                "keys": told.keys,
-                "routing_entries": told.entries,
-                "links": told.links,
-                "left": None if told.left is None else parts_of(told.left.key)[3],
-                "right": None if told.right is None else parts_of(told.right.key)[3],
-            }
-        is_healthy = (
-            told is not None
-            and told.is_in
-            and _agrees(told.left, walked, index - 1)
-            and _agrees(told.right, walked, index + 1)
+        name, address = parts_of(peer.key)[3], str(peer.address)
+        if told is None:
+            members.append(RingMember(name=name, address=address, answers=False, is_healthy=False))
+            continue
+        agrees = _agrees(told.left, walked, index - 1) and _agrees(told.right, walked, index + 1)
+        members.append(
+            RingMember(
+                name=name,
+                address=address,
+                answers=True,
+                cluster=told.cluster,
+                is_in=told.is_in,
+                age_s=round(told.age_s, 3),
+                keys=told.keys,
+                routing_entries=told.entries,
+                links=told.links,
+                left=None if told.left is None else parts_of(told.left.key)[3],
+                right=None if told.right is None else parts_of(told.right.key)[3],
+                is_healthy=told.is_in and agrees,
+            )
         )
-        rows.append(row | {"is_healthy": is_healthy})
-    return rows
+    return members
 
 
 def _agrees(neighbour: Peer | None, walked: list[tuple[Peer, TellStatus | None]], index: int) -> bool:

@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
+from braidmq.admin.contract import (
+    BraidStatus,
+    CursorStatus,
+    DemandAnswer,
+    FilterInterest,
+    HistoryStatus,
+    HopTotals,
+    InboundCounts,
+    KeyCounts,
+    PublishedTopic,
+    RingAnswer,
+    TopicCounts,
+    TopicsAnswer,
+    TraceAnswer,
+    TraceHop,
+)
 from braidmq.braid.catch_up.catch_up import CatchUpParts
-from braidmq.braid.inspect.answers import Json, Unanswerable, check_passed_on, describe_peer
+from braidmq.braid.inspect.answers import Unanswerable, check_passed_on, describe_peer
 from braidmq.braid.inspect.probes import TRACE_S_MAX, Probes
 from braidmq.braid.inspect.ring import RingWalk
 from braidmq.braid.inspect.subscribers import SubscriberSurvey
@@ -89,59 +105,47 @@ class BraidInspector:
         """How often the ring was mended at this broker."""
         return self._ring.repairs
 
-    def describe(self) -> Json:
+    def describe(self) -> BraidStatus:
         """This broker's part of the braid."""
         node = self._ring.home_node
         outbound, inbound, hops = self._transfer.outbound, self._transfer.inbound, self._transfer.hops
-        return {
-            "name": self._name,
-            "identity": self._identity,
-            "address": str(self._host.address),
-            "cluster": self._cluster,
-            "method": self._method_name,
-            "is_in": self._presence.is_in,
-            "trouble": self._membership.admission.trouble,
-            "age_s": round(self._ring.age_s, 3),
-            "left": None if node is None else describe_peer(node.left),
-            "right": None if node is None else describe_peer(node.right),
-            "repairs": self.repairs,
-            "keys": self.keys_by_kind(),
-            "routing_entries": len(self._overlay.view.entries),
-            "introducers": [str(address) for address in self._membership.introducers.known],
-            "shapes": list(self._interest.shapes),
-            "filters": len(self._interest.covering.filters),
-            "topics": {"published": len(outbound), "suspended": self.suspended, "dropped": outbound.dropped},
-            "history": self._describe_history(),
-            "cursors": self._describe_cursors(),
-            "inlets": {"duplicates": inbound.duplicates, "given_up": inbound.given_up},
-            "unproven": self._transfer.sender.unproven,
-            "fetched": self._catch_up.reconciler.fetched,
-            "hops": {"publications": sum(hops.by_hops), "total": hops.total},
-        }
+        return BraidStatus(
+            name=self._name,
+            identity=self._identity,
+            address=str(self._host.address),
+            cluster=self._cluster,
+            method=self._method_name,
+            is_in=self._presence.is_in,
+            trouble=self._membership.admission.trouble,
+            age_s=round(self._ring.age_s, 3),
+            left=None if node is None else describe_peer(node.left),
+            right=None if node is None else describe_peer(node.right),
+            repairs=self.repairs,
+            keys=KeyCounts(**self.keys_by_kind()),
+            routing_entries=len(self._overlay.view.entries),
+            introducers=[str(address) for address in self._membership.introducers.known],
+            shapes=list(self._interest.shapes),
+            filters=len(self._interest.covering.filters),
+            topics=TopicCounts(len(outbound), self.suspended, outbound.dropped),
+            history=self._describe_history(),
+            cursors=self._describe_cursors(),
+            inbound=InboundCounts(inbound.duplicates, inbound.given_up),
+            unproven=self._transfer.sender.unproven,
+            fetched=self._catch_up.reconciler.fetched,
+            hops=HopTotals(sum(hops.by_hops), hops.total),
+        )
 
-    def _describe_history(self) -> Json:
+    def _describe_history(self) -> HistoryStatus:
         history = self._catch_up.history
-        return {
-            "origin": self._identity,
-            "head": history.head,
-            "length": len(history),
-            "bytes": history.bytes,
-            "forgotten": history.forgotten,
-        }
+        return HistoryStatus(self._identity, history.head, len(history), history.bytes, history.forgotten)
 
-    def _describe_cursors(self) -> list[Json]:
+    def _describe_cursors(self) -> list[CursorStatus]:
         return [
-            {
-                "origin": origin,
-                "address": str(cursor.address),
-                "floor": cursor.floor,
-                "seen": len(cursor.seen),
-                "head": cursor.head,
-            }
+            CursorStatus(origin, str(cursor.address), cursor.floor, len(cursor.seen), cursor.head)
             for origin, cursor in list(self._catch_up.cursors)[:CURSORS_SHOWN_MAX]
         ]
 
-    def topics(self, wanted: str = "#", count_max: int = TOPICS_MAX) -> Json:
+    def topics(self, wanted: str = "#", count_max: int = TOPICS_MAX) -> TopicsAnswer:
         """The topics that are published here, the busiest first, and the filters of clients here."""
         try:
             check_filter(wanted)
@@ -153,38 +157,35 @@ class BraidInspector:
         covering, announcer = self._interest.covering, self._interest.announcer
         announced = dict.fromkeys(covering.announced)
         filters = sorted(one for one in covering.filters if wanted in ("#", one) or matches(wanted, one))
-        return {
-            "broker": self._name,
-            "published": [
-                {
-                    "topic": one.topic,
-                    "publications": one.number,
-                    "filters": list(one.filters),
-                    "wanted": list(one.wanted),
-                    "is_settled": one.is_settled,
-                    "idle_s": round(now - one.used_at, 3),
-                }
+        return TopicsAnswer(
+            self._name,
+            [
+                PublishedTopic(
+                    one.topic,
+                    one.number,
+                    list(one.filters),
+                    list(one.wanted),
+                    one.is_settled,
+                    round(now - one.used_at, 3),
+                )
                 for one in published[:count_max]
             ],
-            "published_in_all": len(published),
-            "interest": [
-                {"filter": one, "stands": one in announced, "is_effective": not announcer.is_awaited(one)}
-                for one in filters[:count_max]
-            ],
-            "interest_in_all": len(filters),
-        }
+            len(published),
+            [FilterInterest(one, one in announced, not announcer.is_awaited(one)) for one in filters[:count_max]],
+            len(filters),
+        )
 
     # Other brokers
 
-    async def ring(self) -> Json:
+    async def ring(self) -> RingAnswer:
         """All brokers in the order of their home keys, and whether neighbours agree that they are neighbours."""
         return await self._ring.walk()
 
-    async def demand(self, topic: str) -> Json:
+    async def demand(self, topic: str) -> DemandAnswer:
         """The brokers whose clients want a topic."""
         return await self.subscribers.ask(topic)
 
-    async def trace(self, topic: str, surely: bool = False, timeout_s: float = SETTLE_S) -> Json:
+    async def trace(self, topic: str, surely: bool = False, timeout_s: float = SETTLE_S) -> TraceAnswer:
         """Sends a probe where a publication on the topic would go; its way."""
         check_passed_on(topic)
         if not self._presence.is_in:
@@ -198,25 +199,26 @@ class BraidInspector:
         met = await self._probes.follow(wanted, surely, min(timeout_s, TRACE_S_MAX)) if wanted else []
         names: dict[Address, str] = {one.address: one.name for one in met}
         names[self._host.address] = self._name
-        return {
-            "topic": topic,
-            "from": self._name,
-            "cluster": self._cluster,
-            "method": self._method_name,
-            "surely": surely,
-            "filters": wanted,
-            "is_settled": outbound_topic.is_settled,
-            "receivers": len(dict.fromkeys(one.name for one in met if one.is_taken)),
-            "hops": [
-                {
-                    "filter": one.topic_filter,
-                    "hop": one.hops,
-                    "from": None if one.sender is None else names.get(one.sender, str(one.sender)),
-                    "to": one.name,
-                    "cluster": one.cluster,
-                    "receives": one.is_taken,
-                    "at_ms": round(one.at_s * 1000, 3),
-                }
-                for one in met
-            ],
-        }
+        hops = [
+            TraceHop(
+                one.topic_filter,
+                one.hops,
+                None if one.sender is None else names.get(one.sender, str(one.sender)),
+                one.name,
+                one.cluster,
+                one.is_taken,
+                round(one.at_s * 1000, 3),
+            )
+            for one in met
+        ]
+        return TraceAnswer(
+            topic=topic,
+            origin=self._name,
+            cluster=self._cluster,
+            method=self._method_name,
+            surely=surely,
+            filters=wanted,
+            is_settled=outbound_topic.is_settled,
+            receivers=len(dict.fromkeys(one.name for one in met if one.is_taken)),
+            hops=hops,
+        )

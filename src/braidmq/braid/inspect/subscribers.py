@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from braidmq.braid.inspect.answers import BROKERS_MAX, Json, Unanswerable, check_passed_on
+from braidmq.admin.contract import DemandAnswer, InterestedBroker
+from braidmq.braid.inspect.answers import BROKERS_MAX, Unanswerable, check_passed_on
 from braidmq.braid.interest.covering import CoveringFilters
 from braidmq.braid.interest.shapes import Shapes
 from braidmq.host import Address, Host
@@ -55,23 +56,18 @@ class SubscriberSurvey:
         filters = [one for one in self._covering.filters if matches(one, topic)]
         return _encode((self._host.address, tuple(filters[:FILTERS_TOLD_MAX])))
 
-    async def ask(self, topic: str) -> Json:
+    async def ask(self, topic: str) -> DemandAnswer:
         """The brokers whose clients want a topic."""
         check_passed_on(topic)
         filters = self._shapes.filters_for(topic)
         if not isinstance(self._method, ProvenMethod):
             raise Unanswerable(f"with the method {self._method_name} nobody knows who subscribes to a topic")
         outcomes = await self._ask_all(self._method, topic, filters)
-        rows = [
-            {"name": name, "cluster": cluster, "filters": sorted(known)}
-            for (name, cluster), known in _brokers_of(outcomes).items()
+        brokers = [
+            InterestedBroker(name, cluster, sorted(known)) for (name, cluster), known in _brokers_of(outcomes).items()
         ]
-        return {
-            "topic": topic,
-            "could_match": list(filters),
-            "brokers": sorted(rows, key=lambda row: str(row["name"])),
-            "is_complete": len(outcomes) == len(filters) and all(one.complete for one in outcomes),
-        }
+        is_complete = len(outcomes) == len(filters) and all(one.complete for one in outcomes)
+        return DemandAnswer(topic, list(filters), sorted(brokers, key=lambda one: one.name), is_complete)
 
     async def _ask_all(self, method: ProvenMethod, topic: str, filters: tuple[str, ...]) -> list[Outcome]:
         outcomes: list[Outcome] = []

@@ -13,7 +13,7 @@ from braidmq.braid.catch_up.history import GENERATIONS_MAX, HISTORY_S, History
 from braidmq.braid.interest.shapes import Shape, Shapes, shape_of
 from braidmq.braid.task_limiter import TaskLimiter
 from braidmq.braid.transfer.outbound_topic import OutboundTopic, SendQueue
-from braidmq.host import Host
+from braidmq.host import Event, Host
 
 OUTBOUND_MAX = 100_000
 """Topics that this broker's clients may publish at a time; the one that was unused for longest goes."""
@@ -55,7 +55,8 @@ class OutboundTopics:
         """The demand for each filter that is advertised, once it is known."""
         self._taking_up: dict[str, None] = {}
         """Filters of new shapes of which that is not known, while a topic that fits is settled and so holds nothing."""
-        self._on_settled: dict[OutboundTopic, list[Callable[[], None]]] = {}
+        self._settled: dict[OutboundTopic, Event] = {}
+        """By topic that is not settled: happens when it is."""
 
     def __len__(self) -> int:
         return len(self._by_topic)
@@ -144,16 +145,15 @@ class OutboundTopics:
     async def until_settled(self, outbound_topic: OutboundTopic, timeout_s: float) -> None:
         """Waits until the demand for all filters of a topic is known, but not longer than so long."""
         if not outbound_topic.is_settled:
-            settled = self._host.event()
-            self._on_settled.setdefault(outbound_topic, []).append(settled.set)
+            settled = self._settled.setdefault(outbound_topic, self._host.event())
             await settled.wait(timeout_s)
 
     def _settle_demand(self, outbound_topic: OutboundTopic) -> None:
         if not outbound_topic.is_settled and all(one in self._known for one in outbound_topic.filters):
             outbound_topic.is_settled = True
             self.queue.touch_again()
-            for action in self._on_settled.pop(outbound_topic, ()):
-                action()
+            if outbound_topic in self._settled:
+                self._settled.pop(outbound_topic).set()
 
     def learn_shape(self, shape: Shape) -> None:
         """A new shape is in use: every topic has one more filter that could match, if it fits."""
@@ -214,7 +214,7 @@ class OutboundTopics:
     def _drop(self, outbound_topic: OutboundTopic) -> None:
         del self._by_topic[outbound_topic.topic]
         outbound_topic.cut_through = None
-        self._on_settled.pop(outbound_topic, None)
+        self._settled.pop(outbound_topic, None)
         self._generation = (self._generation + 1) % GENERATIONS_MAX
         for topic_filter in outbound_topic.filters:
             others = self._by_filter[topic_filter]

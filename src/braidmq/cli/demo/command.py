@@ -96,14 +96,9 @@ def demo(
 
     has_log = all(find_spec(name) for name in ("pyarrow", "numpy"))
     no_spark = _why_no_spark(has_log) if spark else "it was not asked for (--no-spark)"
-    overrides: dict[str, object] = {
-        "listeners[0].port": port,
-        "admin.port": admin_port,
-        "data": str(data),
-        "log.level": log_level,
-        "log.topics": [LOGGED] if has_log else None,
-        "processor": [{"file": PROCESSOR}],
-    }
+    overrides: dict[str, object] = {"listeners[0].port": port, "admin.port": admin_port, "data": str(data)}
+    overrides |= {"log.level": log_level, "log.topics": [LOGGED] if has_log else None}
+    overrides |= {"processor": [{"file": PROCESSOR}]}
     process = DemoProcess(once=once)
 
     def read_all() -> list[Config]:

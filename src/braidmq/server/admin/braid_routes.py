@@ -68,7 +68,7 @@ class BraidRoutes:
         assert self._node is not None
         host = self._node.host
         links = [_link(peer, host.counters(peer)) for peer in host.linked[:LINKS_SHOWN_MAX]]
-        return msgspec.convert(status.describe() | {"links": links}, BraidStatus)
+        return msgspec.structs.replace(status.describe(), links=links)
 
 
 def _link(peer: str, counters: Counters) -> LinkStatus:
@@ -77,20 +77,20 @@ def _link(peer: str, counters: Counters) -> LinkStatus:
 
 
 async def _ring(status: BraidInspector, _request: web.Request) -> RingAnswer:
-    return msgspec.convert(await status.ring(), RingAnswer)
+    return await status.ring()
 
 
 async def _topics(status: BraidInspector, request: web.Request) -> TopicsAnswer:
     limit = _number(request, "limit", TOPICS_MAX, TOPICS_MAX)
-    return msgspec.convert(status.topics(request.query.get("filter", "#"), limit), TopicsAnswer)
+    return status.topics(request.query.get("filter", "#"), limit)
 
 
 async def _demand(status: BraidInspector, request: web.Request) -> DemandAnswer:
-    return msgspec.convert(await status.demand(_topic(request)), DemandAnswer)
+    return await status.demand(_topic(request))
 
 
 async def _trace(status: BraidInspector, request: web.Request) -> TraceAnswer:
-    return msgspec.convert(await status.trace(_topic(request), surely=_number(request, "qos", 0, 2) > 0), TraceAnswer)
+    return await status.trace(_topic(request), surely=_number(request, "qos", 0, 2) > 0)
 
 
 def _topic(request: web.Request) -> str:

@@ -21,14 +21,14 @@ def _nodes(graphs: Iterable[FlexibleGraph]) -> list[tuple[FlexibleGraph, Flexibl
 
 
 def entries_are_there(graphs: Sequence[FlexibleGraph]) -> list[str]:
-    """Every entry is a node that lives, in the incarnation that it lives now; and no table is too large."""
+    """Every entry is a living node in its present incarnation, and no table is too large."""
     there = {node.contact.peer: node.contact.vector for _, node in _nodes(graphs)}
     wrong = []
     for graph, node in _nodes(graphs):
         if len(node.table) > graph.size:
             wrong.append(f"{node.key!r} has {len(node.table)} entries, more than {graph.size}")
         wrong += [
-            f"{node.key!r} has {contact.peer} as an entry, who is not there"
+            f"{node.key!r} has {contact.peer} as an entry, which is not there"
             for contact in node.table.contacts
             if there.get(contact.peer) != contact.vector
         ]
@@ -50,7 +50,7 @@ def levels_have_entries(graphs: Sequence[FlexibleGraph]) -> list[str]:
 
 
 def topics_are_known(graphs: Sequence[FlexibleGraph]) -> list[str]:
-    """Every subscriber of the own topic is an entry, where all fit beside one entry a level and the neighbours."""
+    """Every subscriber of a node's own topic is an entry, where all fit beside one entry a level and the neighbours."""
     contacts = sorted((node.contact for _, node in _nodes(graphs)), key=lambda contact: contact.peer.key)
     keys = [contact.peer.key for contact in contacts]
     wrong = []

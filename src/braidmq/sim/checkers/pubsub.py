@@ -10,7 +10,7 @@ NAMES_MAX = 5
 
 
 def each_got_it_once(what: str, subscribers: Iterable[int], got: Sequence[int]) -> list[str]:
-    """Each live subscriber got a publication exactly once, and the application of nobody else did."""
+    """Each live subscriber got a publication exactly once, and the application of no other broker did."""
     expected = dict.fromkeys(subscribers)
     if len(got) == len(expected) and all(broker in expected for broker in got) and len(set(got)) == len(got):
         return []
@@ -34,14 +34,14 @@ def nobody_got_it_twice(what: str, got: Sequence[int]) -> list[str]:
 
 
 def nobody_else_was_bothered(what: str, members: Iterable[int], reached: Iterable[int]) -> list[str]:
-    """Only those who publish or subscribe to its topic have seen a publication."""
+    """Only brokers that publish or subscribe to its topic have seen a publication."""
     known = dict.fromkeys(members)
     others = [broker for broker in dict.fromkeys(reached) if broker not in known]
     return [f"{what} bothered {_some(others)}"] if others else []
 
 
 def suspended_only_without_subscribers(topic: str, is_wanted: Mapping[int, bool], has_subscribers: bool) -> list[str]:
-    """Every publisher knows that a topic is wanted when, and only when, somebody subscribes."""
+    """Every publisher knows that a topic is wanted when, and only when, it has subscribers."""
     wrong = [broker for broker, wanted in is_wanted.items() if wanted != has_subscribers]
     if not wrong:
         return []

@@ -35,7 +35,7 @@ def _name(node: RingNode) -> str:
 
 
 def fingers_are_right(nodes: Sequence[SuzakuNode]) -> list[str]:
-    """Every finger leads 2^level places on, either way, and there is one for each level that there should be."""
+    """Every finger leads 2^level nodes on, either way, and there is one for each level that there should be."""
     ordered = sorted(nodes, key=lambda node: node.me.key)
     count = len(ordered)
     wrong = []

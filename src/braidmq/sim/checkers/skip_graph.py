@@ -34,7 +34,7 @@ def levels_are_right(graphs: Sequence[SkipGraph]) -> list[str]:
 
 
 def ranges_reach_each_once(sim: Simulator, graphs: Sequence[SkipGraph], low: Key, high: Key) -> list[str]:
-    """A message from anybody to [low, high), cut either way, reaches each key in it exactly once, and no other."""
+    """A message from any broker to [low, high), cut either way, reaches each key in it exactly once, and no other."""
     reached: dict[int, list[Key]] = {}
 
     def note(delivery: RangeArrival) -> None:

@@ -14,8 +14,7 @@ from typing import Protocol
 from braidmq.bounded import BoundedDict
 from braidmq.host import Address
 from braidmq.keys import Key
-from braidmq.overlay.ring import Ring, RingNode
-from braidmq.overlay.ring.messages import Sequence as LinkSequence
+from braidmq.overlay.ring import LinkSequence, Ring, RingNode
 from braidmq.sim.checkers.complaints import Complaints
 from braidmq.sim.checkers.pubsub import nobody_else_was_bothered, nobody_got_it_twice
 from braidmq.sim.engine import Simulator
@@ -106,7 +105,7 @@ class UnderWay(Protocol):
     got: list[int]
     """The brokers that have handed it to their clients, in the order in which they did."""
     sent: dict[Address, list[Address]]
-    """To whom each broker has sent it."""
+    """Where each broker has sent it."""
 
 
 def each_gets_it_at_most_once(under_way: Callable[[], Iterable[UnderWay]]) -> Rule:
@@ -115,7 +114,7 @@ def each_gets_it_at_most_once(under_way: Callable[[], Iterable[UnderWay]]) -> Ru
 
 
 def only_members_receive_it(under_way: Callable[[], Iterable[UnderWay]]) -> Rule:
-    """A publication is sent to nobody but brokers that publish its topic or subscribe to it: there are no relays."""
+    """A publication is sent only to brokers that publish its topic or subscribe to it: there are no relays."""
 
     def look() -> Iterator[str]:
         for one in under_way():

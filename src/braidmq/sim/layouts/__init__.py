@@ -1,0 +1,1 @@
+"""Overlays with the links that their protocols reach by messages, made at once: for networks too large to grow."""

@@ -27,8 +27,8 @@ def lay_out(
 ) -> dict[Address, FlexibleGraph]:
     """One host and graph a broker, linked in a ring. Nothing is checked, mended or learnt: it is as it is.
 
-    Nodes for which `is_ideal` holds (all, if it is not given) have the best table there is; the others have what they
-    would be linked to in a Skip Graph, which takes less time to find.
+    Nodes for which `is_ideal` holds (all, if it is not given) have the best table there is; others have what they would
+    be linked to in a Skip Graph, which takes less time to find.
     """
     collecting = gc.isenabled()
     gc.disable()  # millions of new objects, and no garbage among them
@@ -76,7 +76,7 @@ class Crowd:
                 self._divide(above, level + 1)
 
     def levels(self, node: FlexibleNode) -> Iterator[tuple[list[Key], list[Contact]]]:
-        """The nodes of each level that is not empty: those who share so many digits with this node, and no more."""
+        """The nodes of each level that is not empty: those that share so many digits with this node, and no more."""
         vector = node.contact.vector
         for level in range(DIGITS_MAX):
             others = self._lists.get(list_of(vector ^ 1 << (DIGITS_MAX - 1 - level), level + 1))

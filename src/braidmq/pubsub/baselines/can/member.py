@@ -49,8 +49,8 @@ class CanMember:
     def is_wanted(self) -> bool:
         return self.subscribed or self.advertised
 
-    def next_change(self, host: Host, timeout_s: float) -> Awaitable[bool]:
-        """Waits until it holds other zones, knows other neighbours, or has entered; or for so long."""
+    def next_change(self, host: Host, timeout_s: float | None = None) -> Awaitable[bool]:
+        """Waits until it holds other zones, knows other neighbours, has entered or left; or for so long."""
         if self._change is None:
             self._change = host.event()
         return self._change.wait(timeout_s)

@@ -149,7 +149,7 @@ class CanMulticast(Service):
     async def _enter(self, topic: str, part: CanMember) -> None:
         """Returns when this broker holds a zone, however long that takes, or when it is not wanted any more."""
         while part.is_wanted and (part.is_entering or part.is_leaving):
-            await self._pause()
+            await part.next_change(self.host)
         if not part.is_wanted or (part.can is not None and part.can.zones):
             return
         part.is_entering = True
@@ -257,6 +257,7 @@ class CanMulticast(Service):
                 self.host.send(address, CanUpdate(topic, can.name, (), ()))
             await self.introducer.ask(topic, can.name, leaves=True)
         part.is_leaving = False
+        part.has_changed()
         if not part.is_wanted and self.topics.get(topic) is part:
             del self.topics[topic]
 
