@@ -1,4 +1,4 @@
-"""What a CONNECT waits for in a braid: whether the client's session may be opened here."""
+"""What a CONNECT waits for in a federation: whether the client's session may be opened here."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class Broker:
         snapshot = self.store.load()
         self.saved_history = snapshot.sent
         self.saved_cursors = snapshot.cursors
-        """What an earlier process left for the braid."""
+        """What an earlier process left for the federation."""
         self._restore_retained(snapshot.retained)
         self.sessions.restore(snapshot)
         self.sessions.judge_all(self.access)

@@ -24,7 +24,7 @@ class ScopeError(PacketError):
     """A publication or a will is to stay among some brokers, and that cannot be kept to; says why."""
 
 
-class CutThroughPath(Protocol):
+class OutboundShortcut(Protocol):
     """The way of publications that come one at a time, always of one topic and size, to other brokers."""
 
     def send(self, version: int, run: bytes, now: float) -> bool:
@@ -36,7 +36,7 @@ class Outbound(Protocol):
     """Where the publications of one topic leave for other brokers."""
 
     @property
-    def cut_through(self) -> CutThroughPath | None:
+    def cut_through(self) -> OutboundShortcut | None:
         """The short way, while there is one."""
         ...
 
