@@ -326,8 +326,8 @@ def _is_behind(session: Session) -> bool:
 
 
 async def _until_read(host: Host, session: Session) -> None:
-    """Waits until the client has read most of what waits for it."""
-    while _is_behind(session):
+    """Waits until the client has read most of what waits for it, or is gone."""
+    while _is_behind(session) and session.backlog is not None:
         read = host.event()
-        session.when_sparse(FEED_MAX, read.set)
+        session.backlog.when_sparse(FEED_MAX, read.set)
         await read.wait()

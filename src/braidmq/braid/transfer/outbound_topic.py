@@ -11,6 +11,7 @@ from typing import Protocol
 
 from braidmq.braid.catch_up.history import HISTORY_S, History
 from braidmq.braid.transfer.batch import BatchItem, PublicationBatch, Skip
+from braidmq.broker.federation import CutThroughPath
 from braidmq.host import Host
 from braidmq.keys import is_within
 from braidmq.mqtt.packets import V5
@@ -28,12 +29,10 @@ _Piece = tuple[int, int, int, bytes, BatchItem | None, str | None]
 """What waits to be sent: version, number, count, plain publications or an item, and its scope."""
 
 
-class CutThroughPath(Protocol):
-    """The short way for a publication that comes alone, while it holds (`cut_through`)."""
+class LastingPath(CutThroughPath, Protocol):
+    """The short way for a publication that comes alone, which holds for a while (`cut_through`)."""
 
     def holds(self, version: int, size: int, now: float) -> bool: ...
-
-    def send(self, version: int, run: bytes, now: float) -> bool: ...
 
 
 class SendQueue:
@@ -108,7 +107,7 @@ class OutboundTopic:
         self.used_at = 0.0
         self.wanted_at = wanted_at
         """When anybody was last known to want it."""
-        self.cut_through: CutThroughPath | None = None
+        self.cut_through: LastingPath | None = None
         """The short way for a publication that comes alone, while it holds."""
         self.lone = (0, 0, 0.0)
         """Version, size and time of the last one that did, and took the long way."""
