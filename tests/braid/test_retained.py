@@ -186,6 +186,27 @@ def test_pages_are_fetched_no_faster_than_they_are_read(monkeypatch: pytest.Monk
     assert got == topics
 
 
+def test_a_client_that_goes_before_it_has_read_a_page_is_given_the_rest_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replication, "ANSWER_BYTES_MAX", 1000)
+    monkeypatch.setattr(queries, "FEED_MAX", 3)
+    sites = Sites(3)
+    client = sites.client(0, "replica")
+    topics = [f"tide/{index:02}" for index in range(30)]
+    for topic in topics:
+        client.send(wire.publish(topic, b"x" * 400, version=V5, qos=1, packet_id=1, retain=True))
+    options = wire.props(receive_maximum=2, session_expiry=3600)
+    subscriber = sites.client(2, "ada", clean=False, properties=options)
+    subscriber.subscribe("#", 1)
+    sites.run(10)
+    session = sites[2].broker.sessions["ada"]
+    assert session.burden < len(topics), "it reads nothing, and so nothing more is fetched"
+    subscriber.drop()
+    sites.run(10)
+    assert session.burden == len(topics)
+
+
 def test_asking_again_and_again_costs_no_more_than_once() -> None:
     sites = Sites(3)
     keep(sites, 0, "tide", b"x")

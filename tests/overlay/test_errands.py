@@ -28,10 +28,10 @@ KINDS = {"one": (1,), "three": (3,), "six": (6,), "twelve": (12,), "one or six":
 
 
 def keys_of(brokers: int, counts: tuple[int, ...], seed: int) -> dict[Address, list[Key]]:
-    """Keys for each broker at places drawn by chance, as many as one of the counts says."""
+    """Keys for each broker, drawn by chance, as many as one of the counts says."""
     chance = Random(seed)
     most = max(counts)
-    drawn = [b"%06d" % place for place in chance.sample(range(10**6), brokers * most)]
+    drawn = [b"%06d" % number for number in chance.sample(range(10**6), brokers * most)]
     return {n: drawn[n * most : n * most + chance.choice(counts)] for n in range(brokers)}
 
 
@@ -68,7 +68,7 @@ def test_the_papers_example() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(8))
-def test_whoever_owns_a_part_answers_for_it_and_nobody_else_does(kind: str, seed: int) -> None:
+def test_the_owner_of_a_part_answers_for_it_and_no_other_does(kind: str, seed: int) -> None:
     wanted = keys_of(30, KINDS[kind], seed)
     post = Post("skip_graph", wanted, seed)
     count = post.sim.on_message
@@ -106,8 +106,8 @@ def test_losses_do_not_show(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_silent_broker_is_a_gap_and_hides_nobody(seed: int) -> None:
-    """Nobody has noticed that it is gone: others of its list are found in its place."""
+def test_a_silent_broker_is_a_gap_and_hides_no_other(seed: int) -> None:
+    """No broker has noticed that it is gone: others of its list are found instead."""
     wanted = keys_of(40, (4,), seed)
     post = Post("skip_graph", wanted, seed)
     gone = 5 + seed

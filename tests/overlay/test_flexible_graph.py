@@ -29,13 +29,13 @@ from tests.simulated import FaultyNetwork, OverlayNetwork, flexible_of, two_faul
 
 TOPICS = 8
 SIZE = 30
-"""Small tables, so that not everybody fits."""
+"""Small tables, so that not all nodes fit."""
 
 QUIET_S = 2 * SUSPICION_S + CHECK_S
 """Long enough for all entries to be checked, and for the suspected to be trusted and learnt again."""
 
 SLOW_CYCLE_S = 16 * SLOW_ROUND_MAX_S
-"""In which a node that learns slowly has asked everybody whose turn it is, in networks of these sizes."""
+"""In which a node that learns slowly has asked all nodes whose turn it is, in networks of these sizes."""
 
 
 class FlexibleNetwork(OverlayNetwork[FlexibleGraph]):
@@ -98,11 +98,11 @@ def test_what_is_learnt_by_messages_is_nearly_what_is_laid_out() -> None:
 def test_what_is_laid_out_is_the_best_there_is() -> None:
     graphs = lay_out(Simulator(2), topics(60, 2, 3), 4, size=20)
     assert graph_is_whole(list(graphs.values())) == []
-    everybody = [node.contact for graph in graphs.values() for node in graph.nodes.values()]
+    contacts = [node.contact for graph in graphs.values() for node in graph.nodes.values()]
     for graph in graphs.values():
         for node in graph.nodes.values():
             before = node.table.contacts
-            assert not node.learn(everybody)
+            assert not node.learn(contacts)
             assert not is_better(node.table, node.table.contacts, before)
 
 

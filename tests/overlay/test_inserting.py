@@ -1,6 +1,6 @@
 """A node that is just being inserted: its left neighbour has linked it, and it does not know that yet.
 
-Whoever meets it then must not take it for gone: neither who has a message for it, nor who checks the ring.
+A node that meets it then must not take it for gone: neither with a message for it, nor in a check of the ring.
 """
 
 from __future__ import annotations

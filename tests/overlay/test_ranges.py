@@ -1,4 +1,4 @@
-"""Range delivery: everybody in the range once, nobody else, and no claim of completeness that is not true."""
+"""Range delivery: to each node in the range once, to no other, and no claim of completeness that is not true."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Repeating(Network):
 
 
 class Post:
-    """A laid-out network that notes who got what, and who sent how many messages on."""
+    """A laid-out network that notes which node got what, and how many messages each sent on."""
 
     def __init__(
         self, overlay: str, wanted: dict[Address, list[Key]], seed: int = 1, network: Network | None = None
@@ -155,7 +155,9 @@ def test_answers_up_the_tree_are_no_crowd_at_the_root(overlay: str) -> None:
 
 @OVERLAYS
 @pytest.mark.parametrize(("brokers", "keys"), [(9, 5), (40, 1), (40, 6)])
-def test_who_proves_that_nobody_is_before_the_first_does_not_get_it(overlay: str, brokers: int, keys: int) -> None:
+def test_a_node_that_proves_that_none_is_before_the_first_does_not_get_it(
+    overlay: str, brokers: int, keys: int
+) -> None:
     post = Post(overlay, some_keys(brokers, keys, 1), 2)
     tried = 0
     for low, high in pairwise(post.members[:: max(1, len(post.members) // 7)]):
@@ -163,7 +165,7 @@ def test_who_proves_that_nobody_is_before_the_first_does_not_get_it(overlay: str
         wanted = {address for address, one in post.overlays.items() if one.view.own_inside(above, high)}
         for sender, one in post.overlays.items():
             if not one.view.inside(above, high, post.sim.now):
-                continue  # it can only hand it to somebody outside
+                continue  # it can only hand it to a node outside
             tried += 1
             post.receipts.clear()
             assert post.deliver(sender, above, high, timeout_s=5.0).complete
@@ -173,7 +175,7 @@ def test_who_proves_that_nobody_is_before_the_first_does_not_get_it(overlay: str
 
 
 @OVERLAYS
-def test_an_empty_range_reaches_nobody(overlay: str) -> None:
+def test_an_empty_range_reaches_no_node(overlay: str) -> None:
     post = Post(overlay, {0: [b"a"], 1: [b"c"], 2: [b"e"]}, 4)
     for cut in Cut:
         for sender in post.overlays:
@@ -237,8 +239,8 @@ def test_losses_do_not_show(overlay: str, answering: Answering, seed: int) -> No
 @OVERLAYS
 @pytest.mark.parametrize("answering", list(Answering))
 @pytest.mark.parametrize("seed", range(3))
-def test_it_is_not_complete_where_nobody_can_answer(overlay: str, answering: Answering, seed: int) -> None:
-    """A host is gone and nobody has noticed yet: what it owned stays a gap, and those who got it, got it once."""
+def test_it_is_not_complete_where_no_node_can_answer(overlay: str, answering: Answering, seed: int) -> None:
+    """A host is gone and no other has noticed: what it owned stays a gap, and nodes that got it, got it once."""
     wanted = some_keys(32, 1, seed)
     post = Post(overlay, wanted, seed)
     gone = 5 + seed
@@ -255,7 +257,7 @@ def test_it_is_not_complete_where_nobody_can_answer(overlay: str, answering: Ans
 
 @pytest.mark.parametrize("seed", range(3))
 def test_nodes_that_have_left_are_no_gaps(seed: int) -> None:
-    """Others still know them for a while: a message goes round them, and who was sent there is told."""
+    """Others still know them for a while: a message goes round them, and its sender is told."""
     sim = Simulator(seed)
     posts = []
     for number in range(16):
@@ -358,7 +360,7 @@ def test_a_conditional_delivery_reaches_every_match_or_says_that_it_did_not(seed
         asked_at = market.sim.now - 25
         old = [key for key in matching if market.joined_at[key] < asked_at - outcome.age_s]
         assert not outcome.gaps
-        assert {*old} <= {*got}, "those who have matched for longer than the oldest aggregate are all there"
+        assert {*old} <= {*got}, "nodes that have matched for longer than the oldest aggregate are all there"
         if outcome.complete:
             assert got == matching
 

@@ -15,14 +15,14 @@ from tests.overlay.test_skip_graph import some_keys
 
 
 def owner_of(graphs: dict[Address, SkipGraph], sought: int) -> Key:
-    """By looking at everybody."""
+    """By looking at all nodes."""
     shared = max(common_digits(graph.vector, sought) for graph in graphs.values())
     nearest = [graph for graph in graphs.values() if common_digits(graph.vector, sought) == shared]
     return min((abs(graph.vector - sought), key) for graph in nearest for key in graph.nodes)[1]
 
 
 def look_everywhere(brokers: int, keys: int, ids: int) -> list[int]:
-    """Checks that everybody finds the owners of some IDs; the hops it took."""
+    """Checks that all brokers find the owners of some IDs; the hops it took."""
     sim = Simulator(1)
     graphs = lay_out(sim, some_keys(brokers, keys, 2), 3)
     hops: list[int] = []
@@ -44,7 +44,7 @@ def look_everywhere(brokers: int, keys: int, ids: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("brokers", "keys"), [(1, 1), (1, 3), (2, 2), (30, 1), (30, 3)])
-def test_everybody_finds_the_same_owner(brokers: int, keys: int) -> None:
+def test_all_find_the_same_owner(brokers: int, keys: int) -> None:
     look_everywhere(brokers, keys, 20)
 
 

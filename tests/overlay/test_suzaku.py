@@ -117,7 +117,7 @@ def test_a_network_that_is_laid_out_equals_one_that_has_grown(count: int, period
                 )
 
 
-def test_a_finger_to_where_nobody_is_any_more_misleads_no_lookup() -> None:
+def test_a_finger_to_a_node_that_is_gone_misleads_no_lookup() -> None:
     sim = Simulator(1)
     overlays = lay_out_suzaku(sim, {number: [b"%02d" % (10 * number)] for number in range(8)})
     for number, overlay in overlays.items():
@@ -183,7 +183,7 @@ def test_the_backward_table_adds_up_what_lies_up_to_the_next_finger(count: int) 
 
 
 def test_the_left_neighbours_aggregate_is_there_from_the_start_and_goes_with_it() -> None:
-    """Who joins asks for it; the next one to come between is asked in its turn, and the old one is forgotten."""
+    """A node that joins asks for it; the next to come between is asked in its turn, and the old one is forgotten."""
     network = grown(8)
     told_by_keys(network)
     network.sim.run(network.sim.now + 60 * PERIOD_S)
@@ -216,9 +216,9 @@ def test_chord_sharp_has_fingers_to_one_side_only_and_takes_more_hops() -> None:
         before = [node.finger(0, False) for node in network.nodes]
         assert all((finger is not None and finger.total is not None) == both_ways for finger in before)
         ordered = sorted(network.nodes, key=lambda node: node.me.key)
-        for place, node in enumerate(ordered):
+        for index, node in enumerate(ordered):
             assert [finger.peer for finger in node.forward] == [
-                ordered[(place + (1 << level)) % 48].me for level in range(1, 6)
+                ordered[(index + (1 << level)) % 48].me for level in range(1, 6)
             ]
         hops = [found.hops for found in network.lookups()]
         assert max(hops) <= 6

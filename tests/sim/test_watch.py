@@ -8,7 +8,7 @@ import pytest
 
 from braidmq.host import Address, Message
 from braidmq.keys import Key
-from braidmq.overlay.peers import Peer
+from braidmq.overlay import Peer
 from braidmq.overlay.ring import Ring, RingNode
 from braidmq.overlay.ring.messages import LinkGranted, SetRight
 from braidmq.pubsub.method import Publication

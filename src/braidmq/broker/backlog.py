@@ -20,12 +20,13 @@ BULK = Delivery(NOTHING, 0)
 
 
 class Backlog:
-    __slots__ = ("_bulk", "_items", "_metrics", "_resend_bytes", "_resend_count", "bytes", "qos0_count")
+    __slots__ = ("_bulk", "_items", "_metrics", "_on_sparse", "_resend_bytes", "_resend_count", "bytes", "qos0_count")
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._items: deque[Delivery] = deque()
         self._bulk: deque[Delivery] = deque()
+        self._on_sparse: list[tuple[int, Callable[[], None]]] = []
         self.bytes = 0
         self._resend_count = self._resend_bytes = 0
         self.qos0_count = 0
@@ -53,7 +54,7 @@ class Backlog:
         """The next one; of a bulk, the next one of it."""
         delivery = self._items[0]
         if delivery is BULK and len(self._bulk) > 1:
-            return self._bulk.popleft()
+            return self._pop_of_bulk()
         self._items.popleft()
         self.bytes -= delivery.message.size
         if delivery.packet_id:
@@ -61,7 +62,23 @@ class Backlog:
             self._resend_bytes -= delivery.message.size
         self.qos0_count -= not delivery.qos
         self._metrics.queued_messages -= 1
-        return self._bulk.popleft() if delivery is BULK else delivery
+        return self._pop_of_bulk() if delivery is BULK else delivery
+
+    def _pop_of_bulk(self) -> Delivery:
+        delivery = self._bulk.popleft()
+        if self._on_sparse:
+            self._tell_sparse()
+        return delivery
+
+    def when_sparse(self, count: int, action: Callable[[], None]) -> None:
+        """Calls once, when no more than so many of a bulk wait: more of it can be fetched."""
+        self._on_sparse.append((count, action))
+
+    def _tell_sparse(self) -> None:
+        due = [one for one in self._on_sparse if len(self._bulk) <= one[0]]
+        self._on_sparse = [one for one in self._on_sparse if one not in due]
+        for _, action in due:
+            action()
 
     def add_bulk(self, deliveries: Iterable[Delivery]) -> None:
         """Adds many behind what waits, as one."""
@@ -78,6 +95,7 @@ class Backlog:
         """Takes out what is wanted; the rest keeps its order, and what is left of a bulk its position."""
         fed = [delivery for delivery in self._bulk if wanted(delivery)]
         self._bulk = _without(self._bulk, fed)
+        self._tell_sparse()
         found = [one for one in self._items if (not self._bulk if one is BULK else wanted(one))]
         self._items = _without(self._items, found)
         self.bytes -= sum(delivery.message.size for delivery in found)

@@ -12,6 +12,7 @@ On a new connection what is in flight is put before the backlog and sent again, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from braidmq.broker.backlog import NOTHING, Backlog
@@ -170,6 +171,13 @@ class Session:
     @property
     def bulk_count(self) -> int:
         return self.backlog.bulk_count if self.backlog is not None else 0
+
+    def when_sparse(self, count: int, action: Callable[[], None]) -> None:
+        """Calls once, when the client has read all but so many of a bulk, or is gone; at once if it has."""
+        if self.backlog is not None and self.backlog.bulk_count > count:
+            self.backlog.when_sparse(count, action)
+        else:
+            action()
 
     def deliver_retained(self, messages: list[tuple[Message, Subscribed]]) -> None:
         """Gives the client what a new subscription asks for, however much that is, as fast as it takes it."""

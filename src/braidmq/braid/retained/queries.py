@@ -48,9 +48,6 @@ PAGE_TRIES = 3
 FEED_MAX = 1000
 """Retained messages that may wait for a client before more of them are asked for, fetched or given."""
 
-READ_POLL_S = 0.5
-"""How often it is looked whether a client has read them."""
-
 TOLD_MAX = 100_000
 """Topics that a question remembers as delivered; the oldest goes."""
 
@@ -224,7 +221,7 @@ class RetainedQueries:
                 self._replication.ask(topic, body, ASK_S[query.tries - 1], partial(self._on_outcome, query))
 
     async def _put_later(self, query: ReplicaQuery) -> None:
-        await _read(self._host, query.session)
+        await _until_read(self._host, query.session)
         self._put(query)
 
     def _on_outcome(self, query: ReplicaQuery, outcome: Outcome) -> None:
@@ -255,7 +252,7 @@ class RetainedQueries:
             sources.append(ReplicaSource(page.origin, page.address, messages, page.more))
         query.pages = []
         while sources and self._is_wanted(query):
-            await _read(self._host, query.session)
+            await _until_read(self._host, query.session)
             up_to = min((source.last for source in sources if source.more), default=None)
             newest: dict[str, tuple[float, str, Message]] = {}
             for source in sources:
@@ -279,7 +276,7 @@ class RetainedQueries:
 
     async def _fetch(self, query: ReplicaQuery, source: ReplicaSource) -> None:
         """The next page, when the client has read most of those before."""
-        await _read(self._host, query.session)
+        await _until_read(self._host, query.session)
         asked = AskReplicaPage(query.topic_filter, source.last)
         page = await ask(self._host, source.address, asked, ReplicaPage, timeout_s=PAGE_TIMEOUT_S, tries=PAGE_TRIES)
         if page is None:
@@ -328,7 +325,9 @@ def _is_behind(session: Session) -> bool:
     return session.connection is not None and session.bulk_count > FEED_MAX
 
 
-async def _read(host: Host, session: Session) -> None:
-    """Until the client has read most of what waits for it."""
+async def _until_read(host: Host, session: Session) -> None:
+    """Waits until the client has read most of what waits for it."""
     while _is_behind(session):
-        await host.sleep(READ_POLL_S)
+        read = host.event()
+        session.when_sparse(FEED_MAX, read.set)
+        await read.wait()

@@ -5,7 +5,7 @@
 Yoshida 2015).
 """
 
-from braidmq.overlay.ring.messages import FindGap, Gap
+from braidmq.overlay.ring.messages import FindGap, Gap, LinkSequence
 from braidmq.overlay.ring.node import (
     CALL_TIMEOUT_S,
     CALL_TRIES,
@@ -30,6 +30,7 @@ __all__ = [
     "Gap",
     "JoinAbandoned",
     "LinkEvent",
+    "LinkSequence",
     "Locate",
     "Ring",
     "RingNode",

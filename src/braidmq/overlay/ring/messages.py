@@ -6,10 +6,10 @@ from braidmq.host import Message
 from braidmq.keys import Key
 from braidmq.overlay.peers import Peer
 
-Sequence = tuple[int, int]
+LinkSequence = tuple[int, int]
 """A link sequence number: (repair, n)."""
 
-ZERO: Sequence = (0, 0)
+ZERO: LinkSequence = (0, 0)
 
 
 class Gap(Message, frozen=True, array_like=True, gc=False):
@@ -34,7 +34,7 @@ class SetRight(Message, frozen=True, array_like=True, gc=False):
     to: Key
     new: Peer
     expected: Peer
-    seq: Sequence
+    seq: LinkSequence
     joining: bool
     number: int
 
@@ -42,7 +42,7 @@ class SetRight(Message, frozen=True, array_like=True, gc=False):
 class LinkGranted(Message, frozen=True, array_like=True, tag="Granted", gc=False):
     """The right link is moved. `note` is what the layer above has to say to a new right neighbour."""
 
-    seq: Sequence
+    seq: LinkSequence
     neighbours: tuple[Peer, ...]
     note: bytes = b""
 
@@ -59,7 +59,7 @@ class SetLeft(Message, frozen=True, array_like=True, gc=False):
     ring: int
     to: Key
     left: Peer
-    seq: Sequence
+    seq: LinkSequence
     neighbours: tuple[Peer, ...]
 
 
@@ -86,5 +86,5 @@ class TellLeft(Message, frozen=True, array_like=True, gc=False):
     is_in: bool
     incarnation: int
     right: Peer
-    seq: Sequence
+    seq: LinkSequence
     nearer: tuple[Peer, ...]

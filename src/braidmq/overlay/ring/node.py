@@ -28,8 +28,8 @@ from braidmq.overlay.ring.messages import (
     Gap,
     LinkGranted,
     LinkRefused,
+    LinkSequence,
     Neighbours,
-    Sequence,
     SetLeft,
     SetRight,
     TellLeft,
@@ -220,7 +220,7 @@ class RingNode:
         await self.check_left()
 
     async def _swap(
-        self, at: Peer, new: Peer, expected: Peer, seq: Sequence, joining: bool
+        self, at: Peer, new: Peer, expected: Peer, seq: LinkSequence, joining: bool
     ) -> LinkGranted | LinkRefused | None:
         """Asks until there is an answer, or the node is suspected; the same request each time."""
         self._number += 1
@@ -281,7 +281,7 @@ class RingNode:
             return LinkRefused(Gap(self.me, self.right))
         return LinkRefused(None)
 
-    def _tell_left(self, to: Peer, left: Peer, seq: Sequence, neighbours: tuple[Peer, ...]) -> None:
+    def _tell_left(self, to: Peer, left: Peer, seq: LinkSequence, neighbours: tuple[Peer, ...]) -> None:
         told = SetLeft(self.ring, to.key, left, seq, neighbours[:NEIGHBOURS_MAX])
         if to.key == self.me.key:
             self.on_set_left(told)
@@ -387,7 +387,7 @@ class RingNode:
         request = AskLeft(self.ring, peer.key, self.me)
         return ask(self.host, peer.address, request, TellLeft, timeout_s=CALL_TIMEOUT_S, tries=tries)
 
-    async def _claim(self, left: Peer, its_right: Peer, its_seq: Sequence) -> bool:
+    async def _claim(self, left: Peer, its_right: Peer, its_seq: LinkSequence) -> bool:
         """True if the link to the left is as it should be now, with the same number at both ends."""
         if its_right == self.me and self.left == left and self.lseq == its_seq:
             return True

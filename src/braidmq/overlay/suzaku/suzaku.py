@@ -20,7 +20,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from itertools import chain
 
-from braidmq.host import Address, Forward, Host, Reply, Service, ask, handles
+from braidmq.host import Address, CallError, Forward, Host, Reply, Service, ask, handles
 from braidmq.keys import Key, in_arc, strictly_between
 from braidmq.overlay.aggregates import Aggregate
 from braidmq.overlay.lookup import NoWay, find_hop_by_hop
@@ -185,9 +185,13 @@ class Suzaku(Service):
         else:  # a broker that has no key in the ring asks one that has
             introducer = self.introduce()
             return None if introducer is None else await self._careful_lookup(key, None, introducer)
-        find = FindAlongFingers(start.me.key, key)
-        found = await ask(self.host, self.host.address, find, FoundOwner, timeout_s=LOOKUP_TIMEOUT_S)
-        return found or await self._careful_lookup(key, start.me.key, start.me.address)
+        try:  # not by `ask`, whose coroutine takes a twelfth off the rate of simulated lookups
+            answer = await self.host.call(self.host.address, FindAlongFingers(start.me.key, key), LOOKUP_TIMEOUT_S)
+        except CallError:
+            answer = None
+        if isinstance(answer, FoundOwner):
+            return answer
+        return await self._careful_lookup(key, start.me.key, start.me.address)
 
     async def _careful_lookup(self, key: Key, at: Key | None, address: Address) -> FoundOwner | None:
         """Asks hop by hop; silent nodes are passed over."""

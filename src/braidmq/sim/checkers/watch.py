@@ -14,8 +14,7 @@ from typing import Protocol
 from braidmq.bounded import BoundedDict
 from braidmq.host import Address
 from braidmq.keys import Key
-from braidmq.overlay.ring import Ring, RingNode
-from braidmq.overlay.ring.messages import Sequence as LinkSequence
+from braidmq.overlay.ring import LinkSequence, Ring, RingNode
 from braidmq.sim.checkers.complaints import Complaints
 from braidmq.sim.checkers.pubsub import nobody_else_was_bothered, nobody_got_it_twice
 from braidmq.sim.engine import Simulator
