@@ -37,8 +37,8 @@ PR_SET_CHILD_SUBREAPER = 36
 PLAYER = """
 import gc, json, select, sys, time
 from itertools import cycle
-from braidmq.sim.rows import row_of
-from braidmq.sim.trial import Trial
+from braidmq.sim.trials.rows import row_of
+from braidmq.sim.trials.trial import Trial
 
 parameters, seeds = json.loads(sys.argv[1]), json.loads(sys.argv[2])
 gc.collect()

@@ -20,8 +20,8 @@ from braidmq.host import Address
 from braidmq.keys import Key
 from braidmq.overlay.suzaku import Suzaku
 from braidmq.sim.engine import Simulator
-from braidmq.sim.large_pages import use_large_pages
 from braidmq.sim.layouts.suzaku import lay_out_suzaku
+from braidmq.sim.trials.large_pages import use_large_pages
 
 HOPS_TARGETS = {64: (2.5, 5), 256: (3.6, 7), 1024: (4.6, 9)}
 """Mean and largest number of lookup hops, by the number of nodes."""

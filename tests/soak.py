@@ -17,7 +17,7 @@ from multiprocessing import Pool
 
 from braidmq.overlay.suzaku import PERIOD_S
 from braidmq.sim.checkers.watch import EVERY_S
-from braidmq.sim.trial import Trial, play
+from braidmq.sim.trials.trial import Trial, play
 from tests.overlay import test_flexible_graph, test_skip_graph
 from tests.overlay.test_ring import QUIET_S, RingNetwork
 from tests.overlay.test_suzaku import SuzakuNetwork

@@ -27,7 +27,7 @@ from braidmq.overlay.suzaku import Suzaku
 from braidmq.pubsub.method import ProvenMethod, Publication
 from braidmq.sim.checkers.ring import fingers_are_right, ring_is_closed_and_sorted
 from braidmq.sim.checkers.skip_graph import levels_are_right
-from braidmq.sim.trial import Trial, play
+from braidmq.sim.trials.trial import Trial, play
 from tests import scenarios
 
 BROKERS = 12

@@ -16,9 +16,9 @@ import pytest
 
 from braidmq.pubsub.method import Method
 from braidmq.sim.engine import Simulator
-from braidmq.sim.figures import OF_THE_MACHINE
-from braidmq.sim.methods import TRIAL_METHODS, Options, Ordered
-from braidmq.sim.patterns import RoleAssignment
+from braidmq.sim.trials.figures import OF_THE_MACHINE
+from braidmq.sim.trials.methods import TRIAL_METHODS, Options, Ordered
+from braidmq.sim.trials.patterns import RoleAssignment
 from tests.cli.commands import TIMEOUT_S, in_process
 
 COMMAND = [sys.executable, "-m", "braidmq", "sim"]

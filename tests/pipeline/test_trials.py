@@ -20,9 +20,9 @@ import pytest
 from braidmq.pipeline.errors import PipelineError
 from braidmq.pipeline.trials.table import SCHEMA, TrialTable, on_connect, on_spark, play_all, play_here, table_of
 from braidmq.pipeline.trials.trial_process import played, trial_process
-from braidmq.sim.figures import OF_THE_MACHINE
-from braidmq.sim.rows import name_of, row_of, trial_of
-from braidmq.sim.trial import Trial
+from braidmq.sim.trials.figures import OF_THE_MACHINE
+from braidmq.sim.trials.rows import name_of, row_of, trial_of
+from braidmq.sim.trials.trial import Trial
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

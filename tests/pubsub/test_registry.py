@@ -14,7 +14,7 @@ from braidmq.pubsub import registry
 from braidmq.pubsub.method import Method, ProvenMethod, ScopedMethod
 from braidmq.pubsub.registry import METHODS, MethodName, MethodSettings, OverlaySettings
 from braidmq.sim.engine import SimHost, Simulator
-from braidmq.sim.methods import TRIAL_METHODS
+from braidmq.sim.trials.methods import TRIAL_METHODS
 
 
 def built(name: MethodName) -> tuple[SimHost, Method]:

@@ -9,11 +9,11 @@ import pytest
 from braidmq.host import Address
 from braidmq.sim.checkers.complaints import Complaints
 from braidmq.sim.engine import Simulator
-from braidmq.sim.meter import Tally
-from braidmq.sim.methods import TRIAL_METHODS, Options
 from braidmq.sim.network import Network
-from braidmq.sim.patterns import parse
-from braidmq.sim.trial_brokers import TrialBrokers
+from braidmq.sim.trials.brokers import TrialBrokers
+from braidmq.sim.trials.meter import Tally
+from braidmq.sim.trials.methods import TRIAL_METHODS, Options
+from braidmq.sim.trials.patterns import parse
 
 NODES = 40
 STALL_S = 10.0

@@ -11,7 +11,7 @@ from statistics import mean
 import msgspec
 import pytest
 
-from braidmq.sim.trial import Trial, play
+from braidmq.sim.trials.trial import Trial, play
 from tests.cli.commands import in_process
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text()

@@ -21,10 +21,10 @@ from braidmq.pubsub.locality.delegates import ClusterDirectories
 from braidmq.pubsub.locality.locality import HandOverAccepted, Locality
 from braidmq.pubsub.relay_free.demand import DemandTracker
 from braidmq.sim.engine import Simulator
-from braidmq.sim.methods import TRIAL_METHODS, LearningTables, Options
-from braidmq.sim.patterns import RoleAssignment, Topic
-from braidmq.sim.trial import Trial, TrialReport, play
-from braidmq.sim.trial_brokers import TrialBrokers
+from braidmq.sim.trials.brokers import TrialBrokers
+from braidmq.sim.trials.methods import TRIAL_METHODS, LearningTables, Options
+from braidmq.sim.trials.patterns import RoleAssignment, Topic
+from braidmq.sim.trials.trial import Trial, TrialReport, play
 
 DESERTED = "10x0x3"
 SUSPENDED, PUBLISHING, MISSED = "has subscribers, but suspended", "has no subscribers, but publishing", "did not reach"

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from braidmq.sim.patterns import TABLE_2, PatternError, RoleAssignment, drawn, parse
+from braidmq.sim.trials.patterns import TABLE_2, PatternError, RoleAssignment, drawn, parse
 
 
 def deal(pattern: str, nodes: int | None = None, seed: int = 1) -> RoleAssignment:

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from braidmq.host import Address, Message
-from braidmq.sim import fault_schedule
 from braidmq.sim.checkers.complaints import Complaints
 from braidmq.sim.checkers.pubsub import (
     each_got_it_once,
@@ -18,13 +17,14 @@ from braidmq.sim.checkers.pubsub import (
     suspended_only_without_subscribers,
 )
 from braidmq.sim.engine import Simulator
-from braidmq.sim.figures import OF_THE_MACHINE, Figures
-from braidmq.sim.meter import BODY_BYTES, Meter, Tally, number_of
-from braidmq.sim.methods import TRIAL_METHODS, Options
 from braidmq.sim.network import Constant, Faults, FaultsError
-from braidmq.sim.patterns import parse
-from braidmq.sim.trial import Trial, TrialError, TrialReport, play
-from braidmq.sim.trial_brokers import TrialBrokers
+from braidmq.sim.trials import fault_schedule
+from braidmq.sim.trials.brokers import TrialBrokers
+from braidmq.sim.trials.figures import OF_THE_MACHINE, Figures
+from braidmq.sim.trials.meter import BODY_BYTES, Meter, Tally, number_of
+from braidmq.sim.trials.methods import TRIAL_METHODS, Options
+from braidmq.sim.trials.patterns import parse
+from braidmq.sim.trials.trial import Trial, TrialError, TrialReport, play
 
 KNOWING = [name for name, kind in TRIAL_METHODS.items() if kind.entry.knows_demand]
 ROUGH = "loss=0.02,dup=0.02,reorder=0.05,partition=20-40,churn=1"

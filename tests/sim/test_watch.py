@@ -15,12 +15,12 @@ from braidmq.pubsub.method import Publication
 from braidmq.sim.checkers.complaints import Complaints
 from braidmq.sim.checkers.watch import RuleWatch, joined_keys_are_unique, left_links_never_go_back
 from braidmq.sim.engine import SimulationError, Simulator
-from braidmq.sim.figures import OF_THE_MACHINE
-from braidmq.sim.meter import Tally
-from braidmq.sim.methods import TRIAL_METHODS, Options
-from braidmq.sim.patterns import RoleAssignment, Topic
-from braidmq.sim.trial import Trial, play
-from braidmq.sim.trial_brokers import TrialBrokers
+from braidmq.sim.trials.brokers import TrialBrokers
+from braidmq.sim.trials.figures import OF_THE_MACHINE
+from braidmq.sim.trials.meter import Tally
+from braidmq.sim.trials.methods import TRIAL_METHODS, Options
+from braidmq.sim.trials.patterns import RoleAssignment, Topic
+from braidmq.sim.trials.trial import Trial, play
 
 FAULTS = "loss=0.02,dup=0.02,reorder=0.05,clog=0.01,partition=20-40,oneway=50-70,jump=0.2,drift=0.2,churn=1"
 

@@ -7,9 +7,7 @@
 The world: `engine` with `host`, `task`, `timeline` and `garbage`; `network` and `clocks` with their faults; `trace`,
 `journey` and `picture` to look at a run; `checkers` of what must hold; `layouts` of networks too large to grow.
 
-Trials of publish/subscribe methods: `trial` runs one, with `methods` and `patterns` to choose from, `trial_brokers` in
-their roles, a `fault_schedule`, a `meter`, and `figures` that become `rows` of a table; `lookups` are trials of an
-overlay alone.
+`trials` are of publish/subscribe methods on such networks, with figures and checks.
 """
 
 from braidmq.sim.engine import SimHost, SimTask, SimulationError, Simulator

@@ -17,7 +17,7 @@ from braidmq.cli.sim.table import tabulate
 from braidmq.pubsub.registry import METHODS
 
 if TYPE_CHECKING:
-    from braidmq.sim.trial import Trial, TrialReport
+    from braidmq.sim.trials.trial import Trial, TrialReport
 
 app = typer.Typer(add_completion=False)
 
@@ -86,8 +86,8 @@ def _play(trials: list[Trial], bar: TrialBar) -> list[TrialReport]:
 
     from braidmq.sim.engine import SimulationError
     from braidmq.sim.network import FaultsError
-    from braidmq.sim.patterns import PatternError
-    from braidmq.sim.trial import TrialError, play
+    from braidmq.sim.trials.patterns import PatternError
+    from braidmq.sim.trials.trial import TrialError, play
 
     reports = []
     for trial in trials:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from braidmq.cli import output
 
 if TYPE_CHECKING:
-    from braidmq.sim.trial import TrialReport
+    from braidmq.sim.trials.trial import TrialReport
 
 DIGITS: Final = 6
 """Decimals of a figure in JSON."""

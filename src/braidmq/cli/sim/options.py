@@ -14,7 +14,7 @@ from braidmq.cli.errors import UsageError
 from braidmq.pubsub.registry import METHODS
 
 if TYPE_CHECKING:
-    from braidmq.sim.trial import Trial
+    from braidmq.sim.trials.trial import Trial
 
 SEEDS_MAX: Final = 1_000
 TRIALS_MAX: Final = 1_000_000
@@ -213,7 +213,7 @@ class ResultOptions:
 
 def trials_of(trial: TrialOptions, method: MethodOptions, world: WorldOptions, result: ResultOptions) -> list[Trial]:
     """A trial for each method, pattern, size and seed; a UsageError if they are too many for what is wanted."""
-    from braidmq.sim.trial import Trial
+    from braidmq.sim.trials.trial import Trial
 
     numbers = trial.numbers(SEEDS_MAX if result.out is None else TRIALS_MAX)
     if result.trace is not None and len(numbers) > 1:

@@ -15,7 +15,7 @@ from braidmq.cli.progress import Bar
 
 if TYPE_CHECKING:
     from braidmq.pipeline.trials.table import Play
-    from braidmq.sim.trial import Trial
+    from braidmq.sim.trials.trial import Trial
 
 GROUPS: Final = ("method", "pattern", "nodes")
 SHOWN_MAX: Final = 100
@@ -25,7 +25,7 @@ SHOWN_MAX: Final = 100
 def tabulate(trials: list[Trial], out: Path, master: str | None, json_lines: bool) -> None:
     """Plays the trials that the table does not have, shows a summary of all, and fails if one of them did."""
     from braidmq.pipeline.trials.table import TrialTable, play_all, play_here
-    from braidmq.sim.rows import name_of
+    from braidmq.sim.trials.rows import name_of
 
     table = TrialTable(out)
     names = {name_of(trial) for trial in trials}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from braidmq.pipeline.errors import MissingExtra, PipelineError
 from braidmq.pipeline.trials.trial_process import played
-from braidmq.sim.rows import COLUMNS, Row, name_of, row_of, trial_of
+from braidmq.sim.trials.rows import COLUMNS, Row, name_of, row_of, trial_of
 
 try:
     import numpy as np
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    from braidmq.sim.trial import Trial
+    from braidmq.sim.trials.trial import Trial
 
 ROUND_S: Final = 10.0
 """What a round should take."""

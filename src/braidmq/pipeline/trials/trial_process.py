@@ -20,7 +20,7 @@ from braidmq.pipeline.errors import PipelineError
 from braidmq.system.framing import FrameWriter, read_frame
 
 if TYPE_CHECKING:
-    from braidmq.sim.rows import Row
+    from braidmq.sim.trials.rows import Row
 
 _INPUT: Final = 0
 _OUTPUT: Final = 1
@@ -65,7 +65,7 @@ def played(names: list[str]) -> list[Row]:
 
 
 def main() -> None:
-    from braidmq.sim.rows import row_of, trial_of
+    from braidmq.sim.trials.rows import row_of, trial_of
 
     writer = FrameWriter()
     while (body := read_frame(_INPUT)) is not None:

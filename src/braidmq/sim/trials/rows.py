@@ -14,10 +14,10 @@ from msgspec.structs import asdict
 
 import braidmq
 from braidmq.sim.engine import SimulationError
-from braidmq.sim.figures import FaultFigures, Figures
 from braidmq.sim.network import FaultsError
-from braidmq.sim.patterns import PatternError
-from braidmq.sim.trial import Trial, TrialError, play
+from braidmq.sim.trials.figures import FaultFigures, Figures
+from braidmq.sim.trials.patterns import PatternError
+from braidmq.sim.trials.trial import Trial, TrialError, play
 
 PARAMETERS: Final[dict[str, type]] = {
     name: next(kind for kind in (get_args(hint) if isinstance(hint, UnionType) else (hint,)) if kind is not NoneType)

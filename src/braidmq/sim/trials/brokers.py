@@ -24,9 +24,9 @@ from braidmq.sim.checkers.watch import (
 )
 from braidmq.sim.engine import Simulator
 from braidmq.sim.garbage import no_garbage_collection
-from braidmq.sim.meter import Meter, Tally
-from braidmq.sim.methods import ASK_EVERY_S, Options, TrialMethod, learn_fingers
-from braidmq.sim.patterns import RoleAssignment
+from braidmq.sim.trials.meter import Meter, Tally
+from braidmq.sim.trials.methods import ASK_EVERY_S, Options, TrialMethod, learn_fingers
+from braidmq.sim.trials.patterns import RoleAssignment
 
 START_EVERY_S = 0.1
 """The time between two brokers that start, when a network grows."""

@@ -8,7 +8,7 @@ from braidmq.keys import Key, in_arc
 from braidmq.overlay import Overlay
 from braidmq.sim.checkers.complaints import Complaints
 from braidmq.sim.engine import Simulator
-from braidmq.sim.meter import Tally
+from braidmq.sim.trials.meter import Tally
 
 BATCH = 100
 LOOK_EVERY_S = 0.01

@@ -9,9 +9,9 @@ from random import Random
 
 from braidmq.host import Address
 from braidmq.sim.clocks import ClockError
-from braidmq.sim.meter import Tally
 from braidmq.sim.network import Faults, FaultsError, Network
-from braidmq.sim.trial_brokers import Roles, TrialBrokers
+from braidmq.sim.trials.brokers import Roles, TrialBrokers
+from braidmq.sim.trials.meter import Tally
 
 CHURN_FORM = "churn=EVENTS_A_SECOND"
 CHURN_MAX = 100.0

@@ -20,21 +20,21 @@ from braidmq.overlay.flexible import SIZE_MAX
 from braidmq.overlay.ranges import Cut
 from braidmq.overlay.suzaku import Suzaku
 from braidmq.pubsub.registry import METHODS, TABLE_SIZE_DEFAULT, described
-from braidmq.sim import fault_schedule, lookups
 from braidmq.sim.checkers.complaints import Complaints
 from braidmq.sim.engine import Simulator
-from braidmq.sim.figures import FaultFigures, Figures, quantile, resident_mib
 from braidmq.sim.garbage import hardly_any_garbage_collection, no_garbage_collection
 from braidmq.sim.journey import Journey
-from braidmq.sim.large_pages import use_large_pages
-from braidmq.sim.meter import Tally, publication_of
-from braidmq.sim.methods import TRIAL_METHODS, LearningTables, Options, Ordered, TrialMethod
 from braidmq.sim.network import Constant, Network, Uniform, wide_area
-from braidmq.sim.patterns import Lookups, RoleAssignment, drawn
-from braidmq.sim.patterns import parse as parse_pattern
 from braidmq.sim.picture import HOSTS_MAX
 from braidmq.sim.trace import Trace
-from braidmq.sim.trial_brokers import TrialBrokers
+from braidmq.sim.trials import fault_schedule, lookups
+from braidmq.sim.trials.brokers import TrialBrokers
+from braidmq.sim.trials.figures import FaultFigures, Figures, quantile, resident_mib
+from braidmq.sim.trials.large_pages import use_large_pages
+from braidmq.sim.trials.meter import Tally, publication_of
+from braidmq.sim.trials.methods import TRIAL_METHODS, LearningTables, Options, Ordered, TrialMethod
+from braidmq.sim.trials.patterns import Lookups, RoleAssignment, drawn
+from braidmq.sim.trials.patterns import parse as parse_pattern
 
 GROWN_NODES_MAX: Final = 512
 """Networks up to this size can grow by messages in reasonable time."""

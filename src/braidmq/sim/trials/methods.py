@@ -34,7 +34,7 @@ from braidmq.sim.engine import SimHost, Simulator
 from braidmq.sim.layouts import flexible as layout_flexible
 from braidmq.sim.layouts import skip_graph as layout_skip
 from braidmq.sim.layouts.suzaku import lay_out_suzaku
-from braidmq.sim.patterns import RoleAssignment
+from braidmq.sim.trials.patterns import RoleAssignment
 
 CALM_S = 240.0
 """Suspicions last two minutes, and checks are due some times after that."""
