@@ -64,7 +64,7 @@ def test_old_words_do_not_come_back(layer: str) -> None:
 
 
 SHARED = {
-    "CutThroughPath": "the same path, as the core calls it and, with what makes it hold, as the braid keeps it",
+    "OutboundShortcut": "the same path, as the core calls it and, with what makes it hold, as the braid keeps it",
     "Message": "what travels, in the terms of each layer; that of `processors` is in the functions that people write",
     "Method": "of publish/subscribe, and of enhanced authentication (MQTT 5 §4.12); plug-ins know it by this name",
     "Refused": "the answer of a host that will not, in both worlds",

@@ -7,10 +7,10 @@ packet to the last answer that it causes. On one broker nothing is remembered fr
 across brokers the topic has been published before, for how it becomes known to them is the third walk. A walk begins at
 a moment at which nothing else is going on.
 
-What counts is every file that lies on the way: whose code is on the stack where the message is handed over, to a socket,
+What counts is every file that lies on the way: whose code is on the stack where the message is handed over to a socket,
 to another broker, to a procedure of its own, or to the end of the tick. A file that is only asked something on the way
-(a table, a codec, a counter) is not on it: a reader takes its answer for granted. The seam (`host.py`) and the simulator
-do not count: they stand for the network, as sockets do. Shown beside it: in how many files any code ran at all.
+(a table, a codec, a counter) is not on it: a reader takes its answer for granted. The seam (`host.py`) and the
+simulator do not count: they stand for the network, as sockets do. Beside it stands in how many files any code ran.
 """
 
 from __future__ import annotations

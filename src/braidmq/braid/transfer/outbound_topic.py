@@ -11,7 +11,7 @@ from typing import Protocol
 
 from braidmq.braid.catch_up.history import HISTORY_S, History
 from braidmq.braid.transfer.batch import BatchItem, PublicationBatch, Skip
-from braidmq.broker.federation import CutThroughPath
+from braidmq.broker.federation import OutboundShortcut
 from braidmq.host import Host
 from braidmq.keys import is_within
 from braidmq.mqtt.packets import V5
@@ -29,7 +29,7 @@ _Piece = tuple[int, int, int, bytes, BatchItem | None, str | None]
 """What waits to be sent: version, number, count, plain publications or an item, and its scope."""
 
 
-class LastingPath(CutThroughPath, Protocol):
+class LastingPath(OutboundShortcut, Protocol):
     """The short way for a publication that comes alone, which holds for a while (`cut_through`)."""
 
     def holds(self, version: int, size: int, now: float) -> bool: ...
