@@ -13,6 +13,7 @@ import pytest
 
 from braidmq.host import Reply
 from braidmq.overlay.flexible import FlexibleGraph
+from braidmq.overlay.flexible.learning import TableLearning
 from braidmq.pubsub.baselines.bayeux import Bayeux, BayeuxTree
 from braidmq.pubsub.baselines.can.flooding import Flooding
 from braidmq.pubsub.baselines.scribe import Scribe
@@ -168,7 +169,7 @@ def test_the_tables_that_are_measured_were_learnt(monkeypatch: pytest.MonkeyPatc
     assert ideal.parameters["learn_s"] is None
     assert learnt.figures.build_messages > 1000
     assert learnt.figures.hops_mean < 1.2 * ideal.figures.hops_mean
-    monkeypatch.setattr(FlexibleGraph, "learn", nothing_at_all)
+    monkeypatch.setattr(TableLearning, "learn", nothing_at_all)
     assert trial("adaptive", "subs60", nodes=300).figures.hops_mean > 2 * learnt.figures.hops_mean
 
 
