@@ -694,7 +694,7 @@ def test_live_messages_wait_behind_the_retained_ones_that_a_subscription_asked_f
 
 
 def test_much_that_waits_is_sent_over_several_ticks() -> None:
-    """What a client is owed is not put into memory all at once."""
+    """What waits for a client is not put into memory all at once."""
     world = World(limits=Limits(outbound_bytes_max=65_536, inflight_max=1000))
     subscriber = kept(world)
     subscriber.subscribe("t", 1)
