@@ -312,7 +312,7 @@ def _learn(run: TrialRun, brokers: TrialBrokers, assignment: RoleAssignment, gro
 
 def _run_faults(run: TrialRun, schedule: fault_schedule.FaultSchedule, brokers: TrialBrokers, grown: bool) -> None:
     tally = Tally()
-    run.on_progress("the network has a rough time", 0.0)
+    run.on_progress("the network has its faults", 0.0)
     fault_schedule.run_faults(brokers, schedule, schedule.churn if grown else 0.0, tally)
     run.fault_figures = FaultFigures(tally.publications, tally.expected, tally.deliveries, tally.duplicates)
     run.complaints.add(brokers.unsettled())
