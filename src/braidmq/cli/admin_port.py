@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 from urllib.parse import urlsplit
@@ -45,6 +46,27 @@ DataOption = Annotated[
         "-d", "--data", help="Instead of --admin: the folder of `braidmq up --brokers`.", rich_help_panel=PANEL
     ),
 ]
+
+
+@dataclass(frozen=True)
+class AdminOptions:
+    """Which brokers are asked."""
+
+    admin: AdminOption = None
+    token: TokenOption = None
+    data: DataOption = None
+
+    def brokers(self) -> list[BrokerAdmin]:
+        """The brokers to ask: the one that is named, or all that a folder tells of."""
+        if self.data is None:
+            return [BrokerAdmin(self.admin or ADMIN_URL, self.token)]
+        if self.admin is not None:
+            raise UsageError("--admin together with --data", "Either of them says where to ask.")
+        return _brokers_in(self.data, self.token)
+
+    def broker(self) -> BrokerAdmin:
+        """The one broker to ask; any of a folder will do."""
+        return self.brokers()[0]
 
 
 class BrokerAdmin:
@@ -92,13 +114,8 @@ def _cli_error(error: AdminError) -> CliError:
     return CliError(str(error))
 
 
-def brokers_of(admin: str | None, token: str | None, data: Path | None) -> list[BrokerAdmin]:
-    """The brokers to ask: the one that is named, or all that a folder tells of."""
-    if data is None:
-        return [BrokerAdmin(admin or ADMIN_URL, token)]
-    if admin is not None:
-        raise UsageError("--admin together with --data", "Either of them says where to ask.")
-
+def _brokers_in(data: Path, token: str | None) -> list[BrokerAdmin]:
+    """All brokers that a folder tells of."""
     import msgspec
 
     from braidmq.admin.contract import ADMIN_FILE, AdminFile
@@ -117,11 +134,6 @@ def brokers_of(admin: str | None, token: str | None, data: Path | None) -> list[
             f"Start a braid there with `braidmq up --brokers 3 --data {data}`.",
         )
     return brokers
-
-
-def broker_of(admin: str | None, token: str | None, data: Path | None) -> BrokerAdmin:
-    """The one broker to ask; any of a folder will do."""
-    return brokers_of(admin, token, data)[0]
 
 
 def duration(seconds: float) -> str:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from braidmq.cli import output
-from braidmq.cli.admin_port import AdminOption, DataOption, TokenOption, broker_of
+from braidmq.cli.admin_port import AdminOptions
 from braidmq.cli.errors import CliError
 from braidmq.cli.mqtt_client.options import check_topic
+from braidmq.cli.option_groups import with_option_groups
 
 if TYPE_CHECKING:
     from braidmq.admin.contract import DemandAnswer
@@ -28,16 +29,16 @@ EXAMPLES: Final = output.examples(
 
 
 @app.command("demand", help=HELP, epilog=EXAMPLES)
+@with_option_groups
 def demand(
+    *,
     topic: Annotated[str, typer.Argument(help="A topic, without wildcards.")],
-    admin: AdminOption = None,
-    token: TokenOption = None,
-    data: DataOption = None,
+    at: AdminOptions,
     json_lines: output.JsonOption = False,
     color: output.ColorOption = output.Color.AUTO,
 ) -> None:
     check_topic(topic, "TOPIC")
-    answer = broker_of(admin, token, data).ask(lambda client: client.demand(topic))
+    answer = at.broker().ask(lambda client: client.demand(topic))
     if json_lines:
         output.print_json(answer)
     else:

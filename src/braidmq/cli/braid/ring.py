@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from braidmq.cli import output
-from braidmq.cli.admin_port import AdminOption, DataOption, TokenOption, broker_of, duration
+from braidmq.cli.admin_port import AdminOptions, duration
 from braidmq.cli.errors import CliError
+from braidmq.cli.option_groups import with_option_groups
 
 if TYPE_CHECKING:
     from braidmq.admin.contract import RingMember
@@ -33,14 +34,14 @@ EXAMPLES: Final = output.examples(
 
 
 @app.command("ring", help=HELP, epilog=EXAMPLES)
+@with_option_groups
 def ring(
-    admin: AdminOption = None,
-    token: TokenOption = None,
-    data: DataOption = None,
+    *,
+    at: AdminOptions,
     json_lines: output.JsonOption = False,
     color: output.ColorOption = output.Color.AUTO,
 ) -> None:
-    answer = broker_of(admin, token, data).ask(lambda client: client.ring())
+    answer = at.broker().ask(lambda client: client.ring())
     if json_lines:
         for broker in answer.brokers:
             output.print_json(broker)

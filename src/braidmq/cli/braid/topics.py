@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from braidmq.cli import output
-from braidmq.cli.admin_port import AdminOption, DataOption, TokenOption, brokers_of, duration
+from braidmq.cli.admin_port import AdminOptions, duration
+from braidmq.cli.option_groups import with_option_groups
 
 if TYPE_CHECKING:
     from braidmq.admin.contract import TopicsAnswer
@@ -28,20 +29,18 @@ EXAMPLES: Final = output.examples(
 
 
 @app.command("topics", help=HELP, epilog=EXAMPLES)
+@with_option_groups
 def topics(
+    *,
     topic_filter: Annotated[
         str, typer.Argument(metavar="[FILTER]", help="Only topics that this filter matches.")
     ] = "#",
     count_max: Annotated[int, typer.Option("-n", "--limit", min=1, max=10_000, help="Rows at most.")] = 100,
-    admin: AdminOption = None,
-    token: TokenOption = None,
-    data: DataOption = None,
+    at: AdminOptions,
     json_lines: output.JsonOption = False,
     color: output.ColorOption = output.Color.AUTO,
 ) -> None:
-    answers = [
-        broker.ask(lambda client: client.topics(topic_filter, count_max)) for broker in brokers_of(admin, token, data)
-    ]
+    answers = [broker.ask(lambda client: client.topics(topic_filter, count_max)) for broker in at.brokers()]
     if json_lines:
         for answer in answers:
             output.print_json(answer)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from braidmq.cli import output
-from braidmq.cli.admin_port import AdminOption, DataOption, TokenOption, broker_of
+from braidmq.cli.admin_port import AdminOptions
 from braidmq.cli.errors import CliError, ExitCode, UsageError
 from braidmq.cli.mqtt_client.options import check_topic, qos_option
+from braidmq.cli.option_groups import with_option_groups
 
 if TYPE_CHECKING:
     from braidmq.admin.contract import TraceAnswer, TraceHop
@@ -32,20 +33,20 @@ EXAMPLES: Final = output.examples(
 
 
 @app.command("trace", help=HELP, epilog=EXAMPLES)
+@with_option_groups
 def trace(
+    *,
     topic: Annotated[str, typer.Argument(help="A topic, without wildcards.")],
     qos: Annotated[int, qos_option("-q", "--qos", what="Of the message whose way is shown")] = 0,
     svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw it into this file, too.")] = None,
-    admin: AdminOption = None,
-    token: TokenOption = None,
-    data: DataOption = None,
+    at: AdminOptions,
     json_lines: output.JsonOption = False,
     color: output.ColorOption = output.Color.AUTO,
 ) -> None:
     check_topic(topic, "TOPIC")
     if svg is not None and svg.is_dir():
         raise UsageError(f"{svg} is a folder", "Name a file: --svg way.svg")
-    answer = broker_of(admin, token, data).ask(lambda client: client.trace(topic, qos))
+    answer = at.broker().ask(lambda client: client.trace(topic, qos))
     if json_lines:
         output.print_json(answer)
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from braidmq.cli import output
-from braidmq.cli.admin_port import AdminOption, BrokerAdmin, DataOption, TokenOption, broker_of, brokers_of
+from braidmq.cli.admin_port import AdminOptions, BrokerAdmin, TokenOption
 from braidmq.cli.base_commands import BaseGroup
 from braidmq.cli.errors import CliError, ExitCode, UsageError
 from braidmq.cli.mqtt_client.options import ConnectionOptions, check_topic
@@ -64,14 +64,14 @@ LIST_EXAMPLES: Final = output.examples(
 
 
 @app.command("list", help=LIST_HELP, epilog=LIST_EXAMPLES)
+@with_option_groups
 def list_processors(
-    admin: AdminOption = None,
-    token: TokenOption = None,
-    data: DataOption = None,
+    *,
+    at: AdminOptions,
     json_lines: output.JsonOption = False,
     color: output.ColorOption = output.Color.AUTO,
 ) -> None:
-    answers = [(broker, broker.ask(lambda client: client.processing())) for broker in brokers_of(admin, token, data)]
+    answers = [(broker, broker.ask(lambda client: client.processing())) for broker in at.brokers()]
     if json_lines:
         for broker, answer in answers:
             output.print_json(_with_broker(broker, answer))
@@ -148,18 +148,18 @@ WHERE_EXAMPLES: Final = output.examples(
 
 
 @app.command("where", help=WHERE_HELP, epilog=WHERE_EXAMPLES)
+@with_option_groups
 def where(
+    *,
     topic: Annotated[str, typer.Argument(help="A topic, without wildcards.")],
-    admin: AdminOption = None,
-    token: TokenOption = None,
-    data: DataOption = None,
+    at: AdminOptions,
     json_lines: output.JsonOption = False,
     color: output.ColorOption = output.Color.AUTO,
 ) -> None:
     check_topic(topic, "TOPIC")
     found = [
         (broker, one)
-        for broker in brokers_of(admin, token, data)
+        for broker in at.brokers()
         for one in broker.ask(lambda client: client.assigned_topics(topic=topic))
     ]
     if not found:
@@ -203,13 +203,13 @@ MOVE_EXAMPLES: Final = output.examples(
 
 
 @app.command("move", help=MOVE_HELP, epilog=MOVE_EXAMPLES, no_args_is_help=True)
+@with_option_groups
 def move(
+    *,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The processor.")],
     topic: Annotated[str, typer.Argument(help="A topic, without wildcards.")],
     place: Annotated[Literal["edge", "spark"], typer.Argument(help="Where it is to be processed.")],
-    admin: AdminOption = None,
-    token: TokenOption = None,
-    data: DataOption = None,
+    at: AdminOptions,
     json_lines: output.JsonOption = False,
     color: output.ColorOption = output.Color.AUTO,
 ) -> None:
@@ -217,7 +217,7 @@ def move(
 
     from braidmq.admin.contract import Move
 
-    answer = broker_of(admin, token, data).ask(lambda client: client.move(Move(name, topic, place)))
+    answer = at.broker().ask(lambda client: client.move(Move(name, topic, place)))
     if json_lines:
         output.print_json(answer)
     else:
