@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import pty
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -36,6 +37,22 @@ def braidmq(
         [*COMMAND, *map(str, arguments)], input=stdin, capture_output=True, env=environment(env), timeout=TIMEOUT_S
     )
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def on_terminal(*arguments: Argument) -> tuple[subprocess.Popen[bytes], bytes]:
+    """Runs a command whose standard error is a terminal: the process, which has ended, and what was shown there."""
+    terminal, child = pty.openpty()
+    command = [*COMMAND, *map(str, arguments)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=child, env=environment())
+    os.close(child)
+    shown = b""
+    try:
+        while data := os.read(terminal, 65536):
+            shown += data
+    except OSError:
+        pass  # the process has ended, and its terminal with it
+    os.close(terminal)
+    return process, shown
 
 
 def in_process(*arguments: Argument, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

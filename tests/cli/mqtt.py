@@ -76,8 +76,8 @@ def subscriber(broker: Broker, *arguments: Argument) -> Iterator[Sub]:
 
 
 @contextmanager
-def silent_server(answer: Callable[[bytes], bytes]) -> Iterator[int]:
-    """A server on a free port that gives `answer(first bytes)` to each connection, then says nothing more."""
+def served(talk: Callable[[socket.socket], None]) -> Iterator[int]:
+    """A server on a free port that talks to each connection on a thread of its own."""
     listener = socket.create_server(("127.0.0.1", 0))
     connections: list[socket.socket] = []
 
@@ -88,7 +88,7 @@ def silent_server(answer: Callable[[bytes], bytes]) -> Iterator[int]:
             except OSError:
                 return
             connections.append(connection)
-            connection.sendall(answer(connection.recv(65536)))
+            threading.Thread(target=talk, args=(connection,), daemon=True).start()
 
     thread = threading.Thread(target=accept, daemon=True)
     thread.start()
@@ -100,3 +100,10 @@ def silent_server(answer: Callable[[bytes], bytes]) -> Iterator[int]:
         thread.join()
         for connection in connections:
             connection.close()
+
+
+@contextmanager
+def silent_server(answer: Callable[[bytes], bytes]) -> Iterator[int]:
+    """A server on a free port that gives `answer(first bytes)` to each connection, then says nothing more."""
+    with served(lambda connection: connection.sendall(answer(connection.recv(65536)))) as port:
+        yield port

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +17,8 @@ from paho.mqtt.subscribe import simple as wait_for_message
 from braidmq.cli.benchmark.clients import connect_packet, publish_head, split, subscribe_packet
 from braidmq.cli.benchmark.load import SAMPLES_MAX, LatencySamples
 from braidmq.mqtt.reasons import Reason
+from tests.cli.commands import on_terminal
+from tests.cli.mqtt import served
 from tests.conftest import Broker, StartBroker
 from tests.patience import PATIENCE_S
 
@@ -77,17 +76,7 @@ def test_the_table_is_for_people_and_progress_for_terminals(broker: Broker) -> N
     for word in ("in/s", "out/s", "p50", "p99", "max", "lost"):
         assert word in done.stdout
     assert done.stderr == ""
-    terminal, child = pty.openpty()
-    command = [*COMMAND, "-p", str(broker.port), "-t", "1", "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=child)
-    os.close(child)
-    shown = b""
-    try:
-        while data := os.read(terminal, 65536):
-            shown += data
-    except OSError:
-        pass  # the process has ended, and its terminal with it
-    os.close(terminal)
+    process, shown = on_terminal("bench", "-p", broker.port, "-t", 1, "--json")
     assert b"in/s" in shown
     assert json.loads(process.communicate(timeout=TIMEOUT_S)[0])["lost"] == 0
     assert process.returncode == 0
@@ -173,8 +162,6 @@ def test_samples_are_thinned_evenly() -> None:
 @contextmanager
 def forgetful_server() -> Iterator[int]:
     """A broker that lets everyone in and subscribe, and delivers nothing."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    connections: list[socket.socket] = []
 
     def talk(connection: socket.socket) -> None:
         rest = b""
@@ -186,22 +173,5 @@ def forgetful_server() -> Iterator[int]:
                 elif first == 0x82:
                     connection.sendall(b"\x90\x03\0\1" + bytes([Reason.SUCCESS]))
 
-    def accept() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            connections.append(connection)
-            threading.Thread(target=talk, args=(connection,), daemon=True).start()
-
-    thread = threading.Thread(target=accept, daemon=True)
-    thread.start()
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join()
-        for connection in connections:
-            connection.close()
+    with served(talk) as port:
+        yield port

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from braidmq.sim.engine import Simulator
 from braidmq.sim.trials.figures import OF_THE_MACHINE
 from braidmq.sim.trials.methods import TRIAL_METHODS, Options, Ordered
 from braidmq.sim.trials.patterns import RoleAssignment
-from tests.cli.commands import TIMEOUT_S, in_process
+from tests.cli.commands import TIMEOUT_S, in_process, on_terminal
 
 COMMAND = [sys.executable, "-m", "braidmq", "sim"]
 NEEDED = {
@@ -90,16 +89,7 @@ def test_the_table_is_for_people_and_progress_for_terminals() -> None:
     assert "57 nodes" in done.stdout
     assert "7 nodes take no part: each subscribes to a topic of its own" in done.stdout
     assert done.stderr == ""
-    terminal, child = pty.openpty()
-    process = subprocess.Popen([*COMMAND, "--nodes", "2000", "--json"], stdout=subprocess.PIPE, stderr=child)
-    os.close(child)
-    shown = b""
-    try:
-        while data := os.read(terminal, 65536):
-            shown += data
-    except OSError:
-        pass  # the process has ended, and its terminal with it
-    os.close(terminal)
+    process, shown = on_terminal("sim", "--nodes", 2000, "--json")
     assert b"publications" in shown
     assert json.loads(process.communicate(timeout=TIMEOUT_S)[0])["missed"] == 0
     assert process.returncode == 0
