@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
+from braidmq.bounded import BoundedDict
 from braidmq.security.identity import Origin
 
 SPAN_S: Final = 60.0
@@ -78,17 +79,11 @@ class ClientNotices:
         self._lines: dict[str, int] = {}
         self._count = 0
         self._left_out = 0
-        self._complaints: dict[tuple[str, str], None] = {}
+        self._complaints: BoundedDict[tuple[str, str], None] = BoundedDict(COMPLAINTS_MAX)
 
     def is_news(self, client_id: str, text: str) -> bool:
         """Whether this was not said of this client before, as far as is remembered."""
-        complaint = (client_id, text)
-        if complaint in self._complaints:
-            return False
-        self._complaints[complaint] = None
-        if len(self._complaints) > COMPLAINTS_MAX:
-            self._complaints.pop(next(iter(self._complaints)))
-        return True
+        return self._complaints.add((client_id, text))
 
     def say(self, about: str, who: object, text: str, *arguments: object) -> None:
         """One line about a client, unless there were enough already; `who` is asked for its name only if not."""
