@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import pty
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest import mock
 
@@ -55,6 +57,19 @@ def on_terminal(*arguments: Argument) -> tuple[subprocess.Popen[bytes], bytes]:
     return process, shown
 
 
+@contextmanager
+def logging_as_it_was() -> Iterator[None]:
+    """A broker that starts in this process tells the logger where its lines go: no other test shall notice."""
+    logger = logging.getLogger("braidmq")
+    level, propagate, handlers = logger.level, logger.propagate, logger.handlers[:]
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.propagate = propagate
+        logger.handlers[:] = handlers
+
+
 def in_process(*arguments: Argument, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """The same without a process of its own: as real, but for signals and standard input, and much quicker."""
     words = [str(argument) for argument in arguments]
@@ -63,6 +78,7 @@ def in_process(*arguments: Argument, env: dict[str, str] | None = None) -> subpr
         mock.patch.dict(os.environ, environment(env), clear=True),
         redirect_stdout(out),
         redirect_stderr(err),
+        logging_as_it_was(),
         pytest.raises(SystemExit) as end,
     ):
         build(completion=True)(words, prog_name="braidmq")
