@@ -161,11 +161,13 @@ class Demonstration:
                 return
 
     def _wait_for_alerts(self, room: ControlRoom) -> None:
-        """Waits for the alerts that are missing, of all buses that are processed at all."""
+        """Waits for the alerts that are missing, of all buses that are processed at all, and for what brokers owe."""
         lost = self._spark is not None and self._spark.state == "failed"
         buses = [bus for bus in self._buses if not (lost and bus.processed_at == "spark")]
         ends_at = time.monotonic() + ALERTS_S
-        while time.monotonic() < ends_at and any(bus.missing or bus.acknowledged < bus.frames for bus in buses):
+        while time.monotonic() < ends_at and (
+            any(bus.missing for bus in buses) or any(bus.acknowledged < bus.frames for bus in self._buses)
+        ):
             for bus in self._buses:
                 bus.read_events()
             missing = sum(bus.missing for bus in buses)
