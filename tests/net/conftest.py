@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
@@ -95,12 +94,6 @@ def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
-
-
-@pytest.fixture(autouse=True)
-def warnings_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Warnings and no less, unless a test asks for more: whatever was set in this process before."""
-    caplog.set_level(logging.WARNING, "braidmq.net")
 
 
 @pytest.fixture
