@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from braidmq.braid.federation import BraidFederation
 from braidmq.braid.transfer.batch import PublicationBatch, pack
 from braidmq.braid.transfer.cut_through import CutThrough, first_bytes, head_of, template_of
 from braidmq.config.settings import BraidConfig, Config, Listener
@@ -70,9 +69,9 @@ class Site:
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        federation = server.broker.federation
-        assert isinstance(federation, BraidFederation)
-        self.transfer = federation.transfer
+        assert server._node is not None
+        assert server._node.braid is not None
+        self.transfer = server._node.braid.transfer
 
     @property
     def cut_through(self) -> CutThrough:

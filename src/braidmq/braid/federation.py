@@ -47,7 +47,6 @@ class BraidFederation:
         self._outbound = transfer.outbound
         self._queue = transfer.outbound.queue
         self._sender = transfer.sender
-        self.transfer = transfer
         self.flush: Callable[[], None] = transfer.sender.flush
 
     @property
