@@ -93,6 +93,31 @@ class ScopedMethod(ProvenMethod, Protocol):
         ...
 
 
+@runtime_checkable
+class WildcardMethod(ScopedMethod, Protocol):
+    """A method that is given filters with wildcards, and topics, as they are, and knows itself which of them match.
+
+    What it knows of other brokers' wants it knows here: whether a topic is wanted is looked up, not found out. It does
+    not count this broker's own subscriptions, and brings it none of its own publications.
+    """
+
+    on_wants: Callable[[str], None]
+    """Called with a filter that another broker begins or ceases to want, or that may no longer be reached for it: then
+    it may have changed whether topics that it matches are wanted, and by whom."""
+
+    def knows(self, topic: str) -> bool:
+        """Whether it is known which other brokers want a topic; if not, `advertise` finds it out."""
+        ...
+
+    def is_wanted(self, topic: str) -> bool:
+        """Whether another broker wants a topic, as far as is known."""
+        ...
+
+    def was_wanted(self, topic: str) -> bool:
+        """Whether a broker wants a topic that has fallen silent, not too long ago."""
+        ...
+
+
 def ignore(*_: object) -> None:
     """Nobody listens."""
 
