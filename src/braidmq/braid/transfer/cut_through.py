@@ -363,9 +363,10 @@ class CutThrough:
         self, frame: bytes, told: Tell[Message], batch: PublicationBatch, hops: int
     ) -> CutThroughReceiver | None:
         stream = self._inbound.at_rest(batch)
-        route = self.broker.router.route(batch.topic)
-        same, other = (route.plain5, route.plain3) if batch.version == V5 else (route.plain3, route.plain5)
-        if stream is None or not same or other or route.special or route.groups or route.feed is not None:
+        route = self.broker.router.arriving(batch.topic)
+        to = route.receivers
+        same, other = (to.plain5, to.plain3) if batch.version == V5 else (to.plain3, to.plain5)
+        if stream is None or not same or other or to.special or to.groups or route.feed is not None:
             return None
         head = head_of(batch.run, batch.topic, batch.version)
         template = template_of(self._content_of, told, batch, head)
