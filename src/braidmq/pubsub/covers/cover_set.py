@@ -42,7 +42,7 @@ class CoverSet:
             raise ValueError(f"a set needs room for {COVERS_LEAST} covers, not for {covers_max}")
         self.covers_max = covers_max
         self._covers: list[Levels] = []
-        self._root = _Node()
+        self._root = _CoverNode()
 
     def __iter__(self) -> Iterator[str]:
         return iter(["/".join(levels) for levels in self._covers])
@@ -83,14 +83,14 @@ def literal_prefix(cover: str) -> Levels:
     return levels[:wild]
 
 
-class _Node:
+class _CoverNode:
     """Covers by their levels. `ends` is the cover that ends here, `rest` the one that has `#` next."""
 
     __slots__ = ("children", "ends", "one", "rest")
 
     def __init__(self) -> None:
-        self.children: dict[str, _Node] = {}
-        self.one: _Node | None = None
+        self.children: dict[str, _CoverNode] = {}
+        self.one: _CoverNode | None = None
         self.rest: str | None = None
         self.ends: str | None = None
 
@@ -102,14 +102,14 @@ class _Node:
                 node.rest = text
                 return
             if level == "+":
-                node.one = node.one or _Node()
+                node.one = node.one or _CoverNode()
                 node = node.one
             else:
-                node = node.children.setdefault(level, _Node())
+                node = node.children.setdefault(level, _CoverNode())
         node.ends = text
 
 
-def _found(root: _Node, levels: Sequence[str]) -> str | None:
+def _found(root: _CoverNode, levels: Sequence[str]) -> str | None:
     """A cover of the name that has these levels."""
     first = levels[0]
     if first[:1] == "$":
@@ -121,7 +121,7 @@ def _found(root: _Node, levels: Sequence[str]) -> str | None:
     return _found_below(root, levels, 0)
 
 
-def _found_below(node: _Node, levels: Sequence[str], depth: int) -> str | None:
+def _found_below(node: _CoverNode, levels: Sequence[str], depth: int) -> str | None:
     if node.rest is not None:
         return node.rest
     if depth == len(levels):
@@ -152,7 +152,7 @@ def _simplest(cover: Levels) -> Levels:
     return ("#",) if cover == ("+", "#") else cover
 
 
-def _joined(covers: list[Levels], covers_max: int) -> tuple[list[Levels], _Node]:
+def _joined(covers: list[Levels], covers_max: int) -> tuple[list[Levels], _CoverNode]:
     """The same covers or broader ones, within all bounds, none covered by another; and the tree of them."""
     while True:
         covers, root = _without_narrower(covers)
@@ -166,9 +166,9 @@ def _joined(covers: list[Levels], covers_max: int) -> tuple[list[Levels], _Node]
             return covers, root
 
 
-def _without_narrower(covers: list[Levels]) -> tuple[list[Levels], _Node]:
+def _without_narrower(covers: list[Levels]) -> tuple[list[Levels], _CoverNode]:
     """Those that no other one covers, each once; and the tree of them."""
-    root = _Node()
+    root = _CoverNode()
     covers = list(dict.fromkeys(covers))
     for cover in covers:
         root.place(cover, "/".join(cover))
