@@ -1,1 +1,1 @@
-"""Covers: brokers stand in the overlay for few broad filters, and tell each other exactly what they want below them."""
+"""Covers: brokers meet where what they publish and what they want may overlap, and know exactly what of it does."""
