@@ -33,8 +33,9 @@ from braidmq.pubsub.covers.rendezvous import Prefix, Rendezvous
 from braidmq.pubsub.covers.want_index import FilterSet
 
 CALL_S = 2.0
-SILENT_AFTER = 2
-"""Calls without an answer after which a watcher is not waited for any more."""
+SILENT_AFTER = 4
+AGAIN_S = 0.5
+"""Calls without an answer after which a watcher is not waited for any more, and the pause between two."""
 
 FORGOTTEN_S = 3600.0
 """How long a watcher that does not answer is tried again."""
@@ -291,6 +292,8 @@ class ToldWants:
             if answer is not None:
                 return self._on_answer(watcher, broker, told, answer)
             watcher.failures += 1
+            if not watcher.is_silent:
+                await self._host.sleep(AGAIN_S)
         return False
 
     def _on_answer(self, watcher: WatchingBroker, broker: PublishingBroker, told: TellWants, answer: Message) -> bool:
