@@ -17,14 +17,14 @@ since the root sees to all that are missing; but it is acknowledged again, for t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 from zlib import crc32
 
 import msgspec
 
 from braidmq.host import Address, Host, Reply, Service, handles
 from braidmq.pubsub.covers.multicast_messages import CopyReceived, Listed, MulticastCopy
-from braidmq.pubsub.method import OnMessage, Publication
+from braidmq.pubsub.method import Method, OnMessage, Publication
 
 DIRECT_MAX = 8
 """Copies that a broker sends one each, before it lets receivers pass on."""
@@ -178,6 +178,14 @@ class Multicast(Service):
     def _conclude(self, number: int, mine: _Unacknowledged) -> None:
         if self._open.pop(number, None) is not None:
             mine.on_outcome(tuple(mine.missing.values()))
+
+
+@runtime_checkable
+class MulticastMethod(Method, Protocol):
+    """A method that sends publications to the brokers that want them by multicast."""
+
+    @property
+    def multicast(self) -> Multicast: ...
 
 
 class _RecentCopies:
