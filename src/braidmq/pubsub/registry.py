@@ -82,6 +82,10 @@ class MethodEntry(msgspec.Struct, frozen=True, kw_only=True):
     """It can prove that every subscriber has a publication (`ProvenMethod`)."""
     is_scoped: bool = True
     """It can keep a publication inside a cluster (`ScopedMethod`)."""
+    takes_filters: bool = False
+    """It is given filters with wildcards as they are (`WildcardMethod`); the others are given a key a topic."""
+    delivers_own: bool = True
+    """It brings a broker its own publications, if that subscribes to their topic."""
     is_baseline: bool = False
     """It is here for comparison."""
 
