@@ -88,7 +88,8 @@ def built(method: str) -> Build:
     def build(host: SimHost, introduce: Introduce, name: str, cluster: str) -> WildcardMethod:
         vector = partial(host.chance.getrandbits, DIGITS_MAX)
         settings = OverlaySettings(host=host, introduce=introduce, vector=vector, incarnation=host.incarnation)
-        made = entry.build_method(entry.build_overlay(settings), MethodSettings(name=name, cluster=cluster))
+        stay = MethodSettings(name=name, cluster=cluster, incarnation=host.incarnation)
+        made = entry.build_method(entry.build_overlay(settings), stay)
         assert isinstance(made, WildcardMethod)
         return made
 
@@ -236,6 +237,9 @@ class FilterChurn:
         async def go() -> None:
             while any(what.startswith(mine) for what in self.under_way):
                 await self.sim.hosts[site.number].sleep(0.1)
+            leave: Callable[[], Coroutine[Any, Any, None]] | None = getattr(method, "leave", None)
+            if leave is not None:
+                await leave()
             await method.withdraw(HOME)
             await method.unsubscribe(HOME)
             overlay: Overlay | None = getattr(method, "overlay", None)

@@ -222,6 +222,8 @@ METHODS: Final[Mapping[MethodName, MethodEntry]] = {
         message_modules=(*_OF_FLEXIBLE_GRAPHS, *_OF_RELAY_FREE, *_OF_COVERS),
         cuts=(Cut.SFB, Cut.MRF),
         has_tables=True,
+        takes_filters=True,
+        delivers_own=False,
     ),
     "suzaku": MethodEntry(
         what="range delivery over Suzaku",
