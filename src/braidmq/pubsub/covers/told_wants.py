@@ -351,6 +351,9 @@ class ToldWants:
             watcher.is_telling = False
         if self._is_there(watcher) and self._owes(watcher) and not watcher.is_silent:
             self._begin_telling(watcher)
+        else:  # what gathered meanwhile has been taken back, or is not waited for
+            gathered, watcher.gathering = watcher.gathering, self._host.event()
+            gathered.set()
 
     def sweep(self) -> None:
         """Gives up covers under which nothing is wanted any more, and wide ones under which little is."""
