@@ -12,9 +12,12 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
-from braidmq.braid.interest.client_filters import HASH_BYTES, candidates, hash_of
+from braidmq.braid.interest.client_filters import candidates
 from braidmq.braid.interest.shapes import Shape, shape_of
 from braidmq.host import Address, Message
+from braidmq.pubsub.covers.filter_pages import hash_of
+
+HASH_BYTES = 8
 
 SETS_MAX = 512
 """Brokers whose sets are remembered."""

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from braidmq.bounded import BoundedDict
 from braidmq.braid.catch_up.wanted_sets import TellWanted, WantedTaken, pack
-from braidmq.braid.interest.client_filters import ClientFilters, hash_of
+from braidmq.braid.interest.client_filters import ClientFilters
 from braidmq.host import Address, Host, ask
+from braidmq.pubsub.covers.filter_pages import hash_of
 
 TELL_TIMEOUT_S = 2.5
 

@@ -83,9 +83,10 @@ class FilterAnnouncer:
 
     async def _follow(self, topic_filter: str) -> None:
         """Brings the method to what clients want, however often that changes meanwhile: one step after the other."""
-        while (
-            not self._presence.is_leaving and (wanted := topic_filter in self._filters) != self._changing[topic_filter]
-        ):
+        while not self._presence.is_leaving:
+            wanted = topic_filter in self._filters
+            if wanted == self._changing[topic_filter]:
+                break
             if wanted:
                 await self._method.subscribe(topic_filter)
             else:

@@ -9,27 +9,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from hashlib import blake2b
 from itertools import islice
 from typing import NamedTuple
 
 from braidmq.braid.interest.shapes import Shape, apply_shape, shape_of
+from braidmq.pubsub.covers.filter_pages import hash_of
 
-HASH_BYTES = 8
-_DIGEST_BYTES = 16
-_DIGESTS = 1 << (8 * _DIGEST_BYTES)
+_HASHES = 1 << 64
 
 CHANGES_MAX = 20_000
 """Changes that are remembered; whoever was told the set before them is told all of it again."""
-
-
-def hash_of(topic_filter: str) -> int:
-    """What a filter is known by where its text would be too long: the same at every broker."""
-    return int.from_bytes(_digest_of(topic_filter)[:HASH_BYTES])
-
-
-def _digest_of(topic_filter: str) -> bytes:
-    return blake2b(topic_filter.encode(), digest_size=_DIGEST_BYTES).digest()
 
 
 class Changes(NamedTuple):
@@ -104,7 +93,7 @@ class ClientFilters:
     @property
     def digest(self) -> bytes:
         """Names this very set of filters: another one has another digest."""
-        return len(self._since).to_bytes(4) + self._sum.to_bytes(_DIGEST_BYTES)
+        return len(self._since).to_bytes(4) + self._sum.to_bytes(8)
 
     def changes_since(self, version: int) -> Changes | None:
         """What has changed since a version; None if that is not known any more."""
@@ -120,10 +109,9 @@ class ClientFilters:
         return Changes([one for one in lasting if last[one]], [one for one in lasting if not last[one]])
 
     def _note(self, topic_filter: str, is_added: bool) -> None:
-        digest = _digest_of(topic_filter)
-        change = int.from_bytes(digest)
-        self._sum = (self._sum + (change if is_added else -change)) % _DIGESTS
-        self._changes.append((int.from_bytes(digest[:HASH_BYTES]), is_added))
+        hashed = hash_of(topic_filter)
+        self._sum = (self._sum + (hashed if is_added else -hashed)) % _HASHES
+        self._changes.append((hashed, is_added))
         self.version += 1
 
 

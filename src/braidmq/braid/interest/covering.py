@@ -13,20 +13,6 @@ from braidmq.mqtt.topics import has_wildcard
 from braidmq.mqtt.trees import FilterTree
 
 
-def covers(broad: str, narrow: str) -> bool:
-    """Whether every topic that `narrow` matches is matched by `broad` as well."""
-    if narrow[:1] == "$" and broad[:1] in ("+", "#"):
-        return False
-    given = narrow.split("/")
-    wanted = broad.split("/")
-    for depth, level in enumerate(wanted):
-        if level == "#":
-            return True
-        if depth >= len(given) or given[depth] == "#" or level not in ("+", given[depth]):
-            return False
-    return len(wanted) == len(given)
-
-
 class AnnouncedChange(NamedTuple):
     """What has changed of the filters that are announced."""
 
