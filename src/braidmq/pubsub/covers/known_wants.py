@@ -145,7 +145,7 @@ class KnownWants(Service):
         return PublishingBroker(self._name, self._host.address, self._epoch, self.covers.version, self.covers.all)
 
     async def _meet(self, prefixes: list[Prefix]) -> bool:
-        """Introduces this broker to all that may want what it publishes, and waits until they have told what that is."""
+        """Introduces this broker to all that may want what it publishes; returns when they have told what that is."""
         version = self.covers.version
         answers, complete = await self._rendezvous.ask(prefixes, PUBLISHER_MET + _encode(self.described))
         names = dict.fromkeys(answer.decode() for answer in answers)
@@ -192,7 +192,7 @@ class KnownWants(Service):
         return answer
 
     def _begin(self, known: Subscriber | None, origin: Address, told: TellWants) -> Subscriber:
-        """A broker tells for the first time, or again after a restart: what it told before holds until it has told all."""
+        """A broker tells for the first time, or after a restart: what it told before holds until it has told all."""
         if known is None:
             receiver = Receiver(told.name, origin, told.cluster)
             known = self._subscribers[told.name] = Subscriber(receiver, told.epoch, self._host.now())
