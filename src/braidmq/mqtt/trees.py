@@ -124,7 +124,7 @@ class FilterTree(_Tree[V]):
         found: list[V] = []
         nodes = [self._root]
         hidden = topic_filter[:1] == "$"
-        for level in topic_filter.split("/"):
+        for level in ("+", "#") if topic_filter == "#" else topic_filter.split("/"):  # every topic has a first level
             below: list[_Node[V]] = []
             for node in nodes:
                 children = node.children
@@ -148,7 +148,7 @@ class FilterTree(_Tree[V]):
         """The values of all filters that a filter covers, itself included."""
         nodes = [self._root]
         first = True
-        for level in topic_filter.split("/"):
+        for level in ("#",) if topic_filter == "+/#" else topic_filter.split("/"):
             if level == "#":
                 for node in nodes:
                     if first:
