@@ -9,22 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from braidmq.braid.interest.shapes import Shape, shape_of
-from braidmq.mqtt.topics import has_wildcard, matches
+from braidmq.mqtt.topics import covers, has_wildcard, matches
 from braidmq.mqtt.trees import FilterTree
-
-
-def covers(broad: str, narrow: str) -> bool:
-    """Whether every topic that `narrow` matches is matched by `broad` as well."""
-    if narrow[:1] == "$" and broad[:1] in ("+", "#"):
-        return False
-    given = narrow.split("/")
-    wanted = broad.split("/")
-    for depth, level in enumerate(wanted):
-        if level == "#":
-            return True
-        if depth >= len(given) or given[depth] == "#" or level not in ("+", given[depth]):
-            return False
-    return len(wanted) == len(given)
 
 
 class CoveringFilters:
