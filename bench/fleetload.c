@@ -12,7 +12,8 @@
 //   publish group=G topic=T count=N [first=I] [topics=M] [start=K] [qos=Q] [rate=R] [under_way=U] [bytes=B] [timeout=S]
 //       Messages numbered from K on; message k goes to topic I + k modulo M. R a second, or as fast as they are taken.
 //   await count=N [timeout=S] [quiet=S]
-//       Until N different messages have come, or the time is over, or nothing new has come for so long.
+//       Until N different messages have come, or the time is over, or nothing new has come for so long. Counts are since
+//       `expect`, times since the last answer.
 //   churn ports=P,P,.. filter=F topic=T first=I rate=R seconds=S [timeout=S]
 //       Clients that connect, subscribe, publish twice with QoS 1, get both, and go.
 //   close group=G
@@ -337,6 +338,7 @@ static void do_await(void) {
   for (uint64_t t = began; distinct < count && t < ends && t - (last_at > began ? last_at : began) < quiet; t = now()) turn(10);
   printf("{\"received\": %llu, \"twice\": %llu, \"wrong\": %llu, \"disordered\": %llu, \"late\": %llu, \"closed\": %llu, \"first_ns\": %llu, \"last_ns\": %llu, ", (unsigned long long)distinct, (unsigned long long)twice, (unsigned long long)wrong, (unsigned long long)disordered, (unsigned long long)late, (unsigned long long)closed, (unsigned long long)first_at, (unsigned long long)last_at);
   print_times("deliveries", &deliveries); printf("}\n");
+  deliveries.len = 0;
 }
 static void do_churn(void) {
   int ports[64], ports_len = 0; char list[NAME_BYTES], *rest;

@@ -16,13 +16,13 @@ from rich.console import Console
 
 from bench import loader, memory
 from bench.__main__ import EXIT_FAILED, EXIT_USAGE, fail
-from bench.fleet import burst, load, report, storm, suback
+from bench.fleet import burst, churn, load, report, storm, suback, upkeep
 from bench.fleet.brokers import fleet
 from bench.fleet.figures import QUICK, Say, Sizes
 from bench.fleet.report import Report
 from braidmq.pubsub.registry import METHOD_DEFAULT, MethodName
 
-PARTS = ("burst", "storm", "suback")
+PARTS = ("burst", "storm", "upkeep", "churn", "suback")
 METHODS = get_args(MethodName)
 
 
@@ -118,6 +118,12 @@ def _run_part(folder: Path, part: str, levels: list[int], found: Report, say: Sa
     elif part == "storm":
         with fleet(folder / part, storm.BROKERS, method) as sites:
             found.storm = storm.measure(sites, sizes, say)
+    elif part == "upkeep":
+        with fleet(folder / part, upkeep.BROKERS, method) as sites:
+            found.upkeep = upkeep.measure(sites, sizes, say)
+    elif part == "churn":
+        with fleet(folder / part, churn.BROKERS, method) as sites:
+            found.churn = churn.measure(sites, sizes, say)
     elif part == "suback":
         with fleet(folder / part, suback.BROKERS, method) as sites:
             found.suback = suback.measure(sites, sizes, say)

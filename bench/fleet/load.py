@@ -57,6 +57,8 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class Received(msgspec.Struct, frozen=True):
+    """Since the last `expect`; `deliveries` since the last answer."""
+
     received: int
     """Different ones."""
     twice: int

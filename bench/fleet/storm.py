@@ -72,17 +72,20 @@ def measure(sites: Sequence[Site], sizes: Sizes, say: Say) -> Storm:
         for crowd in crowds:
             crowd.expect(total, own=True)
         rates: list[float] = []
+        delays: list[Times] = []
         right = astray = 0
         for target in range(len(sites)):
             before = [site.publications_in for site in sites]
-            rates.append(_command(sites[(target + 1) % len(sites)], crowds[target], target * each, each))
+            rate, delay = _command(sites[(target + 1) % len(sites)], crowds[target], target * each, each)
+            rates.append(rate)
+            delays.append(delay)
             time.sleep(SETTLE_S)
             came = [site.publications_in - past for site, past in zip(sites, before, strict=True)]
             right += came[target]
             astray += sum(came) - came[target]
             say(f"commands to the clients of broker {target + 1}: {rates[-1]:,.0f}/s; links received {came}")
         got = [crowd.wait_for(each, 1.0, 1.0) for crowd in crowds]
-    return _summed(total, len(sites), connect_s, made, got, rates, right, astray)
+    return _summed(total, len(sites), connect_s, made, got, rates, _slowest(delays), right, astray)
 
 
 def _summed(
@@ -92,6 +95,7 @@ def _summed(
     made: Sequence[Connected],
     got: Sequence[Received],
     rates: Sequence[float],
+    delay: Times,
     right: int,
     astray: int,
 ) -> Storm:
@@ -106,7 +110,7 @@ def _summed(
         twice=sum(one.twice for one in got),
         wrong=sum(one.wrong for one in got),
         commands_per_s=sum(rates) / len(rates),
-        delay=_slowest([one.deliveries for one in got]),
+        delay=delay,
         messages_to_right=right,
         messages_astray=astray,
     )
@@ -124,13 +128,14 @@ def _connect(sites: Sequence[Site], crowds: Sequence[Clients], each: int) -> tup
     return took_s, made
 
 
-def _command(site: Site, crowd: Clients, first: int, count: int) -> float:
-    """A command to each client of a crowd: how many a second."""
+def _command(site: Site, crowd: Clients, first: int, count: int) -> tuple[float, Times]:
+    """A command to each client of a crowd: how many a second, and how long they took."""
     with Clients() as commander:
         commander.connect(site.port, COMMANDERS, "commanders", id="commander")
         sent = commander.publish("commanders", TOPIC, count, start=first, qos=1, under_way=COMMANDS_UNDER_WAY)
         got = crowd.wait_for(count, ARRIVE_S, QUIET_S)
-    return got.received / max(1e-9, (got.last_ns - sent.began_ns) / 1e9) if got.received else 0.0
+    rate = got.received / max(1e-9, (got.last_ns - sent.began_ns) / 1e9) if got.received else 0.0
+    return rate, got.deliveries
 
 
 def _slowest(times: Sequence[Times]) -> Times:
