@@ -40,7 +40,7 @@ class Site(World):
         overlay = sites.overlay(self, introducers)
         self.cluster = sites.clusters.get(number, "")
         name = sites.names.get(number, f"site{number}")
-        method = sites.method(overlay, name, self.cluster)
+        method = sites.method(overlay, name, self.cluster, self.host.incarnation)
         self.braid = Braid(self.broker, overlay, method, name, self.host.incarnation, introducers, self.cluster)
         self.host.spawn(self.braid.enter())
 
@@ -109,9 +109,10 @@ class Sites:
         for site in self.all.values():
             site.broker.run_timers()
 
-    def method(self, overlay: Overlay, name: str, cluster: str) -> Method:
+    def method(self, overlay: Overlay, name: str, cluster: str, incarnation: int) -> Method:
         cut = Cut.MRF if Cut.MRF in self.entry.cuts[:1] else Cut.SFB  # over Suzaku too, to both sides
-        return self.entry.build_method(overlay, MethodSettings(name=name, cluster=cluster, cut=cut))
+        settings = MethodSettings(name=name, cluster=cluster, cut=cut, incarnation=incarnation)
+        return self.entry.build_method(overlay, settings)
 
     def overlay(self, site: Site, introducers: Introducers) -> Overlay:
         settings = OverlaySettings(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,17 @@ from hypothesis import strategies as st
 
 from braidmq.mqtt.errors import PacketError
 from braidmq.mqtt.reasons import Reason
-from braidmq.mqtt.topics import LEVELS_MAX, check_filter, check_topic, has_wildcard, matches, split_share
+from braidmq.mqtt.topics import (
+    HIDDEN,
+    LEVELS_MAX,
+    check_filter,
+    check_topic,
+    covers,
+    has_wildcard,
+    matches,
+    overlaps,
+    split_share,
+)
 
 EXAMPLES = settings(max_examples=300, deadline=None, print_blob=True)
 
@@ -164,3 +176,60 @@ def test_what_is_no_shared_filter(full_filter: str) -> None:
     with pytest.raises(PacketError) as caught:
         split_share(full_filter)
     assert caught.value.reason is Reason.TOPIC_FILTER_INVALID
+
+
+few_levels = st.sampled_from(["", "a", "b", "$a"])
+few_filters = st.one_of(
+    st.just(HIDDEN),
+    st.tuples(st.lists(st.one_of(few_levels, st.just("+")), max_size=3), st.booleans())
+    .map(lambda drawn: "/".join([*drawn[0], "#"] if drawn[1] else drawn[0]))
+    .filter(bool),
+)
+ALL_TOPICS = [
+    topic
+    for depth in range(1, 5)
+    for parts in itertools.product(["", "a", "b", "$a", "other", "$other"], repeat=depth)
+    if (topic := "/".join(parts))
+]
+"""Deeper by a level than the filters, and with levels that none of them spells."""
+
+
+@cache
+def matched(topic_filter: str) -> frozenset[str]:
+    if topic_filter == HIDDEN:
+        return frozenset(topic for topic in ALL_TOPICS if topic[0] == "$")
+    return frozenset(topic for topic in ALL_TOPICS if matches(topic_filter, topic))
+
+
+@given(few_filters, few_filters)
+@EXAMPLES
+def test_a_filter_covers_another_if_it_matches_all_that_the_other_matches(broad: str, narrow: str) -> None:
+    assert covers(broad, narrow) == (matched(narrow) <= matched(broad))
+
+
+@given(few_filters, few_filters)
+@EXAMPLES
+def test_filters_overlap_if_both_match_some_topic(one: str, other: str) -> None:
+    assert overlaps(one, other) == overlaps(other, one) == bool(matched(one) & matched(other))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "together"),
+    [
+        ("a/#", "a", True),
+        ("a/+/#", "a", False),
+        ("a/+/#", "a/b", True),
+        ("a/+/c", "+/b/+", True),
+        ("a/+/c", "a/b", False),
+        ("+/x", "$a/x", False),
+        ("#", "$a/x", False),
+        ("$a/#", "$a/+", True),
+        (HIDDEN, "$a/+", True),
+        (HIDDEN, "#", False),
+        (HIDDEN, "a", False),
+        ("", "", True),
+        ("", "a", False),
+    ],
+)
+def test_examples_of_filters_that_overlap(one: str, other: str, together: bool) -> None:
+    assert overlaps(one, other) is overlaps(other, one) is together

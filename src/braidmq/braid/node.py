@@ -146,4 +146,6 @@ def build(
             table_size=config.table_size,
         )
     )
-    return overlay, entry.build_method(overlay, MethodSettings(name=name, cluster=config.cluster))
+    return overlay, entry.build_method(
+        overlay, MethodSettings(name=name, cluster=config.cluster, incarnation=incarnation)
+    )

@@ -8,6 +8,11 @@ from braidmq.mqtt.reasons import Reason
 SHARE_PREFIX = "$share/"
 LEVELS_MAX = 128
 """Levels that a topic or filter may have unless the caller says otherwise."""
+HIDDEN = "$#"
+"""All topics that begin with `$`, which no filter with a wildcard in its first level matches [MQTT-4.7.2-1].
+
+It is no filter, so no client can ask for it; `covers` and `overlaps` know it, for what stands for many filters.
+"""
 
 
 def check_topic(topic: str, levels_max: int = LEVELS_MAX) -> None:
@@ -63,3 +68,38 @@ def matches(topic_filter: str, topic: str) -> bool:
         if position >= len(given) or (level != "+" and level != given[position]):
             return False
     return len(wanted) == len(given)
+
+
+def covers(broad: str, narrow: str) -> bool:
+    """Whether every topic that `narrow` matches is matched by `broad` as well: topics, filters or HIDDEN."""
+    if narrow[:1] == "$":
+        if broad[:1] in ("+", "#"):
+            return False
+        if broad == HIDDEN or narrow == HIDDEN:
+            return broad == HIDDEN
+    if narrow == "#":
+        return broad in ("#", "+/#")  # every topic has a first level
+    given = narrow.split("/")
+    wanted = broad.split("/")
+    for depth, level in enumerate(wanted):
+        if level == "#":
+            return True
+        if depth >= len(given) or given[depth] == "#" or level not in ("+", given[depth]):
+            return False
+    return len(wanted) == len(given)
+
+
+def overlaps(one: str, other: str) -> bool:
+    """Whether there is a topic that both match: topics, filters or HIDDEN."""
+    if one == HIDDEN or other == HIDDEN:
+        return one[:1] == other[:1] == "$"
+    if (one[:1] == "$" and other[:1] in ("+", "#")) or (other[:1] == "$" and one[:1] in ("+", "#")):
+        return False
+    ours, theirs = one.split("/"), other.split("/")
+    for mine, yours in zip(ours, theirs, strict=False):
+        if mine == "#" or yours == "#":
+            return True
+        if mine != yours and mine != "+" and yours != "+":
+            return False
+    shared = min(len(ours), len(theirs))
+    return ours[shared:] in ([], ["#"]) and theirs[shared:] in ([], ["#"])  # `a/#` matches `a` itself (§4.7.1.2)

@@ -122,5 +122,5 @@ def ignore(*_: object) -> None:
     """Nobody listens."""
 
 
-def no_answer(_topic: str, _body: bytes) -> None:
+def no_answer(*_: object) -> None:
     """Nobody knows."""

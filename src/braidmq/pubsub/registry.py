@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from braidmq.overlay.skip_graph import IdRouter
     from braidmq.overlay.vectors import Vector
 
-MethodName = Literal["adaptive", "relayfree", "suzaku", "locality", "scribe", "bayeux", "canmc"]
+MethodName = Literal["covers", "adaptive", "relayfree", "suzaku", "locality", "scribe", "bayeux", "canmc"]
 """The methods that a configuration can name."""
 
 METHOD_DEFAULT: Final = "adaptive"
@@ -51,6 +51,8 @@ class MethodSettings(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str = ""
     cut: Cut | None = None
     """How ranges are split; None is the method's first choice."""
+    incarnation: int = 0
+    """Of the broker: it grows from one start to the next."""
     is_lossless: bool = False
     """Nothing is lost or crashes: what a method does now and then to mend that is left out."""
 
@@ -82,6 +84,10 @@ class MethodEntry(msgspec.Struct, frozen=True, kw_only=True):
     """It can prove that every subscriber has a publication (`ProvenMethod`)."""
     is_scoped: bool = True
     """It can keep a publication inside a cluster (`ScopedMethod`)."""
+    takes_filters: bool = False
+    """It is given filters with wildcards as they are (`WildcardMethod`); the others are given a key a topic."""
+    delivers_own: bool = True
+    """It brings a broker its own publications, if that subscribes to their topic."""
     is_baseline: bool = False
     """It is here for comparison."""
 
@@ -140,6 +146,12 @@ def _relay_free(overlay: Overlay, settings: MethodSettings, cut: Cut) -> Method:
     return RelayFree(overlay, settings.name, settings.cluster, cut, None if settings.is_lossless else COMPARE_S)
 
 
+def _covers(overlay: Overlay, settings: MethodSettings, cut: Cut) -> Method:
+    from braidmq.pubsub.covers.covers import Covers
+
+    return Covers(overlay, settings.name, settings.cluster, cut, settings.incarnation)
+
+
 def _locality(overlay: Overlay, settings: MethodSettings, _cut: Cut) -> Method:
     from braidmq.pubsub.locality.locality import Locality
 
@@ -190,6 +202,7 @@ _OF_SUZAKU = ("braidmq.overlay.suzaku.messages",)
 _OF_SKIP_GRAPHS = ("braidmq.overlay.lookup", "braidmq.overlay.skip_graph.messages")
 _OF_FLEXIBLE_GRAPHS = ("braidmq.overlay.lookup", "braidmq.overlay.flexible.messages")
 _OF_RELAY_FREE = ("braidmq.pubsub.relay_free.signals", "braidmq.pubsub.effect")
+_OF_COVERS = ("braidmq.pubsub.covers.messages", "braidmq.pubsub.covers.multicast_messages")
 _OF_LOCALITY = (
     "braidmq.pubsub.locality.locality",
     "braidmq.pubsub.locality.delegates",
@@ -202,6 +215,16 @@ _OF_TREES = (*_OF_DHTS, "braidmq.pubsub.baselines.rendezvous_tree")
 # The list
 
 METHODS: Final[Mapping[MethodName, MethodEntry]] = {
+    "covers": MethodEntry(
+        what="few broad filters in the overlay, exact ones from broker to broker",
+        build_overlay=_flexible_graph,
+        method=_covers,
+        message_modules=(*_OF_FLEXIBLE_GRAPHS, *_OF_RELAY_FREE, *_OF_COVERS),
+        cuts=(Cut.SFB, Cut.MRF),
+        has_tables=True,
+        takes_filters=True,
+        delivers_own=False,
+    ),
     "suzaku": MethodEntry(
         what="range delivery over Suzaku",
         build_overlay=_suzaku,

@@ -65,7 +65,7 @@ class Tables:
             self._is_stale, self._viewed_at = False, self._host.now()
             view = self._view = FlexibleView(self._host.address, self._linked(), self._entries)
         elif self._has_new_links:
-            view.follow(self._linked())
+            view = self._view = view.following(self._linked())
         self._has_new_links = False
         return view
 

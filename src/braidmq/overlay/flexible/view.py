@@ -21,21 +21,27 @@ class FlexibleView(View):
     def _all_entries(self) -> Iterable[RoutingEntry]:
         return [*links_of(self.own.values()), *super()._all_entries()]
 
-    def follow(self, own: Iterable[RingNode]) -> None:
-        """These are the own nodes now: takes their neighbours in; what is no neighbour any more stays for now."""
-        self.set_own(own)
+    def following(self, own: Iterable[RingNode]) -> FlexibleView:
+        """This view with the own nodes as they are now, and their neighbours; what is none any more stays for now.
+
+        It is another one: whoever has kept what followed from this one, such as who sees to which part of a range,
+        must see that links have changed.
+        """
+        view = FlexibleView(self._address, own, self._find_entries, self.vector)
         if self._entries is None:
-            return
-        for entry in links_of(self.own.values()):
-            index = bisect_left(self._keys, entry.peer.key)
-            is_known = index < len(self._keys) and self._keys[index] == entry.peer.key
+            return view
+        keys, entries = view._keys, view._entries = self._keys, self._entries
+        for entry in links_of(view.own.values()):
+            index = bisect_left(keys, entry.peer.key)
+            is_known = index < len(keys) and keys[index] == entry.peer.key
             if entry.peer.address == self._address:
                 continue
             if not is_known:
-                self._keys.insert(index, entry.peer.key)
-                self._entries.insert(index, entry)
-            elif self._entries[index].peer != entry.peer:
-                self._entries[index] = entry
+                keys.insert(index, entry.peer.key)
+                entries.insert(index, entry)
+            elif entries[index].peer != entry.peer:
+                entries[index] = entry
+        return view
 
     def drop(self, key: Key) -> None:
         """Takes an entry out."""

@@ -29,7 +29,7 @@ from braidmq.host import Address, Event, Host
 from braidmq.keys import Key, Role, segment
 from braidmq.overlay import Overlay
 from braidmq.overlay.key_ranges import KeyRange
-from braidmq.overlay.ranges import Cut, OnOutcome, RangeArrival, RangeDelivery
+from braidmq.overlay.ranges import Cut, OnDelivery, OnOutcome, RangeArrival, RangeDelivery
 from braidmq.pubsub.effect import Effect
 from braidmq.pubsub.method import OnDemand, OnMessage, OnQuestion, Publication, ignore, no_answer
 from braidmq.pubsub.relay_free.demand import DemandTracker
@@ -56,6 +56,8 @@ class RelayFree:
         self.on_message: OnMessage = ignore
         self.on_demand: OnDemand = ignore
         self.on_question: OnQuestion = no_answer
+        self.on_other_delivery: OnDelivery = no_answer
+        """Called with what is delivered to keys that are not those of a topic here."""
         self._explore: Callable[[Key], None] = getattr(overlay, "explore", ignore)
         """An overlay whose tables follow their use is told who publishes, and looks for what it lacks."""
         self.ranges = RangeDelivery(overlay, self._on_delivery, one_each=True, on_nobody=self._on_nobody)
@@ -69,7 +71,9 @@ class RelayFree:
         self._changing: dict[str, Event] = {}
         """The topics whose keys are being changed, and the end of that."""
         self._demand = DemandTracker(overlay, self.ranges, self._keys, cut, self._tell_demand, compare_s)
-        overlay.on_change = self._demand.on_links_changed
+        self.on_links_changed: Callable[[], None] = self._demand.on_links_changed
+        """To be called when a link of the overlay has changed."""
+        overlay.on_change = self.on_links_changed
         overlay.ring.note = self._note_for_right
 
     # What the broker asks for
@@ -235,7 +239,9 @@ class RelayFree:
         answer: bytes | None = None
         for key in delivery.keys:
             topic, role = self._inserted.get(key, ("", None))
-            if role is Role.SUBSCRIBER and kind == MESSAGE:
+            if role is None:
+                answer = self.on_other_delivery(delivery)
+            elif role is Role.SUBSCRIBER and kind == MESSAGE:
                 body = delivery.body[1:]
                 self.on_message(Publication(topic, body, delivery.root, delivery.number, delivery.hops))
             elif role is Role.SUBSCRIBER and kind == QUESTION:
