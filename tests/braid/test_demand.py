@@ -12,7 +12,7 @@ from tests.conformance.wire import V3, V5
 
 from .sites import Sites, payloads
 
-METHODS = pytest.mark.parametrize("method", ["relayfree", "suzaku"])
+METHODS = pytest.mark.parametrize("method", ["relayfree", "suzaku", "covers"])
 VERSIONS = pytest.mark.parametrize("version", [V3, V5])
 
 DO_NOT_SEND = 0x20

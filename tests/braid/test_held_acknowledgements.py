@@ -20,7 +20,7 @@ from tests.conformance.wire import V3, V5
 from .sites import Sites, payloads
 
 NOBODY = 0x10
-METHODS = pytest.mark.parametrize("method", ["relayfree", "adaptive", "suzaku", "locality"])
+METHODS = pytest.mark.parametrize("method", ["relayfree", "adaptive", "suzaku", "locality", "covers"])
 QOS = pytest.mark.parametrize("qos", [1, 2])
 
 

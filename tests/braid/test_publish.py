@@ -9,7 +9,7 @@ from tests.conformance.wire import V3, V5
 
 from .sites import Sites, payloads
 
-METHODS = pytest.mark.parametrize("method", ["relayfree", "suzaku"])
+METHODS = pytest.mark.parametrize("method", ["relayfree", "suzaku", "covers"])
 
 
 @METHODS
@@ -99,7 +99,9 @@ def test_no_broker_without_a_matching_subscriber_receives_a_message() -> None:
     assert {site for hop in sites.sent for site in hop} == {0, 2, 3}
 
 
-@pytest.mark.parametrize("method", ["adaptive", "suzaku"])  # in a Skip Graph publishers relay what others publish
+@pytest.mark.parametrize(
+    "method", ["adaptive", "suzaku", "covers"]
+)  # in a Skip Graph publishers relay what others publish
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_what_many_sites_publish_goes_to_those_who_want_it_and_to_no_other_publisher(method: str, qos: int) -> None:
     sites = Sites(8, method=method)

@@ -30,7 +30,7 @@ from tests.conformance.wire import V3, V5, Type, Will, props
 from .sites import Sites, payloads
 from .test_catch_up import start
 
-METHODS = pytest.mark.parametrize("method", ["adaptive", "relayfree", "locality"])
+METHODS = pytest.mark.parametrize("method", ["adaptive", "relayfree", "locality", "covers"])
 
 CLUSTERS = ("sea", "cloud1", "cloud1/edge1", "cloud1/edge2", "cloud10", "cloud2/edge1", "cloud1/edge1", "")
 """Of sites 0 to 7."""
