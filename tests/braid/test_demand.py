@@ -12,6 +12,8 @@ from tests.conformance.wire import V3, V5
 
 from .sites import Sites, payloads
 
+pytestmark = pytest.mark.usefixtures("both_kinds")
+
 METHODS = pytest.mark.parametrize("method", ["relayfree", "suzaku", "covers"])
 VERSIONS = pytest.mark.parametrize("version", [V3, V5])
 

@@ -9,6 +9,8 @@ from tests.conformance.wire import V3, V5
 
 from .sites import Sites, payloads
 
+pytestmark = pytest.mark.usefixtures("both_kinds")
+
 METHODS = pytest.mark.parametrize("method", ["relayfree", "suzaku", "covers"])
 
 
@@ -180,7 +182,7 @@ def test_a_site_that_leaves_is_gone() -> None:
 
 def test_a_publication_that_shows_that_nobody_wants_a_filter_reaches_those_of_the_others() -> None:
     """The rendezvous point hears at once, while it publishes, that a filter has lost its last subscriber."""
-    sites = Sites(3)
+    sites = Sites(3, method="relayfree")
     sites.client(1, "a").subscribe("tide", 0)
     other = sites.client(2, "b")
     other.subscribe("+", 0)
