@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from braidmq.braid.transfer.shaped_topics import ShapedTopics
 from tests.conformance.wire import V3, V5
 
 from .sites import Sites, payloads
@@ -184,11 +185,13 @@ def test_a_publication_that_shows_that_nobody_wants_a_filter_reaches_those_of_th
     publisher = sites.client(0)
     publisher.publish("tide", b"0", 0)
     braid = sites[0].braid
+    outbound = braid.transfer.outbound
+    assert isinstance(outbound, ShapedTopics)
     publish = braid.method.publish
 
     def publish_and_hear(topic: str, body: bytes) -> bool:
         if topic == "tide":
-            braid.transfer.outbound.set_demand(topic, False)
+            outbound.set_demand(topic, False)
         return publish(topic, body)
 
     braid.method.publish = publish_and_hear  # type: ignore[method-assign]

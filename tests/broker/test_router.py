@@ -32,7 +32,7 @@ def session_of(world: World, client_id: str) -> Session:
 
 
 def receivers(route: Route) -> set[str]:
-    return {target.session.client_id for target in route.targets}
+    return {target.session.client_id for target in route.receivers.targets}
 
 
 # One change after another
@@ -128,11 +128,11 @@ def test_a_route_sorts_its_receivers_by_what_they_take(world: World) -> None:
         properties = props(subscription_id=3) if name == "ids" else b""
         peer.subscribe("t", options=NO_LOCAL if name == "no_local" else 0, properties=properties)
     peers["away"].drop()
-    route = world.broker.router.route("t")
+    route = world.broker.router.route("t").receivers
     assert route.plain3 == [peers["v3"].connection]
     assert route.plain5 == [peers["v5"].connection]
     assert {target.session.client_id for target in route.special} == {"ids", "no_local", "alias", "small", "away"}
-    assert receivers(route) == set(names)
+    assert receivers(world.broker.router.route("t")) == set(names)
 
 
 def test_overlapping_subscriptions_are_one_target_with_all_that_they_ask_for() -> None:
@@ -142,7 +142,7 @@ def test_overlapping_subscriptions_are_one_target_with_all_that_they_ask_for() -
     client.subscribe("a/+", 2)
     client.subscribe("#", 1, options=8, properties=props(subscription_id=2))
     client.subscribe("b/#", 2, properties=props(subscription_id=3))
-    (target,) = world.broker.router.route("a/b").targets
+    (target,) = world.broker.router.route("a/b").receivers.targets
     assert target.session is session_of(world, "c")
     assert (target.qos, target.retain_as_published, sorted(target.ids)) == (2, True, [1, 2])
 
@@ -151,9 +151,9 @@ def test_who_comes_back_is_reached_by_the_plain_way_again(world: World) -> None:
     world.client("s", **persistent(V5)).subscribe("t")
     for _ in range(2):
         peer = world.client("s", **persistent(V5))
-        assert world.broker.router.route("t").plain5 == [peer.connection]
+        assert world.broker.router.route("t").receivers.plain5 == [peer.connection]
         peer.drop()
-        route = world.broker.router.route("t")
+        route = world.broker.router.route("t").receivers
         assert (route.plain5, [target.session for target in route.special]) == ([], [session_of(world, "s")])
 
 

@@ -26,10 +26,12 @@ from braidmq.braid.roaming.roaming import RoamingParts
 from braidmq.braid.task_limiter import TaskLimiter
 from braidmq.braid.transfer.inbound import InboundStreams
 from braidmq.braid.transfer.outbound import OutboundTopics
+from braidmq.braid.transfer.shaped_topics import ShapedTopics
 from braidmq.braid.transfer.transfer import TransferParts
+from braidmq.braid.transfer.wildcard_topics import WildcardTopics
 from braidmq.broker.broker import Broker
 from braidmq.overlay import Overlay
-from braidmq.pubsub.method import Method, ProvenMethod, Publication
+from braidmq.pubsub.method import Method, ProvenMethod, Publication, WildcardMethod
 
 
 class Braid:
@@ -58,7 +60,11 @@ class Braid:
         followed, until_effective = catch_up.heads.followed, interest.announcer.waits.until_effective
         roaming = RoamingParts(broker, host, overlay, presence, name, origin, cluster, followed, until_effective)
         retained = RetainedParts(broker, host, method, name)
-        outbound = OutboundTopics(origin, incarnation, interest.shapes, host, catch_up.history, limiter)
+        outbound: OutboundTopics
+        if isinstance(method, WildcardMethod):
+            outbound = WildcardTopics(origin, incarnation, method, host, catch_up.history)
+        else:
+            outbound = ShapedTopics(origin, incarnation, interest.shapes, host, catch_up.history, limiter)
         transfer = TransferParts(
             broker, host, method, presence, origin, since, inbound, outbound, catch_up, retained, roaming.marks
         )
@@ -83,8 +89,6 @@ class Braid:
     def _join(self) -> None:
         """All callbacks from one part to another, to the method below and to the core above."""
         outbound, inbound = self.transfer.outbound, self.transfer.inbound
-        self.interest.shapes.on_new = outbound.learn_shape
-        self.interest.agreement.is_taking_up = outbound.is_taking_up
         outbound.advertise = self.membership.entering.advertise
         outbound.withdraw = self.method.withdraw
         outbound.queue.on_touched = self.broker.request_flush
@@ -95,9 +99,15 @@ class Braid:
         inbound.on_gap = self.transfer.receiver.on_gap
         self.retained.replication.send_late = self.transfer.sender.send_late
         self.method.on_message = self._on_message
-        self.method.on_demand = outbound.set_demand
+        if isinstance(outbound, ShapedTopics):
+            self.interest.shapes.on_new = outbound.learn_shape
+            self.interest.agreement.is_taking_up = outbound.is_taking_up
+            self.method.on_demand = outbound.set_demand
         if isinstance(self.method, ProvenMethod):
             self.method.on_question = self._on_question
+        if isinstance(self.method, WildcardMethod) and isinstance(outbound, WildcardTopics):
+            outbound.on_changed = self.demand.on_wants
+            self.method.on_wants = outbound.on_wants
         self.broker.federate(self._federation())
 
     def _federation(self) -> BraidFederation:

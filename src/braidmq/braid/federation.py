@@ -17,7 +17,7 @@ from braidmq.braid.transfer.transfer import TransferParts
 from braidmq.broker.admission import Arrived
 from braidmq.broker.broker import Broker
 from braidmq.broker.federation import ANSWERED, RetainedQuery
-from braidmq.broker.local_topics import DEMAND_PREFIX, LOCAL_PREFIXES, is_local
+from braidmq.broker.local_topics import DEMAND_PREFIX, is_local
 from braidmq.broker.message import Message, Reached
 from braidmq.broker.session import Session
 from braidmq.broker.subscription import Subscribed
@@ -85,10 +85,7 @@ class BraidFederation:
     # Routes
 
     def outbound_for(self, topic: str) -> OutboundTopic | None:
-        return self._outbound.open_for(topic)
-
-    def is_offered(self, topic: str) -> bool:
-        return topic in self._outbound or topic.startswith(LOCAL_PREFIXES)
+        return self._outbound.published(topic)
 
     def on_filter(self, topic_filter: str, wanted: bool) -> None:
         if not self._presence.is_leaving:

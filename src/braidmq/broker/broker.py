@@ -196,7 +196,6 @@ class Broker:
         """Has this one keep what is published here from now on; called again if it wants other topics."""
         self.recorder = self.tick.recorder = recorder
         self.router.is_logged = recorder.wants
-        self.router.version += 1
         self.router.forget_all()
 
     # Messages
@@ -207,12 +206,13 @@ class Broker:
         A `publisher` can be made to wait for slow readers.
         """
         is_new = message.retain and self._retain(message)
-        route = self.router.route(message.topic)
+        route = self.router.route(message.topic, message.name)
+        to = route.receivers
         if route.logged:
             self.recorder.record(message, self.now())
         is_for_here = not message.forward or self.federation.is_for_here(message)
         reached = Reached.NOBODY
-        if is_for_here and self.deliver(message, route.targets, route.groups, publisher):
+        if is_for_here and self.deliver(message, to.targets, to.groups, publisher):
             reached = Reached.SOMEBODY
         elsewhere = self.federation.send(message, is_new)
         if elsewhere > reached:
@@ -236,31 +236,33 @@ class Broker:
 
     def inject(self, message: Message, choose: Callable[[list[Target]], list[Target]] | None = None) -> None:
         """A publication of another broker's client, for the clients here, or for those that `choose` leaves."""
-        route = self.router.route(message.topic)
-        targets = route.targets if choose is None else choose(route.targets)
-        self.deliver(message, targets, route.groups)
+        route = self.router.arriving(message.topic)
+        to = route.receivers
+        targets = to.targets if choose is None else choose(to.targets)
+        self.deliver(message, targets, to.groups)
         if route.feed is not None:
             route.feed.on_foreign(message)
         self.tick.request_flush()
 
     def inject_run(self, topic: str, run: bytes, version: int) -> None:
         """Plain QoS 0 publications of another broker's clients to one topic, as they stood on the wire."""
-        route = self.router.route(topic)
+        route = self.router.arriving(topic)
+        to = route.receivers
         is_v5 = version == V5
         starts = packet_starts(run)
         count = len(starts)
         self.metrics.messages_received += count
-        same, other = (route.plain5, route.plain3) if is_v5 else (route.plain3, route.plain5)
+        same, other = (to.plain5, to.plain3) if is_v5 else (to.plain3, to.plain5)
         if same:
             append_run(self.tick, same, run, count, None)
-        if other or route.special or route.groups or route.feed is not None:
+        if other or to.special or to.groups or route.feed is not None:
             name = string(topic)
             payloads = payloads_of(run, starts, len(run), len(name) + is_v5)
             if other:
                 append_run(self.tick, other, translated(name, payloads, not is_v5), count, None)
-            if route.special or route.groups:
+            if to.special or to.groups:
                 for payload in payloads:
-                    self.deliver(Message(topic, name, payload, 0), route.special, route.groups)
+                    self.deliver(Message(topic, name, payload, 0), to.special, to.groups)
             if route.feed is not None:
                 route.feed.on_foreign_run(payloads)
         self.tick.request_flush()

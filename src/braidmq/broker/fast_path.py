@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from braidmq.broker.connection import Connection
 from braidmq.broker.message import Message
-from braidmq.broker.router import Route
+from braidmq.broker.router import Receivers
 from braidmq.broker.runs import Repeat, append_run, payloads_of, translated
 from braidmq.broker.session import SENT, Session
 from braidmq.mqtt.packets import V5
@@ -30,7 +30,7 @@ def send_repeat(connection: Connection, repeat: Repeat, data: bytes) -> bool:
     broker = connection.broker
     if len(data) != size or version != broker.router.version or not data.startswith(first_bytes):
         return False
-    if outbound is not None:
+    if outbound is not None and outbound.is_open:
         cut_through = outbound.cut_through
         if cut_through is None or not cut_through.send(connection.version, data, connection.seen_at):
             return False
@@ -66,16 +66,19 @@ def forward_run(connection: Connection, data: bytes, at: int, body: int, after: 
         return 0
     name = data[body:name_end]
     broker = connection.broker
-    route = broker.router.routes.get(name)
-    if route is None or not route.offered or broker.expires_all or (body - at > 2 and not data[body - 1]):
+    if broker.expires_all or (body - at > 2 and not data[body - 1]):
         return 0  # also: a remaining length in more bytes than it needs is not passed on
     if connection.allowed_topics is not None and name not in connection.allowed_topics:
         return 0
+    route = broker.router.routes.get(name) or broker.router.new_route(name, broker.limits.topic_levels_max)
+    if route is None:
+        return 0
 
-    same, other = (route.plain5, route.plain3) if is_v5 else (route.plain3, route.plain5)
-    starts = [at] if other or route.special or route.groups or route.feed is not None else None
+    to = route.receivers
+    same, other = (to.plain5, to.plain3) if is_v5 else (to.plain3, to.plain5)
+    starts = [at] if other or to.special or to.groups or route.feed is not None else None
     stop, count = after, 1
-    if not route.mixed:
+    if not to.mixed:
         stop, count = _end_of_run(connection, data, at, body, after, payload_at, starts)
     broker.metrics.messages_received += count
     run = data[at:stop]
@@ -93,10 +96,11 @@ def forward_run(connection: Connection, data: bytes, at: int, body: int, after: 
     payloads = payloads_of(data, starts, stop, len(name) + is_v5)
     if other:
         append_run(connection.tick, other, translated(name, payloads, not is_v5), count, connection.flow)
-    if route.special or route.groups:
+    if to.special or to.groups:
+        topic = name[2:].decode()
         for payload in payloads:
-            message = Message(route.topic, name, payload, 0, False, session.client_id)
-            broker.deliver(message, route.special, route.groups, connection.flow)
+            message = Message(topic, name, payload, 0, False, session.client_id)
+            broker.deliver(message, to.special, to.groups, connection.flow)
     if route.feed is not None:
         route.feed.on_run(payloads, session.client_id, route.logged)
     return stop
@@ -173,21 +177,22 @@ def forward_and_acknowledge(connection: Connection, data: bytes, body: int, afte
     if payload_at > after or qos > broker.limits.qos_max or (is_v5 and data[payload_at - 1]):
         return False
     name = data[body:name_end]
-    route = broker.router.routes.get(name)
     packet_id = data[name_end : name_end + 2]
-    if route is None or not route.offered or route.outbound is not None or route.feed is not None:
-        return False
     if packet_id == b"\0\0" or broker.expires_all:
         return False
     if connection.allowed_topics is not None and name not in connection.allowed_topics:
+        return False
+    route = broker.router.routes.get(name) or broker.router.new_route(name, broker.limits.topic_levels_max)
+    if route is None or route.feed is not None or (route.outbound is not None and route.outbound.is_kept):
         return False
     if qos == 2 and int.from_bytes(packet_id) in session.received:
         return False
     if route.logged:
         broker.recorder.record_plain(name[2:], session.client_id, broker.now(), data[payload_at:after], qos)
         connection.awaits_commit = True
-    if qos == 1 and route.plain1 is not None and route.plain1_version == connection.version:
-        _forward_plain_qos1(connection, route, name, data[name_end + 2 : after], session)
+    to = route.receivers
+    if qos == 1 and to.plain1 is not None and to.plain1_version == connection.version:
+        _forward_plain_qos1(connection, to, name, data[name_end + 2 : after], session)
         broker.metrics.messages_received += 1
         connection.unacknowledged += is_v5
         connection.send(b"\x40\x02" + packet_id)
@@ -200,8 +205,8 @@ def forward_and_acknowledge(connection: Connection, data: bytes, body: int, afte
         if session.expiry_s:
             broker.store.save_received(session.row, number)
     broker.metrics.messages_received += 1
-    message = Message(route.topic, name, data[payload_at:after], qos, False, session.client_id)
-    reached = broker.deliver(message, route.targets, route.groups, connection.flow)
+    message = Message(name[2:].decode(), name, data[payload_at:after], qos, False, session.client_id)
+    reached = broker.deliver(message, to.targets, to.groups, connection.flow)
     acknowledgement = _ACKNOWLEDGED[qos] + packet_id
     if is_v5:
         connection.unacknowledged += 1
@@ -213,7 +218,7 @@ def forward_and_acknowledge(connection: Connection, data: bytes, body: int, afte
     return True
 
 
-def _forward_plain_qos1(publisher: Connection, route: Route, name: bytes, tail: bytes, own: Session) -> None:
+def _forward_plain_qos1(publisher: Connection, to: Receivers, name: bytes, tail: bytes, own: Session) -> None:
     """QoS 1 to sessions that end with their connection, so that the message is never asked for again.
 
     Only its packet id is remembered; a session that cannot take it at once gets it the careful way. `tail` is what
@@ -222,7 +227,7 @@ def _forward_plain_qos1(publisher: Connection, route: Route, name: bytes, tail: 
     tick = publisher.tick
     touched = tick.touched
     head = b"\x32" + varint(len(name) + 2 + len(tail)) + name
-    for session in route.plain1 or ():
+    for session in to.plain1 or ():
         connection = session.connection
         if session.free > 0 and session.backlog is None and connection is not None and connection.writable:
             out = connection.out
@@ -231,5 +236,5 @@ def _forward_plain_qos1(publisher: Connection, route: Route, name: bytes, tail: 
             out.append(b"%b%b%b" % (head, session.put_in_flight(SENT).to_bytes(2), tail))
             tick.metrics.messages_sent += 1
         else:
-            payload = tail[1:] if route.plain1_version == V5 else tail
-            session.deliver(Message(route.topic, name, payload, 1, False, own.client_id), 1)
+            payload = tail[1:] if to.plain1_version == V5 else tail
+            session.deliver(Message(name[2:].decode(), name, payload, 1, False, own.client_id), 1)

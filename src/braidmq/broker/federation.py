@@ -36,6 +36,16 @@ class Outbound(Protocol):
     """Where the publications of one topic leave for other brokers."""
 
     @property
+    def is_open(self) -> bool:
+        """Whether plain QoS 0 publications may have to leave."""
+        ...
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether those of QoS 1 and 2 may have to leave, or to be kept for brokers that cannot be reached."""
+        ...
+
+    @property
     def cut_through(self) -> OutboundShortcut | None:
         """The short way, while there is one."""
         ...
@@ -110,11 +120,10 @@ class Federation(Outgoing, Protocol):
     # Routes
 
     def outbound_for(self, topic: str) -> Outbound | None:
-        """Where a topic leaves for other brokers, if it is published here and they may want it."""
-        ...
+        """Where a topic that is published here now leaves for other brokers, if they may want it.
 
-    def is_offered(self, topic: str) -> bool:
-        """Whether other brokers have been asked about a topic that is published here, or need not be."""
+        What it says holds until it has the topic's route forgotten.
+        """
         ...
 
     def on_filter(self, topic_filter: str, wanted: bool) -> None:
@@ -175,9 +184,6 @@ class Alone:
 
     def outbound_for(self, topic: str) -> Outbound | None:
         return None
-
-    def is_offered(self, topic: str) -> bool:
-        return True
 
     def on_filter(self, topic_filter: str, wanted: bool) -> None: ...
     def on_processed(self, topic_filter: str, wanted: bool) -> None: ...

@@ -2,11 +2,13 @@
 
 The fast path asks only `routes`, a bounded dictionary from a topic as it stands on the wire to its `Route`. On a miss
 the tree of filters is walked once. A change of one plain filter drops one route; a change of a wildcard drops them all.
+Topics are many, so a route is small: the receivers that many topics have in common are kept once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from braidmq.broker.client import ConnectedClient
 from braidmq.broker.federation import Alone, Federation, Outbound
@@ -15,10 +17,20 @@ from braidmq.broker.local_topics import is_local
 from braidmq.broker.session import Session
 from braidmq.broker.shares import ShareGroup
 from braidmq.broker.subscription import Subscribed
+from braidmq.mqtt.errors import PacketError
 from braidmq.mqtt.packets import V3, V5
-from braidmq.mqtt.topics import has_wildcard, split_share
+from braidmq.mqtt.topics import check_topic, has_wildcard, split_share
 from braidmq.mqtt.trees import FilterTree
-from braidmq.mqtt.wire import string
+from braidmq.mqtt.wire import string, text_of
+
+ARRIVING_MAX = 8192
+"""Topics of other brokers whose receivers here are remembered: to find them again is not dear."""
+
+SHARED_MAX = 1024
+"""Sets of wildcards whose receivers are kept for all topics that they match."""
+
+THINNED_OUT = 8
+"""When no more routes can be remembered, one of so many goes."""
 
 LEVEL_BYTES = 200
 """What a level of a filter costs in the tree, if no other filter has it."""
@@ -61,49 +73,45 @@ def target_of(session: Session, subscriptions: list[Subscribed]) -> Target:
     return target
 
 
-class Route:
-    """The receivers of one topic.
+class Receivers:
+    """Who gets a topic here; topics that only wildcards match have it in common, if the same ones match them.
 
     `plain3` and `plain5` hold, by protocol version, the connections that take a QoS 0 publication as plain bytes;
     `special` the targets that need it made for them (identifiers, no-local, aliases, a packet size bound, or away).
     """
 
-    __slots__ = (
-        "feed",
-        "groups",
-        "logged",
-        "mixed",
-        "offered",
-        "outbound",
-        "plain1",
-        "plain1_version",
-        "plain3",
-        "plain5",
-        "special",
-        "targets",
-        "topic",
-    )
+    __slots__ = ("groups", "is_shared", "mixed", "plain1", "plain1_version", "plain3", "plain5", "special", "targets")
 
-    def __init__(self, topic: str) -> None:
-        self.topic = topic
-        self.targets: list[Target] = []
+    def __init__(self, audiences: Iterable[Audience]) -> None:
+        self.is_shared = False
+        found: dict[Session, list[Subscribed]] = {}
         self.groups: list[ShareGroup] = []
-        self.mixed = False
-        """Whether a session is reached both by itself and in a group: then its copies must keep step."""
-        self.outbound: Outbound | None = None
-        """Where publications of clients here leave for other brokers, if they may be wanted there."""
-        self.feed: TopicFeed | None = None
-        """What message processors get of it, if it is the topic of any."""
-        self.offered = True
-        """False while other brokers have not been asked about this topic: then the fast path does not know it."""
-        self.logged = False
-        """Whether publications of clients here are logged, to be read later."""
+        for audience in audiences:
+            for session, subscribed in audience.members.items():
+                found.setdefault(session, []).append(subscribed)
+            self.groups.extend(audience.groups.values())
+        self.targets = [target_of(session, subscriptions) for session, subscriptions in found.items()]
         self.plain3: list[ConnectedClient] = []
         self.plain5: list[ConnectedClient] = []
         self.special: list[Target] = []
+        for target in self.targets:
+            connection = target.session.connection
+            if connection is None or target.ids or target.no_local or not target.session.takes_plain:
+                self.special.append(target)
+            elif connection.version == V3:
+                self.plain3.append(connection)
+            else:
+                self.plain5.append(connection)
+        self.mixed = any(session in found for group in self.groups for session in group.members)
+        """Whether a session is reached both by itself and in a group: then its copies must keep step."""
         self.plain1: list[Session] | None = None
         self.plain1_version = 0
         """The receivers of a QoS 1 publication of this version, if all of them take it plain and need not keep it."""
+        one_version = bool(self.plain3) != bool(self.plain5)
+        if one_version and not self.special and not self.groups:
+            if all(target.qos > 0 and not target.session.durable for target in self.targets):
+                self.plain1 = [target.session for target in self.targets]
+                self.plain1_version = V3 if self.plain3 else V5
 
     def void(self) -> None:
         """It no longer holds: a connection that remembers it must not keep alive receivers that have left."""
@@ -111,12 +119,31 @@ class Route:
         self.plain5.clear()
 
 
+class Route:
+    """Where the publications of one topic go."""
+
+    __slots__ = ("feed", "logged", "outbound", "receivers")
+
+    def __init__(
+        self, receivers: Receivers, feed: TopicFeed | None, logged: bool = False, outbound: Outbound | None = None
+    ) -> None:
+        self.receivers = receivers
+        self.feed = feed
+        """What message processors get of it, if it is the topic of any."""
+        self.logged = logged
+        """Whether publications of clients here are logged, to be read later."""
+        self.outbound = outbound
+        """Where publications of clients here leave for other brokers, if they may be wanted there."""
+
+
 class Audience:
     """All that subscribed with one filter."""
 
-    __slots__ = ("groups", "holds", "members")
+    __slots__ = ("groups", "holds", "is_wild", "members")
 
-    def __init__(self) -> None:
+    def __init__(self, is_wild: bool) -> None:
+        self.is_wild = is_wild
+        """Whether the filter has a wildcard."""
         self.members: dict[Session, Subscribed] = {}
         self.groups: dict[str, ShareGroup] = {}
         self.holds = 0
@@ -126,8 +153,9 @@ class Audience:
 class Router:
     def __init__(self, routes_max: int) -> None:
         self.routes: dict[bytes, Route] = {}
+        """Of topics that are published here."""
         self.version = 0
-        """Grows whenever a route may have changed."""
+        """Grows whenever a route that is remembered anywhere may have changed."""
         self.routes_max = routes_max
         self.federation: Federation = Alone()
         """The way to other brokers."""
@@ -135,6 +163,10 @@ class Router:
         """What message processors get of a topic."""
         self.is_logged: Callable[[str], bool] = _never
         """Whether what is published to a topic here is logged, to be read later."""
+        self._arriving: dict[str, Route] = {}
+        """Of topics that come from other brokers."""
+        self._shared: dict[tuple[Audience, ...], Receivers] = {}
+        """By the wildcards that match: the receivers of all topics that these match, and no other filter does."""
         self._tree: FilterTree[Audience] = FilterTree()
         self._filters: dict[str, None] = {}
 
@@ -142,47 +174,65 @@ class Router:
         """All filters that have a subscription, without the share that they are in."""
         return list(self._filters)
 
-    def route(self, topic: str) -> Route:
-        """The receivers of a valid topic name; remembered."""
-        name = string(topic)
-        route = self.routes.get(name)
-        if route is None:
-            route = self._build(topic)
-            if is_local(topic):
-                return route  # no client may publish there: never on the fast path
-            if len(self.routes) >= self.routes_max:
-                self.version += 1
-                self.forget_all()
-            self.routes[name] = route
+    def route(self, topic: str, name: bytes | None = None) -> Route:
+        """Where what is published here to a valid topic name goes; remembered by its bytes on the wire."""
+        if name is None:
+            name = string(topic)
+        return self.routes.get(name) or self._remember(topic, name)
+
+    def new_route(self, name: bytes, levels_max: int) -> Route | None:
+        """The route of a topic of which nothing is known but its bytes; None if it has to be looked at with care."""
+        if name[2:3] == b"$":
+            return None
+        try:
+            topic = text_of(name[2:])
+            check_topic(topic, levels_max)
+        except PacketError:
+            return None
+        return self._remember(topic, name)
+
+    def _remember(self, topic: str, name: bytes) -> Route:
+        if is_local(topic):  # no client may publish there: never on the fast path
+            return Route(self._receivers(topic), self.feed_for(topic), self.is_logged(topic))
+        outbound = self.federation.outbound_for(topic)
+        route = Route(self._receivers(topic), self.feed_for(topic), self.is_logged(topic), outbound)
+        if len(self.routes) >= self.routes_max:
+            self._thin_out(self.routes)
+        self.routes[name] = route
         return route
 
-    def _build(self, topic: str) -> Route:
-        route = Route(topic)
-        route.feed = self.feed_for(topic)
-        route.logged = self.is_logged(topic)
-        route.outbound = self.federation.outbound_for(topic)
-        route.offered = self.federation.is_offered(topic)
-        found: dict[Session, list[Subscribed]] = {}
-        for audience in self._tree.match(topic):
-            for session, subscribed in audience.members.items():
-                found.setdefault(session, []).append(subscribed)
-            route.groups.extend(audience.groups.values())
-        route.targets = [target_of(session, subscriptions) for session, subscriptions in found.items()]
-        for target in route.targets:
-            connection = target.session.connection
-            if connection is None or target.ids or target.no_local or not target.session.takes_plain:
-                route.special.append(target)
-            elif connection.version == V3:
-                route.plain3.append(connection)
-            else:
-                route.plain5.append(connection)
-        route.mixed = any(session in found for group in route.groups for session in group.members)
-        one_version = bool(route.plain3) != bool(route.plain5)
-        if one_version and not route.special and not route.groups:
-            if all(target.qos > 0 and not target.session.durable for target in route.targets):
-                route.plain1 = [target.session for target in route.targets]
-                route.plain1_version = V3 if route.plain3 else V5
+    def arriving(self, topic: str) -> Route:
+        """Where what comes from another broker goes here; remembered for some of the topics."""
+        route = self._arriving.get(topic)
+        if route is None:
+            route = Route(self._receivers(topic), self.feed_for(topic))
+            if is_local(topic):
+                return route
+            if len(self._arriving) >= min(ARRIVING_MAX, self.routes_max):
+                self._thin_out(self._arriving)
+            self._arriving[topic] = route
         return route
+
+    def _receivers(self, topic: str) -> Receivers:
+        audiences = tuple(self._tree.match(topic))
+        shared = self._shared.get(audiences)
+        if shared is None:
+            shared = Receivers(audiences)
+            if all(audience.is_wild for audience in audiences) and len(self._shared) < SHARED_MAX:
+                shared.is_shared = True
+                self._shared[audiences] = shared
+        return shared
+
+    def _thin_out(self, routes: dict[Any, Route]) -> None:
+        """Makes room for others. Not the oldest go, or a fleet that is larger would never find one again."""
+        self.version += 1
+        for name in list(routes)[::THINNED_OUT]:
+            self._void(routes.pop(name))
+
+    def _void(self, route: Route) -> None:
+        """A route is no longer remembered; its receivers may be those of others, too."""
+        if not route.receivers.is_shared:
+            route.receivers.void()
 
     def subscribe(self, session: Session, full_filter: str, subscribed: Subscribed) -> bool:
         """Adds or replaces a subscription; True if it is a new one."""
@@ -225,7 +275,7 @@ class Router:
     def _audience(self, topic_filter: str) -> Audience:
         audience = self._tree.get(topic_filter)
         if audience is None:
-            audience = Audience()
+            audience = Audience(has_wildcard(topic_filter))
             self._tree.set(topic_filter, audience)
             self._filters[topic_filter] = None
             self.federation.on_filter(topic_filter, True)
@@ -249,18 +299,23 @@ class Router:
     def forget(self, full_filter: str) -> None:
         """Drops the routes that a change of this filter, or of a session behind it, can have changed."""
         _, topic_filter = split_share(full_filter)
-        self.version += 1
         if has_wildcard(topic_filter):
             self.forget_all()
-        else:
-            route = self.routes.pop(string(topic_filter), None)
+            return
+        for route in (self.routes.pop(string(topic_filter), None), self._arriving.pop(topic_filter, None)):
             if route is not None:
-                route.void()
+                self.version += 1
+                self._void(route)
 
     def forget_all(self) -> None:
-        for route in self.routes.values():
-            route.void()
+        self.version += 1
+        for route in (*self.routes.values(), *self._arriving.values()):
+            route.receivers.void()
+        for receivers in self._shared.values():
+            receivers.void()
         self.routes.clear()
+        self._arriving.clear()
+        self._shared.clear()
 
 
 def _nobody(_topic: str) -> None:

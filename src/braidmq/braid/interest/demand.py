@@ -8,8 +8,6 @@ published. Topics that begin with `$` have none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from braidmq.braid.transfer.outbound import OutboundTopics
 from braidmq.broker.broker import Broker
 from braidmq.broker.local_topics import DEMAND_PREFIX
@@ -17,11 +15,11 @@ from braidmq.broker.message import Message
 from braidmq.broker.session import Session
 from braidmq.broker.subscription import Subscribed
 from braidmq.mqtt.topics import has_wildcard, matches
-from braidmq.mqtt.trees import FilterTree
+from braidmq.mqtt.trees import FilterTree, NameTree
 from braidmq.mqtt.wire import string
 
 WATCHES_MAX = 10_000
-"""Topics that clients here may ask about by name at a time: each is a key in the overlay."""
+"""Topics that clients here may ask about by name at a time: each is watched as if it were published."""
 
 
 class DemandTopics:
@@ -31,8 +29,10 @@ class DemandTopics:
         self._asked: FilterTree[str] = FilterTree()
         """What clients here ask about: the filters of their subscriptions, without `$demand/`."""
         self._watched: dict[str, None] = {}
-        self._said: dict[str, bool] = {}
-        """What clients that ask were last told, by topic."""
+        self._said: dict[str, bool | None] = {}
+        """By topic that is published or watched here and that clients ask about: what they were last told."""
+        self._names: NameTree[str] = NameTree()
+        """These topics, so that those are found which a filter matches."""
         self._owed: dict[str, dict[Session, Subscribed]] = {}
         """New subscriptions to topics of which nothing is known yet."""
 
@@ -42,9 +42,13 @@ class DemandTopics:
             about = topic_filter.removeprefix(DEMAND_PREFIX)
             if about and about[:1] != "$":
                 self._ask(about) if wanted else self._ask_no_more(about)
-        elif len(self._asked):
-            for topic in self._topics(topic_filter):
-                self.on_change(topic)
+        else:
+            self.on_wants(topic_filter)
+
+    def on_wants(self, topic_filter: str) -> None:
+        """It may have changed whether topics are wanted that a filter matches."""
+        for topic in self._matching(topic_filter):
+            self.on_change(topic)
 
     def has_room(self, topic_filter: str) -> bool:
         """Whether one more subscription to demand may be made."""
@@ -54,9 +58,10 @@ class DemandTopics:
     def retained(self, session: Session, topic_filter: str, subscribed: Subscribed) -> list[Message]:
         """What a new subscription is to be sent; if that is not known yet, it is sent as soon as it is."""
         about = topic_filter.removeprefix(DEMAND_PREFIX)
-        if about in self._watched and about not in self._said:
+        if about in self._watched and self._said.get(about) is None:
             self._owed.setdefault(about, {})[session] = subscribed
-        return [_message(topic, self._said[topic]) for topic in self._topics(about) if topic in self._said]
+        told = [(topic, self._said[topic]) for topic in self._matching(about)]
+        return [_message(topic, wanted) for topic, wanted in told if wanted is not None]
 
     def is_wanted(self, topic: str) -> bool | None:
         """Whether anybody anywhere subscribes to a topic; None if that is not known."""
@@ -75,30 +80,45 @@ class DemandTopics:
             self._watched[about] = None
             self._outbound.watch(about)
         for topic in self._topics(about):
-            wanted = self.is_wanted(topic)
-            if wanted is not None:
-                self._said.setdefault(topic, wanted)
+            self._note(topic)
+            if self._said[topic] is None:
+                self._said[topic] = self.is_wanted(topic)
 
     def _ask_no_more(self, about: str) -> None:
         self._asked.remove(about)
-        if has_wildcard(about):
-            concerned = [topic for topic in self._said if matches(about, topic)]
-        else:
-            concerned = [about]
+        concerned = self._matching(about)
+        if not has_wildcard(about):
             self._owed.pop(about, None)
             del self._watched[about]
             self._outbound.unwatch(about)
         for topic in concerned:
             if not self._asked.match(topic):
-                self._said.pop(topic, None)
+                self._forget(topic)
 
-    def _topics(self, topic_filter: str) -> Iterable[str]:
+    def _topics(self, topic_filter: str) -> list[str]:
         """The topics that are published or watched here, and that a filter matches."""
         if has_wildcard(topic_filter):
-            return [
-                outbound_topic.topic for outbound_topic in self._outbound if matches(topic_filter, outbound_topic.topic)
-            ]
+            begin = topic_filter.partition("+")[0].partition("#")[0].removesuffix("/")
+            topics = [one.topic for one in self._outbound if one.topic.startswith(begin)]
+            return [topic for topic in topics if matches(topic_filter, topic)]
         return [topic_filter] if self._outbound.get(topic_filter) is not None else []
+
+    def _matching(self, topic_filter: str) -> list[str]:
+        """Those of them that clients ask about."""
+        if has_wildcard(topic_filter):
+            return list(self._names.match(topic_filter))
+        return [topic_filter] if topic_filter in self._said else []
+
+    def _note(self, topic: str) -> None:
+        """Clients ask about a topic that is published or watched."""
+        if topic not in self._said:
+            self._said[topic] = None
+            self._names.set(topic, topic)
+
+    def _forget(self, topic: str) -> None:
+        if topic in self._said:
+            del self._said[topic]
+            self._names.remove(topic)
 
     # Changes
 
@@ -107,10 +127,11 @@ class DemandTopics:
         if not len(self._asked) or topic[:1] == "$" or not self._asked.match(topic):
             return
         if self._outbound.get(topic) is None:
-            self._said.pop(topic, None)
+            self._forget(topic)
             return
+        self._note(topic)
         wanted = self.is_wanted(topic)
-        if wanted is None or self._said.get(topic) == wanted:
+        if wanted is None or self._said[topic] == wanted:
             return
         self._said[topic] = wanted
         self._tell(topic, _message(topic, wanted))
@@ -120,8 +141,8 @@ class DemandTopics:
         for session, subscribed in owed.items():
             if session.connection is not None and message.topic in session.subscriptions:
                 session.deliver_retained([(message, subscribed)])
-        route = self._broker.router.route(message.topic)
-        self._broker.deliver(message, [one for one in route.targets if one.session not in owed], route.groups)
+        to = self._broker.router.route(message.topic).receivers
+        self._broker.deliver(message, [one for one in to.targets if one.session not in owed], to.groups)
         self._broker.request_flush()
 
 

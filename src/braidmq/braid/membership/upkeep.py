@@ -59,4 +59,4 @@ class Upkeep:
             await self._host.sleep(self._host.chance.uniform(0.8, 1.0) * REFRESH_S)
             self._gossip.announce(self._interest.own_shapes)
             self._interest.shapes.expire(self._host.now())
-            self._outbound.sweep()
+            await self._outbound.sweep()

@@ -21,7 +21,7 @@ def deliver_left_behind(broker: Broker, client_id: str, items: list[MovedDeliver
         message = delivery_of(item, now).message
         if item.released or message.expired(now):
             continue
-        targets = [one for one in broker.router.route(message.topic).targets if one.session is session]
+        targets = [one for one in broker.router.arriving(message.topic).receivers.targets if one.session is session]
         if not targets or (item.packet_id and item.qos == 2):
             broker.metrics.messages_dropped += 1
             continue

@@ -6,10 +6,12 @@ at its end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from braidmq.braid.catch_up.history import HISTORY_S, History
+from braidmq.bounded import BoundedDict
+from braidmq.braid.catch_up.history import History
 from braidmq.braid.transfer.batch import BatchItem, PublicationBatch, Skip
 from braidmq.broker.federation import OutboundShortcut
 from braidmq.host import Host
@@ -19,14 +21,26 @@ from braidmq.mqtt.packets import V5
 HELD_BYTES_MAX = 1 << 20
 """Bytes that a topic may hold before it is known whether anybody wants it; QoS 0 beyond that is dropped."""
 
+HELD_BYTES_ALL_MAX = 64 << 20
+"""Bytes that all topics together may hold so."""
+
 SKIPS_MAX = 64
 """Stretches of publications for clusters that other brokers are told of; one that is not told waits in vain."""
 
 WAITING_MAX = 1024
 """Acknowledgements that wait for what is found out about a topic; more of them are told nothing."""
 
+LONE_MAX = 4096
+"""Topics of which it is remembered when the last publication came alone."""
+
+STAMP_S = 1.0
+"""How exactly it is known when a topic was last used: many share one note of the time."""
+
 _Piece = tuple[int, int, int, bytes, BatchItem | None, str | None]
 """What waits to be sent: version, number, count, plain publications or an item, and its scope."""
+
+_Lone = tuple[int, int, float]
+"""Version, size and time of a publication that came alone."""
 
 
 class LastingPath(OutboundShortcut, Protocol):
@@ -36,7 +50,10 @@ class LastingPath(OutboundShortcut, Protocol):
 
 
 class SendQueue:
-    """What all outbound topics of a broker share: its name, its history, and the topics with something to send."""
+    """What all outbound topics of a broker share: its name, its history, and the topics with something to send.
+
+    A topic is small, since a fleet has many. What only few of them have at a time is kept here.
+    """
 
     def __init__(self, origin: str, host: Host, history: History) -> None:
         self.origin = origin
@@ -46,82 +63,132 @@ class SendQueue:
         """Publications that were held, and then had no room."""
         self.on_touched: Callable[[], None] = _nothing
         """Called when something waits for the end of the tick."""
-        self._touched: list[OutboundTopic] = []
+        self.lone: BoundedDict[OutboundTopic, _Lone] = BoundedDict(LONE_MAX)
+        """By topic: the last publication that came alone, and took the long way."""
+        self._ready: list[OutboundTopic] = []
+        self._held: dict[OutboundTopic, int] = {}
+        """Those that are not settled: the bytes that each of them holds."""
+        self._held_bytes = 0
+        self._waiting: dict[OutboundTopic, list[Callable[[], None]]] = {}
+        """What is to be done when it is known whether anybody wants a topic."""
+        self._stamp = host.now()
+
+    def stamp(self) -> float:
+        """The time, to `STAMP_S`: the same object for all that ask soon after each other."""
+        now = self.now()
+        if now - self._stamp > STAMP_S:
+            self._stamp = now
+        return self._stamp
+
+    # What waits to leave
 
     def touch(self, outbound_topic: OutboundTopic) -> None:
-        if not self._touched:
+        """A settled topic has something to send."""
+        if not self._ready:
             self.on_touched()
-        self._touched.append(outbound_topic)
+        self._ready.append(outbound_topic)
 
-    def touch_again(self) -> None:
-        """A topic that may have held something back holds nothing any more."""
-        if self._touched:
-            self.on_touched()
+    def has_room(self, outbound_topic: OutboundTopic) -> bool:
+        """Whether a topic that is not settled may hold more."""
+        return self._held.get(outbound_topic, 0) <= HELD_BYTES_MAX and self._held_bytes <= HELD_BYTES_ALL_MAX
+
+    def hold(self, outbound_topic: OutboundTopic, size: int) -> None:
+        """A topic that is not settled holds so many more bytes."""
+        self._held[outbound_topic] = self._held.get(outbound_topic, 0) + size
+        self._held_bytes += size
+
+    def release(self, outbound_topic: OutboundTopic) -> None:
+        """A topic is settled: what it holds may leave."""
+        if self._let_go(outbound_topic):
+            self.touch(outbound_topic)
+
+    def give_up(self, outbound_topic: OutboundTopic) -> None:
+        """A topic is dropped: what it holds does not leave any more."""
+        if self._let_go(outbound_topic):
+            self.dropped += outbound_topic.waiting_count
+        self.lone.pop(outbound_topic, None)
+        self.tell_known(outbound_topic)
+
+    def _let_go(self, outbound_topic: OutboundTopic) -> bool:
+        size = self._held.pop(outbound_topic, None)
+        self._held_bytes -= size or 0
+        return size is not None
 
     def take_ready(self) -> list[OutboundTopic]:
         """The topics that have something to send now; the rest go on waiting."""
-        ready = [one for one in self._touched if one.is_settled]
-        self._touched = [one for one in self._touched if not one.is_settled]
+        ready, self._ready = self._ready, []
         return ready
 
     @property
     def has_ready(self) -> bool:
-        return any(one.is_settled for one in self._touched)
+        return bool(self._ready)
+
+    # Who waits to know
+
+    def when_known(self, outbound_topic: OutboundTopic, action: Callable[[], None]) -> None:
+        waiting = self._waiting.setdefault(outbound_topic, [])
+        if len(waiting) < WAITING_MAX:
+            waiting.append(action)
+
+    def tell_known(self, outbound_topic: OutboundTopic) -> None:
+        """It is known now whether anybody wants a topic, or nobody will find out any more."""
+        for action in self._waiting.pop(outbound_topic, ()):
+            action()
 
 
-class OutboundTopic:
-    __slots__ = (
-        "_pieces",
-        "_queue",
-        "_scoped",
-        "_size",
-        "_waiting",
-        "cut_through",
-        "filters",
-        "incarnation",
-        "is_settled",
-        "is_watched",
-        "lone",
-        "number",
-        "topic",
-        "used_at",
-        "wanted",
-        "wanted_at",
-    )
+class OutboundTopic(ABC):
+    """What waits to leave, and how it was numbered; a method's kind of it knows who wants it."""
 
-    def __init__(self, queue: SendQueue, topic: str, incarnation: int, wanted_at: float) -> None:
+    __slots__ = ("_pieces", "_queue", "_scoped", "incarnation", "is_settled", "number", "topic", "used_at")
+
+    def __init__(self, queue: SendQueue, topic: str, incarnation: int) -> None:
         self._queue = queue
         self.topic = topic
         self.incarnation = incarnation
         """Of its stream: a topic that comes again begins to count anew, and must not be taken for the old one."""
-        self.filters: dict[str, None] = {}
-        """Every filter in use that could match the topic."""
-        self.wanted: dict[str, None] = {}
-        """Those that anybody subscribes to."""
         self.is_settled = False
-        """Whether the demand for the filters it began with is known."""
-        self.is_watched = False
-        """Whether a client here asks about the demand for the topic, published or not."""
+        """Whether it is known, for the first time, who wants it."""
         self.number = 0
         """Of the last publication that was taken."""
         self.used_at = 0.0
-        self.wanted_at = wanted_at
-        """When anybody was last known to want it."""
-        self.cut_through: LastingPath | None = None
-        """The short way for a publication that comes alone, while it holds."""
-        self.lone = (0, 0, 0.0)
-        """Version, size and time of the last one that did, and took the long way."""
-        self._pieces: list[_Piece] = []
-        self._size = 0
+        self._pieces: list[_Piece] | None = None
         self._scoped: tuple[Skip, ...] = ()
         """Publications for clusters, since the last one for all."""
-        self._waiting: list[Callable[[], None]] | None = None
-        """What is to be done when it is known whether anybody wants the topic."""
+
+    # Who wants it
+
+    @property
+    @abstractmethod
+    def filters(self) -> Iterable[str]:
+        """Every filter in use that could match the topic, as far as the method has to be told of them."""
+
+    @property
+    @abstractmethod
+    def wanted(self) -> Sequence[str] | dict[str, None]:
+        """Those that anybody elsewhere subscribes to: what the method is told to publish to."""
+
+    @property
+    @abstractmethod
+    def cut_through(self) -> LastingPath | None:
+        """The short way for a publication that comes alone, while it holds."""
+
+    @cut_through.setter
+    @abstractmethod
+    def cut_through(self, path: LastingPath | None) -> None: ...
+
+    @abstractmethod
+    def was_recently_wanted(self, now: float) -> bool:
+        """Whether a broker that cannot be reached now may still want it: then QoS 1 and 2 are kept for it."""
 
     @property
     def is_open(self) -> bool:
         """Whether publications may have to leave here."""
-        return bool(self.wanted) or not self.is_settled
+        return not self.is_settled or bool(self.wanted)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether publications of QoS 1 and 2 may have to be kept or to leave."""
+        return self.was_recently_wanted(self._queue.now())
 
     @property
     def is_known(self) -> bool:
@@ -130,40 +197,42 @@ class OutboundTopic:
 
     def when_known(self, action: Callable[[], None]) -> None:
         """Calls when it is known whether anybody wants the topic; never, if too much waits for that."""
-        if self._waiting is None:
-            self._waiting = []
-        if len(self._waiting) < WAITING_MAX:
-            self._waiting.append(action)
+        self._queue.when_known(self, action)
 
-    def tell_known(self) -> None:
-        """It is known now, or nobody will find out any more."""
-        waiting, self._waiting = self._waiting, None
-        for action in waiting or ():
-            action()
+    # What waits to leave
+
+    @property
+    def lone(self) -> _Lone:
+        """Version, size and time of the last publication that came alone, and took the long way."""
+        return self._queue.lone.get(self, _NEVER)
+
+    @lone.setter
+    def lone(self, lone: _Lone) -> None:
+        self._queue.lone.renew(self, lone)
 
     @property
     def is_holding(self) -> bool:
         """Whether something waits to leave, or must be said with the next that does."""
         return bool(self._pieces or self._scoped)
 
-    def was_recently_wanted(self, now: float) -> bool:
-        """Whether a broker that cannot be reached now may still want it: then QoS 1 and 2 are kept for it."""
-        return self.is_open or now - self.wanted_at < HISTORY_S
+    @property
+    def waiting_count(self) -> int:
+        """How many publications wait to leave."""
+        return sum(count for _, _, count, _, _, _ in self._pieces or ())
 
     def send_run(self, version: int, run: bytes, count: int) -> None:
         """Plain QoS 0 publications, as they came."""
-        if not self.is_open:
-            return
-        if self._size > HELD_BYTES_MAX and not self.is_settled:
-            self._queue.dropped += count
-        else:
-            self._add(version, count, run, None)
+        if self.is_open:
+            if self.is_settled or self._queue.has_room(self):
+                self._add(version, count, run, None)
+            else:
+                self._queue.dropped += count
 
     def send_item(self, item: BatchItem, now: float, scope: str | None = None) -> None:
         """Any other publication; of QoS 1 and 2 it is kept, and leaves if anybody can be reached."""
         if item.qos:
             item = self._queue.history.append(self.topic, self.incarnation, self.number + 1, item, now)
-        leaves = self.is_open and (self.is_settled or self._size <= HELD_BYTES_MAX)
+        leaves = self.is_open and (self.is_settled or self._queue.has_room(self))
         if scope is not None and (leaves or item.qos):
             self._note_scoped(self.number + 1, scope)
         if leaves:
@@ -172,17 +241,22 @@ class OutboundTopic:
             self.number += 1
 
     def _add(self, version: int, count: int, run: bytes, item: BatchItem | None, scope: str | None = None) -> None:
-        if not self._pieces:
+        piece = (version, self.number + 1, count, run, item, scope)
+        if not self.is_settled:
+            self._queue.hold(self, len(run) if item is None else len(item.payload))
+        elif self._pieces is None:
             self._queue.touch(self)
-        self._pieces.append((version, self.number + 1, count, run, item, scope))
+        if self._pieces is None:
+            self._pieces = [piece]
+        else:
+            self._pieces.append(piece)
         self.number += count
-        self._size += len(run) if item is None else len(item.payload)
 
     def batches(self) -> list[PublicationBatch]:
         """Takes out what waits, in its order: what is alike together."""
         found: list[PublicationBatch] = []
-        self.used_at = self._queue.now()
-        pieces, self._pieces, self._size = self._pieces, [], 0
+        self.used_at = self._queue.stamp()
+        pieces, self._pieces = self._pieces or [], None
         while pieces:
             version, first, _, _, _, scope = pieces[0]
             kind = _kind(pieces[0]) if len(pieces) > 1 else None
@@ -217,6 +291,9 @@ class OutboundTopic:
             if is_within(scope, before[end - 1][2]):
                 return before[end:]
         return before
+
+
+_NEVER: _Lone = (0, 0, 0.0)
 
 
 def _kind(piece: _Piece) -> tuple[int, bool, bool, str | None]:

@@ -1,0 +1,156 @@
+"""Outbound topics of a method that knows all wants (`WildcardMethod`): each looks up whether it is wanted.
+
+A topic that the method knows about is settled when it is made, and costs no message and no task. Another one waits for
+the method to find out, and most others that wait are then known with it: so a few workers take one after the other.
+
+When the wants of another broker change, no topic is touched. They are counted, and a topic that is used after that
+looks up again whether it is wanted, and gives up its short way, which may lead to others than it should.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from braidmq.braid.catch_up.history import History
+from braidmq.braid.transfer.outbound import AFTER_START_S, OutboundTopics
+from braidmq.braid.transfer.outbound_topic import LastingPath, OutboundTopic
+from braidmq.host import Host
+from braidmq.pubsub.method import WildcardMethod, ignore
+
+FINDERS_MAX = 4
+"""Topics about which the method is asked at a time."""
+
+FOUND_AT_ONCE = 256
+"""Topics that are settled, one after the other, before others have their turn."""
+
+_NOBODY, _SILENT, _SOMEBODY = range(3)
+"""Who wants a topic: nobody; perhaps a broker that has fallen silent; a broker that can be reached."""
+
+
+class WildcardTopic(OutboundTopic):
+    __slots__ = ("_all", "_cut_through", "_demand", "_version")
+
+    def __init__(self, all_: WildcardTopics, topic: str, incarnation: int) -> None:
+        super().__init__(all_.queue, topic, incarnation)
+        self._all = all_
+        self._version = -1
+        """How often wants had changed when the demand was looked up."""
+        self._demand = _NOBODY
+        self._cut_through: LastingPath | None = None
+
+    def look_up(self) -> None:
+        """Finds out who wants it: wants may have changed since that was last done."""
+        self._version = self._all.version
+        self._demand = self._all.demand_for(self.topic)
+        self._cut_through = None
+
+    @property
+    def filters(self) -> tuple[str]:
+        return (self.topic,)
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        if self._version != self._all.version:
+            self.look_up()
+        return (self.topic,) if self._demand == _SOMEBODY else ()
+
+    @property
+    def is_open(self) -> bool:
+        if self._version != self._all.version:
+            self.look_up()
+        return self._demand == _SOMEBODY or not self.is_settled
+
+    @property
+    def cut_through(self) -> LastingPath | None:
+        if self._version != self._all.version:
+            self.look_up()
+        return self._cut_through
+
+    @cut_through.setter
+    def cut_through(self, path: LastingPath | None) -> None:
+        self._cut_through = path
+
+    def was_recently_wanted(self, now: float) -> bool:
+        return self.is_open or self._demand == _SILENT or now < self._all.keeps_all_until
+
+
+class WildcardTopics(OutboundTopics):
+    def __init__(self, origin: str, incarnation: int, method: WildcardMethod, host: Host, history: History) -> None:
+        super().__init__(origin, incarnation, host, history)
+        self.on_changed: Callable[[str], None] = ignore
+        """Called with a filter when it may have changed which of the topics that it matches are wanted."""
+        self.version = 0
+        """How often the wants of other brokers have changed."""
+        self.keeps_all_until = host.now() + AFTER_START_S
+        """Until then QoS 1 and 2 is kept, whoever wants it."""
+        self._method = method
+        self._unknown: deque[str] = deque()
+        """Topics about which the method is to be asked: as many as are published, at the most."""
+        self._finders = 0
+
+    @property
+    def filters(self) -> list[str]:
+        return []
+
+    def published(self, topic: str) -> OutboundTopic:
+        return self.for_publication(topic)
+
+    def for_publication(self, topic: str) -> OutboundTopic:
+        outbound_topic = super().for_publication(topic)
+        if not outbound_topic.is_settled and self._method.knows(topic):
+            self._settle(outbound_topic)
+        return outbound_topic
+
+    # Demand
+
+    def on_wants(self, topic_filter: str) -> None:
+        """Another broker begins or ceases to want what a filter matches."""
+        self.version += 1
+        self.on_changed(topic_filter)
+
+    def demand_for(self, topic: str) -> int:
+        if self._method.is_wanted(topic):
+            return _SOMEBODY
+        return _SILENT if self._method.was_wanted(topic) else _NOBODY
+
+    async def _find_out(self) -> None:
+        """Asks about one topic after the other, as long as there are any that are not known."""
+        count = 0
+        try:
+            while self._unknown:
+                topic = self._unknown.popleft()
+                if topic in self._by_topic and not self._method.knows(topic):
+                    await self.advertise(topic)
+                outbound_topic = self._by_topic.get(topic)
+                if outbound_topic is not None:
+                    self._settle(outbound_topic)
+                count += 1
+                if count % FOUND_AT_ONCE == 0:
+                    await self._host.sleep(0.0)
+        finally:
+            self._finders -= 1
+
+    def _settle(self, outbound_topic: OutboundTopic) -> None:
+        assert isinstance(outbound_topic, WildcardTopic)
+        if not outbound_topic.is_settled:
+            outbound_topic.look_up()
+            super()._settle(outbound_topic)
+            self.on_demand(outbound_topic.topic)
+            self.queue.tell_known(outbound_topic)
+
+    # Topics that come and go
+
+    def _begin(self, topic: str, incarnation: int) -> WildcardTopic:
+        outbound_topic = self._by_topic[topic] = WildcardTopic(self, topic, incarnation)
+        if self._method.knows(topic):
+            outbound_topic.is_settled = True
+        else:
+            self._unknown.append(topic)
+            if self._finders < FINDERS_MAX:
+                self._finders += 1
+                self._host.spawn(self._find_out())
+        return outbound_topic
+
+    def _end(self, outbound_topic: OutboundTopic) -> None:
+        """The method keeps nothing of it."""
