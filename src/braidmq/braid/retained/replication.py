@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -28,7 +28,7 @@ from braidmq.broker.message import Message as Publication
 from braidmq.host import Address, Event, Host, Message, Reply, Service, handles
 from braidmq.mqtt.wire import string
 from braidmq.overlay.ranges import OnOutcome, Outcome
-from braidmq.pubsub.method import Method, ProvenMethod
+from braidmq.pubsub.method import Method, ProvenMethod, WildcardMethod
 
 KEEP = "$braid/keep"
 KEEP_MANY = "$braid/keep-many"
@@ -66,6 +66,13 @@ class AskReplicas(msgspec.Struct, frozen=True, array_like=True, tag="AskKept"):
     topic_filter: str
 
 
+class AskManyReplicas(msgspec.Struct, frozen=True, array_like=True, tag="AskManyKept"):
+    """What do you keep that each of these filters matches?"""
+
+    origin: str
+    filters: tuple[str, ...]
+
+
 class CompareReplicas(msgspec.Struct, frozen=True, array_like=True, tag="CompareKept"):
     """I keep these topics, or tombstones of them, of these times: drop what is older. What is newer with you?"""
 
@@ -100,6 +107,14 @@ class ReplicaPage(Message, tag="KeptPage", frozen=True, array_like=True, gc=Fals
     more: bool
 
 
+class ReplicaPages(msgspec.Struct, frozen=True, array_like=True):
+    """What a broker keeps for many filters: pages, by the positions of the filters; those that it keeps something for
+    and that have to be asked about once more, for it was too much."""
+
+    pages: tuple[tuple[int, ReplicaPage], ...]
+    later: tuple[int, ...]
+
+
 class AskReplicaPage(Message, tag="AskKeptPage", frozen=True, array_like=True, gc=False):
     """What do you keep that this filter matches, behind this topic?"""
 
@@ -108,9 +123,10 @@ class AskReplicaPage(Message, tag="AskKeptPage", frozen=True, array_like=True, g
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_question = msgspec.msgpack.Decoder(AskReplicas | CompareReplicas).decode
+_decode_question = msgspec.msgpack.Decoder(AskReplicas | AskManyReplicas | CompareReplicas).decode
 _decode_newer = msgspec.msgpack.Decoder(NewerReplicas).decode
 _decode_page = msgspec.msgpack.Decoder(ReplicaPage).decode
+_decode_pages = msgspec.msgpack.Decoder(ReplicaPages).decode
 
 
 def message_of(replica: RetainedReplica, now: float) -> Publication:
@@ -131,6 +147,8 @@ class RetainedReplication(Service):
         self._name = name
         self.is_on = isinstance(method, ProvenMethod)
         """Whether the method can ask; if not, retained messages are known where they were published only."""
+        self.asks_many = isinstance(method, WildcardMethod)
+        """Whether all brokers understand a question about many filters: those that have such a method do."""
         self.is_in = False
         self.entered = host.event()
         """Happens when this broker has entered the braid, and its questions are answered."""
@@ -335,8 +353,25 @@ class RetainedReplication(Service):
             return None
         if isinstance(question, CompareReplicas):
             return self._compare(question)
+        if isinstance(question, AskManyReplicas):
+            return self._answer_many(question)
         page = self._page(question.topic_filter, "")
         return _encode(page) if page.replicas else None
+
+    def _answer_many(self, asked: AskManyReplicas) -> bytes | None:
+        pages: list[tuple[int, ReplicaPage]] = []
+        later: list[int] = []
+        room = ANSWER_BYTES_MAX
+        for position, topic_filter in enumerate(asked.filters):
+            if room <= 0:
+                if self._broker.retained.entries(topic_filter):
+                    later.append(position)
+                continue
+            page = self._page(topic_filter, "")
+            if page.replicas:
+                pages.append((position, page))
+                room -= sum(ENTRY_BYTES + len(one.topic) + len(one.payload) for one in page.replicas)
+        return _encode(ReplicaPages(tuple(pages), tuple(later))) if pages else None
 
     def _compare(self, told: CompareReplicas) -> bytes | None:
         newer: list[tuple[str, float]] = []
@@ -375,26 +410,29 @@ class RetainedReplication(Service):
 
     # Asking
 
-    def question_about(self, topic_filter: str) -> tuple[tuple[str, ...], bytes]:
-        """The internal topics to ask on, and the question, for all that replicas keep and a filter matches."""
+    @staticmethod
+    def asked_about(topic_filter: str) -> tuple[str, ...]:
+        """The internal topics to ask on for all that replicas keep and a filter matches."""
         level = _level_of(topic_filter)
-        topics = (KEEP,) if level in ("+", "#") else (f"{KEEP}/{level}", KEEP_MANY)
-        return topics, _encode(AskReplicas(self._name, topic_filter))
+        return (KEEP,) if level in ("+", "#") else (f"{KEEP}/{level}", KEEP_MANY)
+
+    def question_about(self, filters: Sequence[str]) -> bytes:
+        if len(filters) == 1:
+            return _encode(AskReplicas(self._name, filters[0]))
+        return _encode(AskManyReplicas(self._name, tuple(filters)))
 
 
 def _level_of(topic: str) -> str:
     return topic.partition("/")[0]
 
 
-def pages_of(outcome: Outcome) -> list[ReplicaPage]:
-    """What replicas have answered."""
-    pages: list[ReplicaPage] = []
+def answers_of(outcome: Outcome, count: int) -> Iterator[ReplicaPages]:
+    """What replicas have answered to a question about so many filters."""
     for answer in outcome.answers.values():
         try:
-            pages.append(_decode_page(answer))
+            yield ReplicaPages(((0, _decode_page(answer)),), ()) if count == 1 else _decode_pages(answer)
         except msgspec.MsgspecError as error:
             _log.warning("a replica answered what cannot be read: %s", error)
-    return pages
 
 
 def _replica_of(entry: Publication, now: float) -> RetainedReplica:
