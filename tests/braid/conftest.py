@@ -1,4 +1,5 @@
-"""Cut-throughs are tried with asyncio's loop and with uvloop's: the two differ in when bytes leave."""
+"""What is tried in several ways: cut-throughs with asyncio's loop and with uvloop's, since the two differ in when bytes
+leave; and transfer with a method that has a key a topic, and with one that knows all wants."""
 
 from __future__ import annotations
 
@@ -16,3 +17,15 @@ def pytest_asyncio_loop_factories(
     if item.path.name == "test_cut_through.py":
         loops["uvloop"] = uvloop.new_event_loop
     return loops
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "both_kinds" in metafunc.fixturenames and "method" not in metafunc.fixturenames:
+        metafunc.parametrize("both_kinds", ["relayfree", "covers"], indirect=True)
+
+
+@pytest.fixture
+def both_kinds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sites of which nothing else is said have one kind of method, and in another run the other."""
+    if hasattr(request, "param"):  # or the test itself says which methods it is tried with
+        monkeypatch.setattr("tests.braid.sites.METHOD", request.param)

@@ -26,6 +26,9 @@ from tests.conformance.wire import Type
 
 SETTLE_S = 1.0
 
+METHOD = "relayfree"
+"""Of sites of which nothing else is said."""
+
 
 class Site(World):
     """One broker of the braid."""
@@ -75,7 +78,7 @@ class Sites:
         count: int,
         seed: int = 1,
         network: Network | None = None,
-        method: str = "relayfree",
+        method: str = "",
         clusters: Sequence[str] = (),
     ) -> None:
         """`clusters` are those of the sites, in their order."""
@@ -83,7 +86,7 @@ class Sites:
         self.names: dict[int, str] = {}
         """Of sites that are not called by their number."""
         self.sim = Simulator(seed, network or Uniform(0.001, 0.02))
-        self.entry = METHODS[cast(MethodName, method)]
+        self.entry = METHODS[cast(MethodName, method or METHOD)]
         self.settle_s = SETTLE_S
         self.all: dict[int, Site] = {}
         self.sent: list[tuple[Address, Address]] = []

@@ -14,6 +14,8 @@ from tests.conformance.wire import V3, V5
 
 from .sites import Sites, payloads
 
+pytestmark = pytest.mark.usefixtures("both_kinds")
+
 
 def start(sites: Sites, number: int, folder: Path) -> SqliteStore:
     """A site with a store on disk."""

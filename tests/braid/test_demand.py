@@ -12,7 +12,9 @@ from tests.conformance.wire import V3, V5
 
 from .sites import Sites, payloads
 
-METHODS = pytest.mark.parametrize("method", ["relayfree", "suzaku"])
+pytestmark = pytest.mark.usefixtures("both_kinds")
+
+METHODS = pytest.mark.parametrize("method", ["relayfree", "suzaku", "covers"])
 VERSIONS = pytest.mark.parametrize("version", [V3, V5])
 
 DO_NOT_SEND = 0x20

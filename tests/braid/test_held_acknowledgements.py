@@ -19,12 +19,14 @@ from tests.conformance.wire import V3, V5
 
 from .sites import Sites, payloads
 
+pytestmark = pytest.mark.usefixtures("both_kinds")
+
 NOBODY = 0x10
-METHODS = pytest.mark.parametrize("method", ["relayfree", "adaptive", "suzaku", "locality"])
+METHODS = pytest.mark.parametrize("method", ["relayfree", "adaptive", "suzaku", "locality", "covers"])
 QOS = pytest.mark.parametrize("qos", [1, 2])
 
 
-def braid(method: str = "adaptive") -> Sites:
+def braid(method: str = "") -> Sites:
     return Sites(4, method=method, network=Constant(0.01))
 
 

@@ -9,7 +9,9 @@ from tests.conformance.wire import V3, V5
 
 from .sites import Sites, payloads
 
-METHODS = pytest.mark.parametrize("method", ["relayfree", "suzaku"])
+pytestmark = pytest.mark.usefixtures("both_kinds")
+
+METHODS = pytest.mark.parametrize("method", ["relayfree", "suzaku", "covers"])
 
 
 @METHODS
@@ -99,7 +101,9 @@ def test_no_broker_without_a_matching_subscriber_receives_a_message() -> None:
     assert {site for hop in sites.sent for site in hop} == {0, 2, 3}
 
 
-@pytest.mark.parametrize("method", ["adaptive", "suzaku"])  # in a Skip Graph publishers relay what others publish
+@pytest.mark.parametrize(
+    "method", ["adaptive", "suzaku", "covers"]
+)  # in a Skip Graph publishers relay what others publish
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_what_many_sites_publish_goes_to_those_who_want_it_and_to_no_other_publisher(method: str, qos: int) -> None:
     sites = Sites(8, method=method)
@@ -178,7 +182,7 @@ def test_a_site_that_leaves_is_gone() -> None:
 
 def test_a_publication_that_shows_that_nobody_wants_a_filter_reaches_those_of_the_others() -> None:
     """The rendezvous point hears at once, while it publishes, that a filter has lost its last subscriber."""
-    sites = Sites(3)
+    sites = Sites(3, method="relayfree")
     sites.client(1, "a").subscribe("tide", 0)
     other = sites.client(2, "b")
     other.subscribe("+", 0)

@@ -8,6 +8,7 @@ from braidmq.keys import SEPARATOR
 from braidmq.overlay.ranges import Deliver
 from braidmq.pubsub.baselines.can.messages import CanFlood
 from braidmq.pubsub.baselines.rendezvous_tree import Submit, TreeDelivery
+from braidmq.pubsub.covers.messages import PUBLISHER_MET, SUBSCRIBER_MET
 from braidmq.pubsub.covers.multicast_messages import MulticastCopy
 from braidmq.pubsub.locality.locality import SUBSCRIBED, HandOver
 from braidmq.pubsub.relay_free.signals import QUESTION, RESUME, SUSPEND
@@ -18,7 +19,7 @@ ENVELOPE_BYTES = 40
 HOPS_MAX = 16
 """Hops that are counted one by one; what came further counts as so many."""
 
-_NO_PUBLICATIONS = (QUESTION, SUSPEND, RESUME, SUBSCRIBED)
+_NO_PUBLICATIONS = (QUESTION, SUSPEND, RESUME, SUBSCRIBED, PUBLISHER_MET, SUBSCRIBER_MET)
 _INTERNAL = "$braid/"
 _INTERNAL_KEY = _INTERNAL.encode()
 

@@ -138,6 +138,10 @@ class OutboundTopics(ABC):
         """A topic that is new; to find out who wants it begins."""
 
     @abstractmethod
+    def _keep(self, outbound_topics: Iterable[OutboundTopic]) -> None:
+        """Some are still used: said now and then."""
+
+    @abstractmethod
     def _end(self, outbound_topic: OutboundTopic) -> None:
         """A topic that is dropped need not be known any more."""
 
@@ -160,11 +164,9 @@ class OutboundTopics(ABC):
         topics = list(self._by_topic.values())
         for begin in range(0, len(topics), SWEEP_SLICE):
             now = self._host.now()
-            self._drop(
-                one
-                for one in topics[begin : begin + SWEEP_SLICE]
-                if now - one.used_at > IDLE_S and one.topic not in self._watched
-            )
+            some = topics[begin : begin + SWEEP_SLICE]
+            self._drop(one for one in some if now - one.used_at > IDLE_S and one.topic not in self._watched)
+            self._keep(one for one in some if self._by_topic.get(one.topic) is one)
             await self._host.sleep(0.0)
 
     def _drop(self, outbound_topics: Iterable[OutboundTopic]) -> None:

@@ -6,6 +6,7 @@ past it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
 from braidmq.braid.catch_up.history import HISTORY_S, History
@@ -127,6 +128,9 @@ class ShapedTopics(OutboundTopics):
         await self.advertise(topic_filter)
         if topic_filter in self._by_filter:
             self.set_demand(topic_filter, self._known.get(topic_filter, False))
+
+    def _keep(self, outbound_topics: Iterable[OutboundTopic]) -> None:
+        """Their keys stand in the overlay until they are withdrawn."""
 
     def _end(self, outbound_topic: OutboundTopic) -> None:
         assert isinstance(outbound_topic, ShapedTopic)

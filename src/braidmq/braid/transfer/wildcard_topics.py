@@ -10,7 +10,7 @@ looks up again whether it is wanted, and gives up its short way, which may lead 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from braidmq.braid.catch_up.history import History
 from braidmq.braid.transfer.outbound import AFTER_START_S, OutboundTopics
@@ -143,14 +143,23 @@ class WildcardTopics(OutboundTopics):
 
     def _begin(self, topic: str, incarnation: int) -> WildcardTopic:
         outbound_topic = self._by_topic[topic] = WildcardTopic(self, topic, incarnation)
-        if self._method.knows(topic):
-            outbound_topic.is_settled = True
-        else:
-            self._unknown.append(topic)
-            if self._finders < FINDERS_MAX:
-                self._finders += 1
-                self._host.spawn(self._find_out())
+        outbound_topic.is_settled = self._method.knows(topic)
+        if not outbound_topic.is_settled:
+            self._ask_about(topic)
         return outbound_topic
+
+    def _ask_about(self, topic: str) -> None:
+        self._unknown.append(topic)
+        if self._finders < FINDERS_MAX:
+            self._finders += 1
+            self._host.spawn(self._find_out())
+
+    def _keep(self, outbound_topics: Iterable[OutboundTopic]) -> None:
+        """Asks the method about them, so that it goes on to know: it forgets what it is not asked about for long."""
+        for outbound_topic in outbound_topics:
+            if not self._method.knows(outbound_topic.topic) and outbound_topic.is_settled:
+                outbound_topic.is_settled = False
+                self._ask_about(outbound_topic.topic)
 
     def _end(self, outbound_topic: OutboundTopic) -> None:
         """The method keeps nothing of it."""
