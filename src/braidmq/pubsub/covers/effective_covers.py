@@ -66,6 +66,13 @@ class EffectiveCovers:
         self._on_changed()
         self._begin_round()
 
+    async def leave(self) -> None:
+        """Covers nothing any more; returns when this broker stands nowhere."""
+        self._covers = self._covers.rebuilt(())
+        self._on_changed()
+        self._retiring = []
+        await self._rendezvous.leave()
+
     def _on_changed(self) -> None:
         self.version += 1
         kept = dict.fromkeys(self._covers)
