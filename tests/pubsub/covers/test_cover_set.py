@@ -59,6 +59,7 @@ def test_whatever_was_added_stays_covered(added: list[str], covers_max: int, ask
     topics_of_covers = set().union(*(matched(cover) for cover in held))
     assert all(matched(name) <= topics_of_covers for name in added)
     for name in asked:
+        assert (name in held) == (name in list(held))
         assert (held.cover_of(name) is not None) == any(covers(cover, name) for cover in held)
 
 

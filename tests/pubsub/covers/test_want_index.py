@@ -134,7 +134,7 @@ def test_a_filter_takes_little_memory(count: int) -> None:
 
 
 @given(
-    st.lists(st.tuples(st.booleans(), filters), max_size=60),
+    st.lists(st.tuples(st.booleans(), st.one_of(filters, topics, st.just(HIDDEN))), max_size=60),
     st.lists(st.one_of(filters, topics, st.just(HIDDEN)), max_size=4),
 )
 @settings(max_examples=300, deadline=None, print_blob=True)

@@ -50,6 +50,9 @@ class CoverSet:
     def __len__(self) -> int:
         return len(self._covers)
 
+    def __contains__(self, cover: object) -> bool:
+        return isinstance(cover, str) and self.cover_of(cover) == cover
+
     def cover_of(self, name: str) -> str | None:
         """A cover that covers this topic or filter; None if none does."""
         return _found(self._root, name.split("/"))

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from functools import reduce
+from operator import xor
 
 import msgspec
 
@@ -261,6 +263,7 @@ class KnownWants(Service):
             fresh, subscriber.fresh = subscriber.fresh, None
             old = [one for one in self._index.filters_of(subscriber) if one not in fresh]
             self._tell(self._discard(subscriber, old))
+            subscriber.digest = reduce(xor, map(hash_of, fresh), 0)
 
     def _tell(self, changed: list[str]) -> None:
         if len(changed) > ONE_BY_ONE_MAX:

@@ -33,8 +33,9 @@ from braidmq.pubsub.covers.rendezvous import Prefix, Rendezvous
 from braidmq.pubsub.covers.want_index import FilterSet
 
 CALL_S = 2.0
-SILENT_AFTER = 2
-"""Calls without an answer after which a watcher is not waited for any more."""
+SILENT_AFTER = 4
+AGAIN_S = 0.5
+"""Calls without an answer after which a watcher is not waited for any more, and the pause between two."""
 
 FORGOTTEN_S = 3600.0
 """How long a watcher that does not answer is tried again."""
@@ -100,6 +101,8 @@ class ToldWants:
         self._addresses: dict[Address, str] = {}
         self._by_cover: dict[str, dict[str, WatchingBroker]] = {}
         """By what is published: the watchers that publish it."""
+        self._published = FilterSet()
+        """All of that."""
 
     @property
     def watchers(self) -> list[WatchingBroker]:
@@ -131,9 +134,8 @@ class ToldWants:
     def _watching(self, topic_filter: str) -> list[WatchingBroker]:
         """The watchers that a filter concerns."""
         found: dict[WatchingBroker, None] = {}
-        for cover, watchers in self._by_cover.items():
-            if overlaps(cover, topic_filter):
-                found.update(dict.fromkeys(watchers.values()))
+        for cover in self._published.overlapping([topic_filter]):
+            found.update(dict.fromkeys(self._by_cover[cover].values()))
         return list(found)
 
     def _note(self, topic_filter: str, wanted: bool) -> list[Event]:
@@ -179,6 +181,7 @@ class ToldWants:
         known.broker = broker
         self._addresses[broker.address] = broker.name
         for cover in broker.covers:
+            self._published.add(cover)
             self._by_cover.setdefault(cover, {})[broker.name] = known
         if not self._owes(known):
             return None
@@ -200,6 +203,7 @@ class ToldWants:
                 publishing.pop(broker.name, None)
                 if not publishing:
                     del self._by_cover[cover]
+                    self._published.discard(cover)
 
     def _drop(self, watcher: WatchingBroker) -> None:
         if self._watchers.get(watcher.broker.name) is watcher:
@@ -291,6 +295,8 @@ class ToldWants:
             if answer is not None:
                 return self._on_answer(watcher, broker, told, answer)
             watcher.failures += 1
+            if not watcher.is_silent:
+                await self._host.sleep(AGAIN_S)
         return False
 
     def _on_answer(self, watcher: WatchingBroker, broker: PublishingBroker, told: TellWants, answer: Message) -> bool:

@@ -199,7 +199,10 @@ def _each_once(hits: list[B | _Several[B]]) -> list[B]:
 
 
 class FilterSet:
-    """A broker's own filters: which of them can match what a cover covers?"""
+    """Filters, as a broker's own: which of them can match what a cover covers?
+
+    The other way round it serves as well: of many covers (HIDDEN may be one), which overlap a filter?
+    """
 
     def __init__(self) -> None:
         self._filters: dict[str, None] = {}
@@ -220,7 +223,7 @@ class FilterSet:
         if topic_filter in self._filters:
             return False
         self._filters[topic_filter] = None
-        shape = _shape_of(topic_filter)
+        shape = HIDDEN if topic_filter == HIDDEN else _shape_of(topic_filter)
         group = self._groups.get(shape)
         if group is None:
             group = self._groups[shape] = _Group(shape)
@@ -232,7 +235,7 @@ class FilterSet:
         if topic_filter not in self._filters:
             return False
         del self._filters[topic_filter]
-        shape = _shape_of(topic_filter)
+        shape = HIDDEN if topic_filter == HIDDEN else _shape_of(topic_filter)
         group = self._groups[shape]
         group.discard(topic_filter)
         if not group.count:
@@ -290,6 +293,8 @@ class _Group:
 
 def _overlapping(ordered: list[str], shape: list[str], cover: str) -> Sequence[str]:
     """Of sorted filters of one shape, those that overlap a cover."""
+    if shape[0] == HIDDEN:
+        return ordered if cover[:1] == "$" else ()
     hidden = _between(ordered, "$", "%")
     if cover == HIDDEN:
         return ordered[hidden] if shape[0] == PLAIN else ()
