@@ -66,6 +66,12 @@ class EffectiveCovers:
         self._on_changed()
         self._begin_round()
 
+    def adopt(self, names: Iterable[str]) -> None:
+        """Covers these in a laid-out network, in which the keys for that are there, and nothing else is in effect."""
+        self._covers = self._covers.rebuilt(names)
+        self._on_changed()
+        self._rendezvous.adopt(self._prefixes())
+
     async def leave(self) -> None:
         """Covers nothing any more; returns when this broker stands nowhere."""
         self._covers = self._covers.rebuilt(())
