@@ -22,6 +22,7 @@ from braidmq.overlay.skip_graph import SkipGraph
 from braidmq.overlay.suzaku import PERIOD_S, Suzaku
 from braidmq.overlay.vectors import DIGITS_MAX, Vector
 from braidmq.pubsub.baselines import Bayeux, CanMulticast, Scribe
+from braidmq.pubsub.covers.covers import Covers
 from braidmq.pubsub.locality import Locality
 from braidmq.pubsub.method import Publication
 from braidmq.pubsub.relay_free import RelayFree
@@ -89,7 +90,7 @@ class OverlayPart(Protocol):
 
 
 O = TypeVar("O", bound=OverlayPart)  # noqa: E741 - an overlay
-M = TypeVar("M", bound=RelayFree | Locality | Scribe | Bayeux | CanMulticast)
+M = TypeVar("M", bound=Covers | RelayFree | Locality | Scribe | Bayeux | CanMulticast)
 
 Build = Callable[[SimHost, Introduce, Vector | None], O]
 """Builds a broker's part of an overlay; without a vector, one is drawn where there are vectors."""
