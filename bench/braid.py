@@ -32,6 +32,7 @@ from bench import client, loader
 from bench.loader import Load, Sample
 from bench.memory import resident_bytes
 from bench.peers import BraidMQ, Mosquitto
+from braidmq.pubsub.registry import METHOD_DEFAULT
 
 START_S = 30.0
 JOIN_S = 60.0
@@ -341,7 +342,7 @@ def main(
     rounds: Annotated[int, typer.Option(help="How often the pairs are measured.")] = 3,
     seconds: Annotated[int, typer.Option(help="How long each measurement takes.")] = 2,
     brokers: Annotated[int, typer.Option(help="How many brokers in the last part; 0 leaves it out.")] = 50,
-    method: Annotated[str, typer.Option(help="How publications travel.")] = "adaptive",
+    method: Annotated[str, typer.Option(help="How publications travel.")] = METHOD_DEFAULT,
     as_json: Annotated[bool, typer.Option("--json", help="Print the ratios as JSON.")] = False,
 ) -> None:
     """Braided brokers: throughput, latency, copies, and what many of them cost."""

@@ -56,18 +56,20 @@ class Sample(msgspec.Struct, frozen=True):
     lost: int
 
 
-def build() -> Path:
-    if BINARY.exists() and BINARY.stat().st_mtime >= SOURCE.stat().st_mtime:
-        return BINARY
+def build(source: Path = SOURCE) -> Path:
+    """The program of a source file in this folder."""
+    binary = BUILD / source.stem
+    if binary.exists() and binary.stat().st_mtime >= source.stat().st_mtime:
+        return binary
     BUILD.mkdir(exist_ok=True)
     compiler = os.environ.get("CC", "cc")
     try:
-        done = subprocess.run([compiler, "-O2", "-o", BINARY, SOURCE], capture_output=True, text=True, check=False)
+        done = subprocess.run([compiler, "-O2", "-o", binary, source], capture_output=True, text=True, check=False)
     except FileNotFoundError:
         raise LoadError(f"there is no C compiler {compiler!r}; install one, or name it in the variable CC") from None
     if done.returncode:
-        raise LoadError(f"{compiler} could not build {SOURCE.name}:\n{done.stderr.strip()}")
-    return BINARY
+        raise LoadError(f"{compiler} could not build {source.name}:\n{done.stderr.strip()}")
+    return binary
 
 
 def command(load: Load, port: int | str, seconds: int) -> list[str]:

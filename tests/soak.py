@@ -4,6 +4,9 @@ Each run is a network of 64 nodes under 2 % loss, repetition and overtaking, one
 and a partition that heals. The runs of publish/subscribe methods have all that the simulator knows: paths that clog, a
 partition of which one side still hears the other, and clocks that jump and drift. They are watched all
 the time for what must always hold. Once it is quiet no checker may complain.
+
+`filters:…` are runs of methods that are given filters with wildcards, which come and go with their topics: see
+tests/sim/filter_churn.py.
 """
 
 from __future__ import annotations
@@ -16,11 +19,13 @@ from functools import partial
 from multiprocessing import Pool
 
 from braidmq.overlay.suzaku import PERIOD_S
+from braidmq.pubsub.registry import METHODS
 from braidmq.sim.checkers.watch import EVERY_S
 from braidmq.sim.trials.trial import Trial, play
 from tests.overlay import test_flexible_graph, test_skip_graph
 from tests.overlay.test_ring import QUIET_S, RingNetwork
 from tests.overlay.test_suzaku import SuzakuNetwork
+from tests.sim import filter_churn
 from tests.simulated import FaultyNetwork, O, OverlayNetwork
 
 NODES = 64
@@ -74,7 +79,12 @@ RUNS: dict[str, Callable[[int], list[str]]] = {
     "suzaku": suzaku,
     "skip_graph": skip_graph,
     "flexible": flexible,
-    **{f"method:{name}": partial(method, name) for name in ("suzaku", "relayfree", "adaptive", "locality")},
+    **{f"method:{name}": partial(method, name) for name, entry in METHODS.items() if not entry.is_baseline},
+    **{
+        f"filters:{name}": partial(filter_churn.wrong_after_churn, name)
+        for name, entry in METHODS.items()
+        if entry.takes_filters
+    },
 }
 
 

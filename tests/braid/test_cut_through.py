@@ -13,12 +13,22 @@ import msgspec
 import pytest
 
 from braidmq.braid.transfer.batch import PublicationBatch, pack
-from braidmq.braid.transfer.cut_through import CutThrough, first_bytes, head_of, template_of
+from braidmq.braid.transfer.cut_through import (
+    TELL_BYTES,
+    Carrier,
+    CutThrough,
+    CutThroughReceiver,
+    first_bytes,
+    head_of,
+    template_of,
+)
 from braidmq.config.settings import BraidConfig, Config, Listener
 from braidmq.host import Message
 from braidmq.mqtt.packets import V3, V5
 from braidmq.net.frames import Codec, Tell
 from braidmq.overlay.ranges import Deliver, Plan
+from braidmq.pubsub.covers.multicast_messages import MulticastCopy
+from braidmq.pubsub.relay_free.signals import MESSAGE
 from braidmq.server.server import Server
 from tests.patience import PATIENCE_S
 
@@ -192,6 +202,29 @@ async def test_overlapping_filters_make_one_copy(start: StartSite) -> None:
     assert await is_silent(other)
 
 
+async def test_topics_that_begin_alike_are_not_taken_for_a_stream(
+    start: StartSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = await start(), await start()
+    subscriber, publisher = await Client.connect(b.server, b"s"), await Client.connect(a.server, b"p")
+    await subscriber.subscribe(b"#")
+    made: list[str] = []
+    make = CutThrough._make_receiver
+
+    def note(
+        self: CutThrough, frame: bytes, told: Tell[Message], batch: PublicationBatch, hops: int
+    ) -> CutThroughReceiver | None:
+        made.append(batch.topic)
+        return make(self, frame, told, batch, hops)
+
+    monkeypatch.setattr(CutThrough, "_make_receiver", note)
+    for number in range(MANY):
+        payload = b"%06d" % number
+        publisher.writer.write(plain(payload, b"%s/%02d" % (TELL_BYTES * b"x", number % 20)))
+        assert await subscriber.payload() == payload
+    assert made == []
+
+
 async def test_what_only_clients_here_want_is_told_to_nobody(start: StartSite) -> None:
     a, b = await start(), await start()
     subscriber, publisher = await Client.connect(a.server, b"s"), await Client.connect(a.server, b"p")
@@ -256,34 +289,50 @@ async def test_a_link_that_is_cut_costs_at_most_what_was_on_its_way(start: Start
 # The frames themselves
 
 
+def by_range(body: bytes) -> Carrier:
+    return Deliver("h:1", 5, 0, ((b"low", b"high"),), 1, MESSAGE + body, Plan(), (b"key",))
+
+
+def by_multicast(body: bytes) -> Carrier:
+    return MulticastCopy("h:1", 5, "a/topic", 1, (), False, body)
+
+
+def by_multicast_into_a_cluster(body: bytes) -> Carrier:
+    return MulticastCopy("h:1", 5, "a/topic", 1, (("h:2", "eu"), ("h:3", "eu/fr")), False, body)
+
+
+CARRIERS = pytest.mark.parametrize("carrier_of", [by_range, by_multicast, by_multicast_into_a_cluster])
+CODEC = Codec((Deliver, MulticastCopy), 10)
+
+
+@CARRIERS
 @pytest.mark.parametrize("first", [1, 127, 128, 255, 256, 65_535, 65_536, 2**32 - 1])
 @pytest.mark.parametrize("version", [V3, V5])
-def test_a_filled_frame_is_the_one_that_would_have_been_encoded(first: int, version: int) -> None:
-    codec = Codec((Deliver,), 10)
+def test_a_filled_frame_is_the_one_that_would_have_been_encoded(
+    first: int, version: int, carrier_of: Callable[[bytes], Carrier]
+) -> None:
     topic = "a/topic"
     begin = b"\x30" + bytes([2 + len(topic) + (version == V5) + 5, 0, len(topic)]) + topic.encode()
     begin += b"\0" if version == V5 else b""
     batch = PublicationBatch("site#1", 77, topic, first, 1, version, begin + b"first", ())
-    message = Deliver("h:1", 5, 0, ((b"low", b"high"),), 1, b"m" + pack(batch), Plan(), (b"key",))
-    told: Tell[Message] = Tell(1, message)
+    told: Tell[Message] = Tell(1, carrier_of(pack(batch)))
     assert head_of(batch.run, topic, version) == begin
     for head in (b"", begin):
-        template = template_of(codec.frame, told, batch, head)
+        template = template_of(CODEC.frame, told, batch, head)
         assert template is not None
         run = begin + b"other"
         number = 2**61 + 3
         filled = template.fill((number.to_bytes(8), first.to_bytes(8)[-first_bytes(first) :], run[len(head) :]))
         like = msgspec.structs.replace(batch, run=run)
-        body = msgspec.structs.replace(message, number=number, body=b"m" + pack(like))
-        assert filled == codec.frame(Tell(1, body))
+        body = msgspec.structs.replace(carrier_of(pack(like)), number=number)
+        assert filled == CODEC.frame(Tell(1, body))
         assert template.fits(filled)
 
 
-def test_what_is_no_range_delivery_of_the_batch_has_no_mould() -> None:
-    codec = Codec((Deliver,), 10)
+@CARRIERS
+def test_what_does_not_carry_the_batch_has_no_template(carrier_of: Callable[[bytes], Carrier]) -> None:
     batch = PublicationBatch("site#1", 77, "t", 1, 1, V3, b"\x30\x04\0\1tx", ())
-    message = Deliver("h:1", 5, 0, ((b"low", b"high"),), 1, b"something else", Plan())
-    assert template_of(codec.frame, Tell(1, message), batch, b"") is None
+    assert template_of(CODEC.frame, Tell(1, carrier_of(pack(batch))), batch, b"") is not None
+    assert template_of(CODEC.frame, Tell(1, carrier_of(b"something else")), batch, b"") is None
     large = msgspec.structs.replace(batch, first=2**32)
-    message = msgspec.structs.replace(message, body=pack(large))
-    assert template_of(codec.frame, Tell(1, message), large, b"") is None
+    assert template_of(CODEC.frame, Tell(1, carrier_of(pack(large))), large, b"") is None

@@ -9,7 +9,7 @@ import pytest
 from braidmq.braid.catch_up.cursors import Cursors
 from braidmq.braid.catch_up.history import History
 from braidmq.braid.catch_up.reconcile import Reconciler
-from braidmq.braid.interest.covering import CoveringFilters
+from braidmq.braid.interest.client_filters import ClientFilters
 from braidmq.braid.transfer.batch import BatchItem, PublicationBatch
 from braidmq.braid.transfer.outbound import AFTER_START_S, IDLE_S
 from braidmq.broker.sqlite_store import SqliteStore
@@ -166,8 +166,10 @@ def test_a_filter_that_comes_while_an_answer_is_under_way_misses_nothing() -> No
     sim = Simulator(1, Constant(1.0))
     here, there = sim.host(0), sim.host(1)
     history = History(MemoryStore(), ())
-    Reconciler(there, "there", history, Cursors(MemoryStore(), ()), CoveringFilters(), _ignore, _ignore, _never)
-    cursors, interest = Cursors(MemoryStore(), ()), CoveringFilters()
+    Reconciler(
+        there, "there", history, Cursors(MemoryStore(), ()), ClientFilters(), there.now, _ignore, _ignore, _never
+    )
+    cursors, interest = Cursors(MemoryStore(), ()), ClientFilters()
     interest.add("ebb", 0.0)
     cursor = cursors.of("there", 1, 0.0)
     got: list[str] = []
@@ -176,7 +178,7 @@ def test_a_filter_that_comes_while_an_answer_is_under_way_misses_nothing() -> No
         if cursors.mark_handled("there", cursor, batch.items[0].offset):
             got.append(batch.topic)
 
-    asking = Reconciler(here, "here", history, cursors, interest, take, _ignore, _never)
+    asking = Reconciler(here, "here", history, cursors, interest, here.now, take, _ignore, _never)
 
     def publish(topic: str) -> None:
         history.append(topic, 1, 1, BatchItem(b"", 1, False, "", b"", None), sim.now)
@@ -196,11 +198,13 @@ def test_another_history_at_the_same_address_is_not_taken_for_the_old_one() -> N
     sim = Simulator(1, Constant(0.1))
     here, there = sim.host(0), sim.host(1)
     history = History(MemoryStore(), ())
-    Reconciler(there, "there#2", history, Cursors(MemoryStore(), ()), CoveringFilters(), _ignore, _ignore, _never)
-    cursors, interest = Cursors(MemoryStore(), ()), CoveringFilters()
+    Reconciler(
+        there, "there#2", history, Cursors(MemoryStore(), ()), ClientFilters(), there.now, _ignore, _ignore, _never
+    )
+    cursors, interest = Cursors(MemoryStore(), ()), ClientFilters()
     interest.add("ebb", 0.0)
     got: list[PublicationBatch] = []
-    asking = Reconciler(here, "here", history, cursors, interest, got.append, _ignore, _never)
+    asking = Reconciler(here, "here", history, cursors, interest, here.now, got.append, _ignore, _never)
     history.append("ebb", 1, 1, BatchItem(b"", 1, False, "", b"", None), 0.0)
     history.written()
     asking.ask_soon("there#1", cursors.of("there#1", 1, 0.0))

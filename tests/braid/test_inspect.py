@@ -15,6 +15,7 @@ from braidmq.braid.transfer.accounting import weigh
 from braidmq.braid.transfer.batch import PublicationBatch, pack
 from braidmq.keys import Role, segment
 from braidmq.overlay.ranges import Deliver, Plan
+from braidmq.pubsub.covers.multicast_messages import CopyReceived, MulticastCopy
 from braidmq.pubsub.relay_free.signals import MESSAGE, QUESTION, RESUME
 
 from .sites import Sites, payloads
@@ -144,11 +145,17 @@ def test_publications_are_told_from_upkeep() -> None:
     body = MESSAGE + pack(PublicationBatch("a", 1, "tide", 1, 1, 5, b"x" * 100, ()))
     assert weigh(deliver("tide", body)) > len(body)
     assert weigh(Missed((b"x" * 100,), 1, 1)) > 100
+    copy = MulticastCopy(1, 1, "tide", 1, (), False, body)
+    listed = MulticastCopy(1, 1, "tide", 1, (("10.0.0.7:7883", "eu"),), False, body)
+    assert weigh(listed) > weigh(copy) > len(body)
     for upkeep in (
         deliver("", body),
         deliver("$braid/keep", body),
         deliver("tide", QUESTION + b"who"),
         deliver("tide", RESUME),
+        MulticastCopy(1, 1, "", 1, (), False, body),
+        MulticastCopy(1, 1, "$braid/keep", 1, (), True, body),
+        CopyReceived(1),
         AskStatus(),
         Missed((), 1, 1),
     ):

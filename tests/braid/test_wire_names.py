@@ -40,6 +40,8 @@ NAMES = [
     "Taken",
     "TellFilters",
     "TellStatus",
+    "TellWanted",
+    "WantedTaken",
 ]
 """Of the messages that the braid itself sends, whatever its method."""
 

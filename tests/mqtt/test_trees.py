@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from braidmq.mqtt.topics import matches
+from braidmq.mqtt.topics import covers, matches
 from braidmq.mqtt.trees import FilterTree, NameTree
 
 EXAMPLES = settings(max_examples=200, deadline=None, print_blob=True)
@@ -53,6 +53,24 @@ def test_a_filter_finds_the_topics_that_it_matches_each_once(held: list[str], as
     for topic in held:
         tree.remove(topic)
     assert is_empty(tree)
+
+
+@given(st.lists(filters, max_size=25), st.lists(filters, min_size=1, max_size=10))
+@EXAMPLES
+def test_a_filter_finds_those_that_cover_it_and_those_that_it_covers(held: list[str], asked: list[str]) -> None:
+    tree: FilterTree[str] = FilterTree()
+    for topic_filter in held:
+        tree.set(topic_filter, topic_filter)
+    for topic_filter in [*asked, *held]:
+        assert sorted(tree.covering(topic_filter)) == sorted(one for one in set(held) if covers(one, topic_filter))
+        assert sorted(tree.covered(topic_filter)) == sorted(one for one in set(held) if covers(topic_filter, one))
+
+
+def test_a_filter_of_many_wildcards_is_found_at_once() -> None:
+    tree: FilterTree[str] = FilterTree()
+    deep = "/".join(["+"] * 100)
+    tree.set(deep, deep)
+    assert tree.covering(deep) == list(tree.covered(deep)) == [deep]
 
 
 class Trees(RuleBasedStateMachine):

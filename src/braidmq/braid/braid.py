@@ -54,8 +54,8 @@ class Braid:
         host, presence, limiter = overlay.host, Presence(overlay.host), TaskLimiter(overlay.host)
         inbound = InboundStreams(host, cluster)
         interest = InterestParts(broker, host, overlay, method, presence, limiter, cluster)
-        catch_up = CatchUpParts(broker, host, origin, since, introducers, interest.covering, inbound, cluster)
-        followed, until_effective = catch_up.heads.followed, interest.announcer.until_effective
+        catch_up = CatchUpParts(broker, host, origin, since, introducers, interest.filters, inbound, cluster)
+        followed, until_effective = catch_up.heads.followed, interest.announcer.waits.until_effective
         roaming = RoamingParts(broker, host, overlay, presence, name, origin, cluster, followed, until_effective)
         retained = RetainedParts(broker, host, method, name)
         outbound = OutboundTopics(origin, incarnation, interest.shapes, host, catch_up.history, limiter)
@@ -130,8 +130,8 @@ class Braid:
         """Joins the braid, or begins one; then stands for what clients here want."""
         await self.membership.entering.enter()
         await self.roaming.enter()
-        self.membership.gossip.announce_cluster(self.interest.covering.shapes)
-        self.interest.announcer.update()
+        self.membership.gossip.announce_cluster(self.interest.own_shapes)
+        self.interest.announcer.enter()
         self.retained.replication.enter()
         self.catch_up.reconciler.ask_everybody()
         self.membership.upkeep.start()

@@ -118,7 +118,7 @@ class BraidFederation:
         return self._retained.queries.begin(session, topic_filter) or ANSWERED
 
     def when_effective(self, filters: list[str], done: Callable[[], None]) -> None:
-        self._interest.announcer.when_effective(filters, done)
+        self._interest.announcer.waits.when_effective(filters, done)
 
     # The tick
 

@@ -1,7 +1,8 @@
 """Two trees of topic levels, one for each direction of the question.
 
-`FilterTree` holds filters and is given a topic: which of them match it? `NameTree` holds topics and is given a filter:
-which of them does it match? Both walk only the branches that can match, whatever the number of entries.
+`FilterTree` holds filters and is given a topic: which of them match it? Or it is given a filter: which of them cover
+it, and which does it cover? `NameTree` holds topics and is given a filter: which of them does it match? Both walk only
+the branches that can match, whatever the number of entries.
 """
 
 from __future__ import annotations
@@ -117,6 +118,61 @@ class FilterTree(_Tree[V]):
             if rest is not None and rest.value is not None:
                 found.append(rest.value)
         return found
+
+    def covering(self, topic_filter: str) -> list[V]:
+        """The values of all filters that match every topic that a filter matches (`topics.covers`), itself included."""
+        found: list[V] = []
+        nodes = [self._root]
+        hidden = topic_filter[:1] == "$"
+        for level in ("+", "#") if topic_filter == "#" else topic_filter.split("/"):  # every topic has a first level
+            below: list[_Node[V]] = []
+            for node in nodes:
+                children = node.children
+                rest = None if hidden else children.get("#")
+                if rest is not None and rest.value is not None:
+                    found.append(rest.value)
+                if level != "#":
+                    names = (level,) if hidden or level == "+" else ("+", level)
+                    below.extend([child for name in names if (child := children.get(name)) is not None])
+            nodes = below
+            hidden = False
+        for node in nodes:
+            if node.value is not None:
+                found.append(node.value)
+            rest = node.children.get("#")
+            if rest is not None and rest.value is not None:
+                found.append(rest.value)
+        return found
+
+    def covered(self, topic_filter: str) -> Iterator[V]:
+        """The values of all filters that a filter covers, itself included."""
+        nodes = [self._root]
+        first = True
+        for level in ("#",) if topic_filter == "+/#" else topic_filter.split("/"):
+            if level == "#":
+                for node in nodes:
+                    if first:
+                        for name, child in node.children.items():
+                            if name[:1] != "$":
+                                yield from self._below(child)
+                    else:
+                        yield from self._below(node)
+                return
+            below: list[_Node[V]] = []
+            for node in nodes:
+                if level == "+":
+                    below.extend(
+                        child
+                        for name, child in node.children.items()
+                        if name != "#" and not (first and name[:1] == "$")
+                    )
+                elif level in node.children:
+                    below.append(node.children[level])
+            nodes = below
+            first = False
+        for node in nodes:
+            if node.value is not None:
+                yield node.value
 
 
 class NameTree(_Tree[V]):

@@ -84,6 +84,10 @@ class MethodEntry(msgspec.Struct, frozen=True, kw_only=True):
     """It can prove that every subscriber has a publication (`ProvenMethod`)."""
     is_scoped: bool = True
     """It can keep a publication inside a cluster (`ScopedMethod`)."""
+    takes_filters: bool = False
+    """It is given filters with wildcards as they are (`WildcardMethod`); the others are given a key a topic."""
+    delivers_own: bool = True
+    """It brings a broker its own publications, if that subscribes to their topic."""
     is_baseline: bool = False
     """It is here for comparison."""
 
@@ -218,6 +222,8 @@ METHODS: Final[Mapping[MethodName, MethodEntry]] = {
         message_modules=(*_OF_FLEXIBLE_GRAPHS, *_OF_RELAY_FREE, *_OF_COVERS),
         cuts=(Cut.SFB, Cut.MRF),
         has_tables=True,
+        takes_filters=True,
+        delivers_own=False,
     ),
     "suzaku": MethodEntry(
         what="range delivery over Suzaku",

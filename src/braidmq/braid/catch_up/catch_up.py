@@ -9,8 +9,8 @@ from braidmq.braid.catch_up.heads import HistoryHeads
 from braidmq.braid.catch_up.history import History, Sent
 from braidmq.braid.catch_up.reconcile import Reconciler
 from braidmq.braid.identity import IDENTITY_ROW
+from braidmq.braid.interest.client_filters import ClientFilters
 from braidmq.braid.interest.clusters import CLUSTERS_ROW
-from braidmq.braid.interest.covering import CoveringFilters
 from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.roaming.incoming import MOVED
 from braidmq.braid.transfer.inbound import InboundStreams
@@ -26,7 +26,7 @@ class CatchUpParts:
         origin: str,
         since: float,
         introducers: Introducers,
-        covering: CoveringFilters,
+        filters: ClientFilters,
         inbound: InboundStreams,
         cluster: str,
     ) -> None:
@@ -39,7 +39,8 @@ class CatchUpParts:
             origin,
             self.history,
             self.cursors,
-            covering,
+            filters,
+            broker.now,
             inbound.receive_fetched,
             inbound.on_fetched,
             inbound.is_holding,

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
+from math import inf
+from typing import NamedTuple
 
 import msgspec
 
@@ -30,6 +33,10 @@ OVERHEAD_BYTES = 200
 """What keeping a publication costs beside its payload."""
 
 
+_NO_RANGE = (1 << 63, 1 << 63)
+"""A range behind all offsets."""
+
+
 class Sent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A publication of QoS 1 or 2, with its offset in the history and its number in the topic's stream."""
 
@@ -39,6 +46,16 @@ class Sent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     number: int
     stored_at: float
     item: BatchItem
+
+
+class MissedPage(NamedTuple):
+    """Publications that a broker has missed."""
+
+    sent: list[Sent]
+    floor: int
+    """Up to this offset that is all."""
+    settled: int
+    """Up to this one, everything was stored before the time that was asked about."""
 
 
 class History:
@@ -92,23 +109,40 @@ class History:
             self._store.drop_sent(last)
 
     def missed(
-        self, floor: int, since: float, seen: Iterable[tuple[int, int]], wants: Callable[[Sent], bool], bytes_max: int
-    ) -> tuple[list[Sent], int]:
-        """What is behind `floor`, not older than `since`, not in the ranges `seen`, and wanted; and up to which
-        offset that is all. Not more than so many bytes, but at least one."""
+        self,
+        floor: int,
+        since: float,
+        seen: Iterable[tuple[int, int]],
+        wants: Callable[[Sent], bool],
+        bytes_max: int,
+        until: float = inf,
+        looked_max: int = HISTORY_MESSAGES_MAX,
+    ) -> MissedPage:
+        """What is behind `floor`, not older than `since`, not in the ranges `seen` (in their order), and wanted.
+
+        Not more than so many bytes, but at least one, and no more than so many are looked at.
+        """
         found: list[Sent] = []
         size = 0
-        known = {offset for low, high in seen for offset in range(low, high + 1)}
+        ranges = iter(seen)
+        low, high = next(ranges, _NO_RANGE)
         first = self._sent[0].offset if self._sent else self.head + 1
-        for index in range(max(0, floor + 1 - first), self.kept + 1 - first):
-            sent = self._sent[index]
-            if sent.offset in known or sent.stored_at < since or not wants(sent):
+        begin = max(0, floor + 1 - first)
+        last = min(self.kept, first + begin + looked_max - 1)
+        settled = last
+        for sent in islice(self._sent, begin, max(begin, last + 1 - first)):
+            if sent.stored_at >= until:
+                settled = min(settled, sent.offset - 1)
+            while high < sent.offset:
+                low, high = next(ranges, _NO_RANGE)
+            if low <= sent.offset or sent.stored_at < since or not wants(sent):
                 continue
             size += _size(sent)
             if found and size > bytes_max:
-                return found, sent.offset - 1
+                last = sent.offset - 1
+                break
             found.append(sent)
-        return found, self.kept
+        return MissedPage(found, last, min(settled, last))
 
 
 def _size(sent: Sent) -> int:

@@ -3,31 +3,35 @@
 It asks when it enters, when a stream of QoS 1 or 2 has a gap, when it hears of an offset that it should have had, and
 now and then. The origin looks through its history for what the asker wants (its filters, told once and then named by
 their digest) and has not got; what stays in a cluster that the asker is not in is none of it. Both sides are bounded: a
-page at a time, one question to an origin at a time.
+page at a time, and so much of the history at a time; one question to an origin at a time.
+
+Filters come while a question is under way. What they want was stored after the question was put: so the answer says up
+to where everything is older than that, and thus far the floor may rise whatever has come meanwhile.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from hashlib import sha256
+from enum import Enum
 
 import msgspec
 
-from braidmq.bounded import BoundedDict
 from braidmq.braid.catch_up.cursors import Cursor, Cursors
 from braidmq.braid.catch_up.history import History, Sent
-from braidmq.braid.interest.covering import CoveringFilters
+from braidmq.braid.catch_up.wanted_sets import TellWanted, WantedSet, WantedSets, WantedTaken, set_of
+from braidmq.braid.catch_up.wants_telling import Wants, WantsTelling
+from braidmq.braid.interest.client_filters import ClientFilters
 from braidmq.braid.interest.scope import may_see
 from braidmq.braid.transfer.batch import PublicationBatch
 from braidmq.host import Address, Host, Message, Reply, Service, ask, handles
 from braidmq.mqtt.packets import V5
-from braidmq.mqtt.trees import FilterTree
 
 ASK_TIMEOUT_S = 2.5
 PAGE_BYTES_MAX = 128 << 10
-SOON_S = 0.25
-"""The least time between two rounds of questions to one origin."""
+SOON_S, SOON_S_MAX = 0.25, 8.0
+"""The least time between two rounds of questions to one origin; where filters come all the time, it doubles up to a
+bound."""
 
 RETRY_S = 1.0
 """The least time after which one that has not answered is asked again; it doubles each time."""
@@ -35,14 +39,19 @@ RETRY_S = 1.0
 REGULARLY_S = 30.0
 """How often a broker asks an origin that has more than it has seen, though nothing seems to be missing."""
 
-DIGESTS_MAX = 512
-"""Sets of filters that a broker remembers for brokers that ask."""
+LOOKED_MAX, LOOKED_MIN = 8000, 100
+"""How much of a history is looked at for one question: so many publications, by the number of filters that each could
+be wanted by, but at least so many."""
+
+FILTERS_NAMED_MAX = 1000
+"""Filters that are named in a question; where there are more, their hashes are told instead."""
 
 _log = logging.getLogger("braidmq.braid")
 
 
 class AskMissed(Message, frozen=True, array_like=True, gc=False):
-    """What have I missed of this origin? `filters` is None if you should know them by their digest."""
+    """What have I missed of this origin? `filters` is None if you should know them by their digest. What was stored
+    from `until` on may be wanted by filters that are not among them."""
 
     origin: str
     floor: int
@@ -51,18 +60,32 @@ class AskMissed(Message, frozen=True, array_like=True, gc=False):
     digest: bytes
     filters: tuple[str, ...] | None
     cluster: str = ""
+    until: float = 0.0
 
 
 class Missed(Message, frozen=True, array_like=True, gc=False):
-    """A page of it; up to `floor` that is all. `head` is the last offset there is."""
+    """A page of it; up to `floor` that is all. `head` is the last offset there is. Up to `settled`, everything was
+    stored before the time `until` of the question; None if the broker does not say."""
 
     sent: tuple[bytes, ...]
     floor: int
     head: int
+    settled: int | None = None
 
 
 class TellFilters(Message, frozen=True, array_like=True, gc=False):
-    """I do not know these filters: ask again, and name them."""
+    """I do not know these filters: tell them, and ask again. I know those that have the digest `known`."""
+
+    known: bytes = b""
+
+
+class Round(Enum):
+    """How a round of questions to an origin ended."""
+
+    FAILED = 0
+    DONE = 1
+    AGAIN = 2
+    """More is wanted by now than was asked for."""
 
 
 class Reconciler(Service):
@@ -72,27 +95,29 @@ class Reconciler(Service):
         name: str,
         history: History,
         cursors: Cursors,
-        covering: CoveringFilters,
+        filters: ClientFilters,
+        now: Callable[[], float],
         receive: Callable[[PublicationBatch], None],
         on_fetched: Callable[[str, int], None],
         is_holding: Callable[[str], bool],
         cluster: str = "",
         has_parted: Callable[[Address], bool] = lambda _address: False,
     ) -> None:
-        """`receive` handles what was missed, `on_fetched` is told an origin and up to which offset that was all;
-        `is_holding` says whether something of an origin is still held back, `has_parted` whether a broker has left its
-        address. `cluster` is that of this broker."""
+        """`now` is the clock by which publications are stored. `receive` handles what was missed, `on_fetched` is told
+        an origin and up to which offset that was all; `is_holding` says whether something of an origin is still held
+        back, `has_parted` whether a broker has left its address. `cluster` is that of this broker."""
         self._host = host
         self._cluster = cluster
         self._name = name
         self._history = history
         self._cursors = cursors
-        self._covering = covering
+        self._filters = filters
+        self._telling = WantsTelling(host, filters, now)
         self._receive = receive
         self._on_fetched = on_fetched
         self._is_holding = is_holding
         self._has_parted = has_parted
-        self._digests: BoundedDict[bytes, FilterTree[str]] = BoundedDict(DIGESTS_MAX)
+        self._wanted_sets = WantedSets()
         self._asking: dict[str, bool] = {}
         """The origins that are being asked, and whether they are to be asked once more."""
         self.fetched = 0
@@ -125,62 +150,74 @@ class Reconciler(Service):
                 self.ask_soon(origin, cursor)
 
     async def _ask_all(self, origin: str, cursor: Cursor) -> None:
+        soon_s = SOON_S
         try:
             while True:
-                wait_s = cursor.asked_at + SOON_S - self._host.now()
+                wait_s = cursor.asked_at + soon_s - self._host.now()
                 if cursor.asked_at and wait_s > 0:
                     await self._host.sleep(wait_s)
                 self._asking[origin] = False
                 cursor.asked_at = self._host.now()
-                if not await self._ask(origin, cursor):
+                ended = await self._ask(origin, cursor)
+                if ended is Round.FAILED:
                     if not self._is_holding(origin):
                         return
                     await self._host.sleep(RETRY_S)
+                elif ended is Round.AGAIN:
+                    soon_s = min(2 * soon_s, SOON_S_MAX)
                 elif not self._asking[origin]:
                     return
         finally:
             self._asking.pop(origin, None)
 
-    async def _ask(self, origin: str, cursor: Cursor) -> bool:
-        """Fetches all that was missed, a page at a time; whether that came to its end."""
-        floor = cursor.floor
+    async def _ask(self, origin: str, cursor: Cursor) -> Round:
+        """Fetches all that was missed, a page at a time."""
+        floor = settled = cursor.floor
+        began = self._telling.wants()
         while True:
-            filters = dict.fromkeys(self._covering.filters)
-            answer = await self._ask_page(origin, cursor, floor, tuple(sorted(filters)))
+            answer = await self._ask_page(origin, cursor, floor, began)
             if answer is None:
                 cursor.retry_s = min(max(2 * cursor.retry_s, RETRY_S), REGULARLY_S)
-                return False
+                return Round.FAILED
             cursor.retry_s = 0.0
             cursor.head = max(cursor.head, answer.head)
             self._receive_all(origin, answer)
+            is_end = answer.floor >= answer.head or (not answer.sent and answer.floor <= floor)
+            if answer.settled is not None and settled >= floor:
+                settled = answer.settled
             floor = max(floor, answer.floor)
-            is_end = answer.floor >= answer.head or not answer.sent
             if is_end:
                 self._on_fetched(origin, floor)
-            if filters.keys() != self._covering.filters.keys():
-                self._asking[origin] = True  # more is wanted than was asked for: the floor must not rise over it
-                return True
+            has_more = self._filters.added_version > began.version
             if not self._is_holding(origin):  # what is held back is not handled yet
-                cursor.raise_floor(floor)
+                cursor.raise_floor(settled if has_more else floor)
                 self._cursors.note(origin)
+            if has_more and settled < floor:
+                return Round.AGAIN
             if is_end:
-                return True
+                return Round.DONE
 
-    async def _ask_page(self, origin: str, cursor: Cursor, floor: int, filters: tuple[str, ...]) -> Missed | None:
-        digest = sha256("\0".join(filters).encode()).digest()[:16]
+    async def _ask_page(self, origin: str, cursor: Cursor, floor: int, began: Wants) -> Missed | None:
         seen = tuple([(low, high) for low, high in cursor.seen_ranges() if high > floor])
-        asked = AskMissed(origin, floor, cursor.since, seen, digest, None, self._cluster)
+        digest = self._filters.digest
+        asked = AskMissed(origin, floor, cursor.since, seen, digest, None, self._cluster, began.at)
         to = cursor.address
         answer = await ask(self._host, to, asked, (Missed, TellFilters), timeout_s=ASK_TIMEOUT_S)
-        if isinstance(answer, TellFilters):
-            named = msgspec.structs.replace(asked, filters=filters)
-            return await ask(self._host, to, named, Missed, timeout_s=ASK_TIMEOUT_S)
-        return answer
+        if not isinstance(answer, TellFilters):
+            return answer
+        if len(self._filters) <= FILTERS_NAMED_MAX:
+            asked = msgspec.structs.replace(asked, digest=self._filters.digest, filters=tuple(self._filters))
+        else:
+            wants = await self._telling.tell(to, answer.known)
+            if wants is None:
+                return None
+            asked = msgspec.structs.replace(asked, digest=wants.digest)
+        return await ask(self._host, to, asked, Missed, timeout_s=ASK_TIMEOUT_S)
 
     def _receive_all(self, origin: str, answer: Missed) -> None:
         for row in answer.sent:
             sent = msgspec.msgpack.decode(row, type=Sent)
-            if self._covering.wanted(sent.topic, sent.stored_at):
+            if self._filters.wanted(sent.topic, sent.stored_at):
                 self.fetched += 1
                 self._receive(
                     PublicationBatch(origin, sent.incarnation, sent.topic, sent.number, 1, V5, b"", (sent.item,))
@@ -188,22 +225,33 @@ class Reconciler(Service):
 
     # Being asked
 
+    @handles(TellWanted)
+    def on_tell_wanted(self, asker: Address, told: TellWanted) -> Reply:
+        return WantedTaken() if self._wanted_sets.change(asker, told) else TellFilters()
+
     @handles(AskMissed)
-    def on_ask_missed(self, _origin: Address, asked: AskMissed) -> Reply:
+    def on_ask_missed(self, asker: Address, asked: AskMissed) -> Reply:
         if asked.origin != self._name:  # that history was lost with its store; this is another one
             return Missed((), asked.floor, asked.floor)
-        wanted = self._digests.pop(asked.digest, None)
+        wanted = self._wanted_sets.get(asker, asked.digest)
         if wanted is None:
             if asked.filters is None:
-                return TellFilters()
-            wanted = FilterTree()
-            for one in asked.filters:
-                wanted.set(one, one)
-        self._digests[asked.digest] = wanted
-        tree = wanted
+                return TellFilters(self._wanted_sets.digest_of(asker))
+            wanted = set_of(asked.digest, asked.filters)
+            self._wanted_sets.put(asker, wanted)
+        return self._missed(asked, wanted)
+
+    def _missed(self, asked: AskMissed, wanted: WantedSet) -> Missed:
+        is_wanted: dict[str, bool] = {}
 
         def wants(sent: Sent) -> bool:
-            return bool(tree.match(sent.topic)) and may_see(asked.cluster, sent.item.forward)
+            if sent.topic not in is_wanted:
+                is_wanted[sent.topic] = wanted.wants(sent.topic)
+            return is_wanted[sent.topic] and may_see(asked.cluster, sent.item.forward)
 
-        found, floor = self._history.missed(asked.floor, asked.since, asked.seen, wants, PAGE_BYTES_MAX)
-        return Missed(tuple([msgspec.msgpack.encode(one) for one in found]), floor, self._history.kept)
+        looked_max = max(LOOKED_MIN, LOOKED_MAX // (1 + len(wanted.shapes)))
+        page = self._history.missed(
+            asked.floor, asked.since, asked.seen, wants, PAGE_BYTES_MAX, asked.until, looked_max
+        )
+        sent = tuple([msgspec.msgpack.encode(one) for one in page.sent])
+        return Missed(sent, page.floor, self._history.kept, page.settled)

@@ -16,6 +16,8 @@ from braidmq.net.host import NetHost
 from braidmq.overlay.ranges import Deliver, RangeDelivery
 from braidmq.pubsub.baselines.can.messages import CanFlood
 from braidmq.pubsub.baselines.rendezvous_tree import Submit, TreeDelivery
+from braidmq.pubsub.covers.multicast import MulticastMethod
+from braidmq.pubsub.covers.multicast_messages import MulticastCopy
 from braidmq.pubsub.locality.locality import HandOver
 from braidmq.pubsub.locality.proofs import RoutedPublication
 from braidmq.pubsub.method import Method, ProvenMethod, Publication, ignore
@@ -94,9 +96,11 @@ class Probes(Service):
         self._clock = clock
         self._open: dict[int, _Trace] = {}
         ranges: RangeDelivery | None = getattr(method, "ranges", None)
-        if ranges is not None:
+        if isinstance(method, MulticastMethod):
+            method.multicast.on_hop = self._on_copy
+        elif ranges is not None:
             ranges.on_hop = self._on_hop
-        if not isinstance(method, RelayFree) and isinstance(host, NetHost):
+        if not isinstance(method, RelayFree | MulticastMethod) and isinstance(host, NetHost):
             host.on_message = self._on_step
         host.serve(self)
 
@@ -139,6 +143,13 @@ class Probes(Service):
             before = 0 if isinstance(self._method, RelayFree) else _decode_carried(message.body).hops
             if probe is not None:
                 self._report(probe, sender, before + message.hops, is_taken=False)
+
+    def _on_copy(self, sender: Address, copy: MulticastCopy) -> None:
+        """Something has come by multicast."""
+        if copy.body.startswith(MARK):
+            probe = _read(copy.body)
+            if probe is not None:
+                self._report(probe, sender, copy.hops, is_taken=False)
 
     def _on_step(self, sender: Address, _receiver: Address, message: Message, _hops: int) -> None:
         """Something has come in a way that other methods have."""

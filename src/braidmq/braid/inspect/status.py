@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from heapq import nsmallest
+
 from braidmq.admin.contract import (
     BraidStatus,
     CursorStatus,
@@ -78,7 +80,7 @@ class BraidInspector:
         self._membership = membership
         self._probes = probes
         self._ring = RingWalk(host, overlay, presence, membership.admission, name, self._cluster)
-        self.subscribers = SubscriberSurvey(host, method, method_name, interest.shapes, interest.covering)
+        self.subscribers = SubscriberSurvey(host, method, method_name, interest.shapes, interest.filters)
 
     # This broker
 
@@ -125,7 +127,7 @@ class BraidInspector:
             routing_entries=len(self._overlay.view.entries),
             introducers=[str(address) for address in self._membership.introducers.known],
             shapes=list(self._interest.shapes),
-            filters=len(self._interest.covering.filters),
+            filters=len(self._interest.filters),
             topics=TopicCounts(len(outbound), self.suspended, outbound.dropped),
             history=self._describe_history(),
             cursors=self._describe_cursors(),
@@ -153,10 +155,8 @@ class BraidInspector:
             raise Unanswerable(str(error)) from None
         now = self._host.now()
         published = [one for one in self._transfer.outbound if wanted == "#" or matches(wanted, one.topic)]
-        published.sort(key=lambda one: (-one.number, one.topic))
-        covering, announcer = self._interest.covering, self._interest.announcer
-        announced = dict.fromkeys(covering.announced)
-        filters = sorted(one for one in covering.filters if wanted in ("#", one) or matches(wanted, one))
+        filters = [one for one in self._interest.filters if wanted in ("#", one) or matches(wanted, one)]
+        announcer = self._interest.announcer
         return TopicsAnswer(
             self._name,
             [
@@ -168,10 +168,13 @@ class BraidInspector:
                     one.is_settled,
                     round(now - one.used_at, 3),
                 )
-                for one in published[:count_max]
+                for one in nsmallest(count_max, published, key=lambda one: (-one.number, one.topic))
             ],
             len(published),
-            [FilterInterest(one, one in announced, not announcer.is_awaited(one)) for one in filters[:count_max]],
+            [
+                FilterInterest(one, announcer.announces(one), announcer.pending(one) is None)
+                for one in nsmallest(count_max, filters)
+            ],
             len(filters),
         )
 

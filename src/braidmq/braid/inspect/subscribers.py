@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import msgspec
 
 from braidmq.admin.contract import DemandAnswer, InterestedBroker
 from braidmq.braid.inspect.answers import BROKERS_MAX, Unanswerable, check_passed_on
-from braidmq.braid.interest.covering import CoveringFilters
+from braidmq.braid.interest.client_filters import ClientFilters
 from braidmq.braid.interest.shapes import Shapes
 from braidmq.host import Address, Host
 from braidmq.keys import parts_of
-from braidmq.mqtt.topics import matches
 from braidmq.overlay.ranges import Outcome
 from braidmq.pubsub.method import Method, ProvenMethod
 
@@ -37,12 +38,12 @@ _decode_answer = msgspec.msgpack.Decoder(_Answer).decode
 class SubscriberSurvey:
     """One broker's side: it asks, and answers other brokers."""
 
-    def __init__(self, host: Host, method: Method, method_name: str, shapes: Shapes, covering: CoveringFilters) -> None:
+    def __init__(self, host: Host, method: Method, method_name: str, shapes: Shapes, known: ClientFilters) -> None:
         self._host = host
         self._method = method
         self._method_name = method_name
         self._shapes = shapes
-        self._covering = covering
+        self._client_filters = known
 
     @staticmethod
     def is_question(body: bytes) -> bool:
@@ -53,8 +54,8 @@ class SubscriberSurvey:
             topic = _decode_topic(body[len(WHO) :])
         except msgspec.MsgspecError:
             return None
-        filters = [one for one in self._covering.filters if matches(one, topic)]
-        return _encode((self._host.address, tuple(filters[:FILTERS_TOLD_MAX])))
+        filters = islice(self._client_filters.matching(topic), FILTERS_TOLD_MAX)
+        return _encode((self._host.address, tuple(filters)))
 
     async def ask(self, topic: str) -> DemandAnswer:
         """The brokers whose clients want a topic."""

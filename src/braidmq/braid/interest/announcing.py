@@ -1,108 +1,104 @@
-"""The interest that a broker announces to its braid: the filters of its clients, or wider ones that cover them.
+"""The interest of clients here, announced to the braid. A SUBACK waits until its subscription has taken effect
+everywhere, or that takes too long.
 
-A SUBACK waits until its subscription has taken effect everywhere, or that takes too long.
+Where the method knows wildcards, it is given each filter as it is (`FilterAnnouncer`): what is to be done for one does
+not depend on how many there are. Else each filter becomes a key, unless another one covers it (`key_announcing`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from typing import Protocol
 
-from braidmq.braid.interest.agreement import ShapeAgreement
-from braidmq.braid.interest.covering import CoveringFilters
-from braidmq.braid.interest.shapes import shape_of
+from braidmq.braid.interest.client_filters import ClientFilters
+from braidmq.braid.interest.effect_waits import EffectWaits
 from braidmq.braid.membership.presence import Presence
-from braidmq.braid.task_limiter import TaskLimiter
-from braidmq.host import Event, Host
-from braidmq.pubsub.method import Method
+from braidmq.host import Host
+from braidmq.pubsub.method import WildcardMethod
 
-SUBSCRIBE_WAIT_S = 3.0
-"""How long a SUBACK waits until the subscription has taken effect in the whole braid."""
+ENTER_AT_ONCE = 500
+"""Filters of sessions from before that are given to the method in one turn, when a broker enters."""
 
 
-class InterestAnnouncer:
+class Announcer(Protocol):
     """Follows what clients want, and knows what of it other brokers do not know yet."""
 
-    def __init__(
-        self,
-        host: Host,
-        method: Method,
-        presence: Presence,
-        covering: CoveringFilters,
-        agreement: ShapeAgreement,
-        limiter: TaskLimiter,
-    ) -> None:
-        self._host = host
-        self._method = method
-        self._presence = presence
-        self._covering = covering
-        self._agreement = agreement
-        self._limiter = limiter
-        self._filters: dict[str, None] = {}
-        """Those that this broker has announced, or is about to."""
-        self._ending: dict[str, None] = {}
-        """Those that it is about to withdraw."""
-        self._beginning: dict[str, None] = {}
-        """Those that have not taken effect yet."""
-        self._waiting: dict[Event, list[str]] = {}
-        """Events that wait for filters to take effect."""
+    waits: EffectWaits
+    """Who waits until filters have taken effect."""
 
     @property
     def filters(self) -> list[str]:
         """All that other brokers may know of."""
-        return [*self._filters, *self._ending]
+        ...
 
-    def update(self) -> None:
-        """Announces what it should: new filters first, so that nothing is missed in between."""
-        should = dict.fromkeys(self._covering.announced)
-        for topic_filter in should:
-            if topic_filter not in self._filters:
-                self._filters[topic_filter] = self._beginning[topic_filter] = None
-                begin = partial(self._limiter.submit, partial(self._begin, topic_filter))
-                shape = shape_of(topic_filter)
-                if shape is None:
-                    begin()
-                else:
-                    self._agreement.when_reached(shape, begin)
-        for topic_filter in [one for one in self._filters if one not in should]:
-            del self._filters[topic_filter]
-            self._ending[topic_filter] = None
-            self._limiter.submit(partial(self._end, topic_filter))
+    def enter(self) -> None:
+        """The braid is entered: announces what is wanted."""
+        ...
 
-    async def _begin(self, topic_filter: str) -> None:
-        if topic_filter in self._filters and not self._presence.is_leaving:  # it may have lost its last subscription
-            await self._method.subscribe(topic_filter)
-        self._beginning.pop(topic_filter, None)
-        for event, filters in list(self._waiting.items()):
-            if not any(self.is_awaited(one) for one in filters):
-                event.set()
+    def on_filter(self, topic_filter: str, wanted: bool) -> None:
+        """A filter has its first subscription here, or has lost its last."""
+        ...
 
-    async def _end(self, topic_filter: str) -> None:
-        if topic_filter not in self._filters:
-            await self._method.unsubscribe(topic_filter)
-        self._ending.pop(topic_filter, None)
+    def announces(self, topic_filter: str) -> bool:
+        """Whether a filter of clients here is announced itself, and not a broader one for it."""
+        ...
 
-    def is_awaited(self, topic_filter: str) -> bool:
-        """Whether a filter of a subscription here has not taken effect in the braid yet."""
-        announced = self._covering.announced_for(topic_filter)
-        return self._presence.is_in and announced is not None and announced in self._beginning
+    def pending(self, topic_filter: str) -> str | None:
+        """What has yet to take effect in the braid before a filter of clients here has: it, or one that covers it."""
+        ...
 
-    def when_effective(self, filters: list[str], done: Callable[[], None]) -> None:
-        """Calls when subscriptions have taken effect, or when that takes too long; at once if they have."""
-        awaited = [one for one in filters if self.is_awaited(one)]
-        if awaited:
-            self._host.spawn(self._call_when_effective(awaited, done))
-        else:
-            done()
 
-    async def _call_when_effective(self, filters: list[str], done: Callable[[], None]) -> None:
-        await self.until_effective(filters, SUBSCRIBE_WAIT_S)
-        done()
+class FilterAnnouncer:
+    """An `Announcer` that gives the method each filter as it is."""
 
-    async def until_effective(self, filters: list[str], timeout_s: float) -> None:
-        """Waits until subscriptions have taken effect, but not longer than so long."""
-        if any(self.is_awaited(one) for one in filters):
-            effective = self._host.event()
-            self._waiting[effective] = filters
-            await effective.wait(timeout_s)
-            del self._waiting[effective]
+    def __init__(self, host: Host, method: WildcardMethod, presence: Presence, filters: ClientFilters) -> None:
+        """`filters` are those that clients here want."""
+        self._host = host
+        self._method = method
+        self._presence = presence
+        self._filters = filters
+        self.waits = EffectWaits(host, self.pending)
+        self._has_begun = False
+        self._changing: dict[str, bool] = {}
+        """By filter of which the method is to be told, or is being told: whether it subscribes to it now."""
+
+    @property
+    def filters(self) -> list[str]:
+        return list(dict.fromkeys((*self._filters, *self._changing)))
+
+    def enter(self) -> None:
+        self._has_begun = True
+        self._changing.update(dict.fromkeys(self._filters, False))
+        self._host.spawn(self._follow_all(list(self._changing)))
+
+    async def _follow_all(self, filters: list[str]) -> None:
+        for first in range(0, len(filters), ENTER_AT_ONCE):
+            for topic_filter in filters[first : first + ENTER_AT_ONCE]:
+                self._host.spawn(self._follow(topic_filter))
+            await self._host.sleep(0)
+
+    def on_filter(self, topic_filter: str, wanted: bool) -> None:
+        if self._has_begun and topic_filter not in self._changing:
+            self._changing[topic_filter] = not wanted
+            self._host.spawn(self._follow(topic_filter))
+
+    async def _follow(self, topic_filter: str) -> None:
+        """Brings the method to what clients want, however often that changes meanwhile: one step after the other."""
+        while not self._presence.is_leaving:
+            wanted = topic_filter in self._filters
+            if wanted == self._changing[topic_filter]:
+                break
+            if wanted:
+                await self._method.subscribe(topic_filter)
+            else:
+                await self._method.unsubscribe(topic_filter)
+            self._changing[topic_filter] = wanted
+        del self._changing[topic_filter]
+        self.waits.on_effective(topic_filter)
+
+    def announces(self, topic_filter: str) -> bool:
+        return topic_filter in self._filters
+
+    def pending(self, topic_filter: str) -> str | None:
+        if not self._presence.is_in or topic_filter not in self._filters:
+            return None
+        return topic_filter if not self._has_begun or topic_filter in self._changing else None

@@ -6,47 +6,54 @@ it comes anyway. The broker announces the filters that are left.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from braidmq.braid.interest.shapes import Shape, shape_of
-from braidmq.mqtt.topics import covers, has_wildcard, matches
+from braidmq.mqtt.topics import has_wildcard
 from braidmq.mqtt.trees import FilterTree
 
 
+class AnnouncedChange(NamedTuple):
+    """What has changed of the filters that are announced."""
+
+    begun: list[str]
+    ended: list[str]
+
+
 class CoveringFilters:
-    """The filters of all subscriptions here, and those among them that the broker announces."""
+    """Which of the filters of all subscriptions here the broker announces."""
 
     def __init__(self) -> None:
-        self.filters: dict[str, float] = {}
-        """By filter: since when it is wanted (Unix time)."""
+        self._filters: FilterTree[str] = FilterTree()
         self._announced: FilterTree[str] = FilterTree()
 
     @property
-    def announced(self) -> Iterable[str]:
+    def announced(self) -> Iterator[str]:
         return self._announced.values()
-
-    @property
-    def shapes(self) -> list[Shape]:
-        """The shapes of all filters with wildcards."""
-        return [shape for one in self.filters if (shape := shape_of(one))]
 
     def announced_for(self, topic_filter: str) -> str | None:
         """The announced filter that brings what a filter matches: itself or a broader one; None if there is none."""
-        return next((one for one in self._announced.match(topic_filter) if covers(one, topic_filter)), None)
+        return next(iter(self._announced.covering(topic_filter)), None)
 
-    def wanted(self, topic: str, at: float) -> bool:
-        """Whether a client here wanted a topic at a time."""
-        return any(since <= at and matches(one, topic) for one, since in self.filters.items())
+    def add(self, topic_filter: str) -> AnnouncedChange:
+        self._filters.set(topic_filter, topic_filter)
+        if self.announced_for(topic_filter) is not None:
+            return AnnouncedChange([], [])
+        narrower = list(self._announced.covered(topic_filter))
+        for one in narrower:
+            self._announced.remove(one)
+        self._announced.set(topic_filter, topic_filter)
+        return AnnouncedChange([topic_filter], narrower)
 
-    def add(self, topic_filter: str, since: float) -> None:
-        self.filters[topic_filter] = since
-        if self.announced_for(topic_filter) is None:
-            for narrower in [one for one in self._announced.values() if covers(topic_filter, one)]:
-                self._announced.remove(narrower)
-            self._announced.set(topic_filter, topic_filter)
-
-    def discard(self, topic_filter: str) -> None:
-        self.filters.pop(topic_filter, None)
-        if self._announced.remove(topic_filter) is not None and has_wildcard(topic_filter):
-            for narrower in [one for one in self.filters if covers(topic_filter, one)]:
-                self.add(narrower, self.filters[narrower])
+    def discard(self, topic_filter: str) -> AnnouncedChange:
+        self._filters.remove(topic_filter)
+        if self._announced.remove(topic_filter) is None:
+            return AnnouncedChange([], [])
+        begun: dict[str, None] = {}
+        if has_wildcard(topic_filter):
+            for narrower in list(self._filters.covered(topic_filter)):
+                new, covered = self.add(narrower)
+                begun.update(dict.fromkeys(new))
+                for one in covered:
+                    del begun[one]
+        return AnnouncedChange(list(begun), [topic_filter])

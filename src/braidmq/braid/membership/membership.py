@@ -48,7 +48,6 @@ class MembershipParts:
             self.gossip,
             catch_up.reconciler,
             catch_up.history,
-            interest.covering,
-            interest.shapes,
+            interest,
             outbound,
         )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from braidmq.braid.catch_up.history import History
 from braidmq.braid.catch_up.reconcile import Reconciler
 from braidmq.braid.identity import BrokerIdentity, save_alive
-from braidmq.braid.interest.covering import CoveringFilters
-from braidmq.braid.interest.shapes import Shapes
+from braidmq.braid.interest.interest import InterestParts
 from braidmq.braid.membership.gossip import Gossip
 from braidmq.braid.membership.presence import Presence
 from braidmq.braid.transfer.outbound import OutboundTopics
@@ -30,8 +29,7 @@ class Upkeep:
         gossip: Gossip,
         reconciler: Reconciler,
         history: History,
-        covering: CoveringFilters,
-        shapes: Shapes,
+        interest: InterestParts,
         outbound: OutboundTopics,
     ) -> None:
         self._broker = broker
@@ -41,8 +39,7 @@ class Upkeep:
         self._gossip = gossip
         self._reconciler = reconciler
         self._history = history
-        self._covering = covering
-        self._shapes = shapes
+        self._interest = interest
         self._outbound = outbound
 
     def start(self) -> None:
@@ -60,6 +57,6 @@ class Upkeep:
     async def _keep_refreshing(self) -> None:
         while self._presence.is_in:
             await self._host.sleep(self._host.chance.uniform(0.8, 1.0) * REFRESH_S)
-            self._gossip.announce(self._covering.shapes)
-            self._shapes.expire(self._host.now())
+            self._gossip.announce(self._interest.own_shapes)
+            self._interest.shapes.expire(self._host.now())
             self._outbound.sweep()

@@ -8,6 +8,7 @@ from braidmq.keys import SEPARATOR
 from braidmq.overlay.ranges import Deliver
 from braidmq.pubsub.baselines.can.messages import CanFlood
 from braidmq.pubsub.baselines.rendezvous_tree import Submit, TreeDelivery
+from braidmq.pubsub.covers.multicast_messages import MulticastCopy
 from braidmq.pubsub.locality.locality import SUBSCRIBED, HandOver
 from braidmq.pubsub.relay_free.signals import QUESTION, RESUME, SUSPEND
 
@@ -18,14 +19,20 @@ HOPS_MAX = 16
 """Hops that are counted one by one; what came further counts as so many."""
 
 _NO_PUBLICATIONS = (QUESTION, SUSPEND, RESUME, SUBSCRIBED)
-_INTERNAL = b"$braid/"
+_INTERNAL = "$braid/"
+_INTERNAL_KEY = _INTERNAL.encode()
 
 
 def weigh(message: Message) -> int:
     """The bytes that a message takes because of publications in it; 0 if it is upkeep."""
+    if isinstance(message, MulticastCopy):
+        if not message.topic or message.topic.startswith(_INTERNAL):
+            return 0
+        listed = sum([len(str(address)) + len(cluster) for address, cluster in message.to]) if message.to else 0
+        return ENVELOPE_BYTES + len(message.body) + len(message.topic) + listed
     if isinstance(message, Deliver):
         low = message.ranges[0][0] if message.ranges else SEPARATOR
-        if low[:1] == SEPARATOR or message.body[:1] in _NO_PUBLICATIONS or low.startswith(_INTERNAL):
+        if low[:1] == SEPARATOR or message.body[:1] in _NO_PUBLICATIONS or low.startswith(_INTERNAL_KEY):
             return 0  # to all brokers, or to publishers, or a question
         keys = sum([len(one) + len(other) for one, other in message.ranges])
         return ENVELOPE_BYTES + len(message.body) + keys + sum(map(len, message.to))

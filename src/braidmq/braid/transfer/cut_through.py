@@ -6,9 +6,11 @@ method and the overlay, and the one before it was like it, what became of it is 
 frames to be filled in (`CutThroughSender`), into it as frames to be recognised (`CutThroughReceiver`). What travels is
 the same, byte for byte; the other end cannot tell, and need not know, which way it took.
 
-A cut-through holds as long as nothing has changed that the long way would look at: the routing view, the demand, the
-routes, the link. Whom the overlay suspects can change without a sign, so no cut-through lasts longer than the overlay
-itself remembers how it has cut a range. Then one publication takes the long way again.
+A cut-through holds as long as nothing has changed that the long way would look at: the demand, the routes, the link,
+and where range delivery finds the way (`Deliver`), the routing view. What comes by multicast (`MulticastCopy`) has its
+receivers named: as long as the demand is the same, they are. Whom the overlay suspects can change without a sign, so
+no cut-through lasts longer than the overlay itself remembers how it has cut a range. Then one publication takes the
+long way again.
 """
 
 from __future__ import annotations
@@ -33,6 +35,9 @@ from braidmq.net.host import NetHost
 from braidmq.net.peer import PeerState
 from braidmq.overlay import Overlay
 from braidmq.overlay.ranges import SPLITS_KEPT_S, Deliver
+from braidmq.overlay.view import View
+from braidmq.pubsub.covers.multicast import MulticastMethod
+from braidmq.pubsub.covers.multicast_messages import MulticastCopy
 from braidmq.pubsub.method import Method
 from braidmq.pubsub.relay_free import RelayFree
 
@@ -52,7 +57,10 @@ RECEIVERS_MAX = 4096
 """Cut-throughs into this broker; with one more all are made anew."""
 
 TELL_BYTES = 48
-"""Bytes behind the delivery's number by which a frame is known before it is compared: its range, and so its topic."""
+"""Bytes behind the delivery's number by which a frame is known before it is compared: its range or topic."""
+
+Carrier = Deliver | MulticastCopy
+"""What brings publications to a broker: (root, number) names it, and its body ends with a batch."""
 
 _NUMBERS = (0x1111111111111111, 0x2222222222222222)
 _NUMBER_BYTES = 8
@@ -74,7 +82,7 @@ def template_of(
     """
     body = pack(batch)
     message = told.body
-    if not isinstance(message, Deliver) or not message.body.endswith(body) or batch.first > _WIDTHS[-1][0]:
+    if not isinstance(message, Carrier) or not message.body.endswith(body) or batch.first > _WIDTHS[-1][0]:
         return None
     carried = message.body
     around = carried[: len(carried) - len(body)]
@@ -83,8 +91,8 @@ def template_of(
     samples = []
     for number, first, byte in zip(_NUMBERS, firsts, (b"\0", b"\xff"), strict=True):
         sample = msgspec.structs.replace(batch, first=first, run=head + byte * rest)
-        deliver = msgspec.structs.replace(message, number=number, body=around + pack(sample))
-        samples.append(frame_of(Tell(told.hops, deliver)))
+        carrier = msgspec.structs.replace(message, number=number, body=around + pack(sample))
+        samples.append(frame_of(Tell(told.hops, carrier)))
     template = FrameTemplate(*samples)
     sizes = [end - begin for begin, end in template.holes]
     return template if sizes == [_NUMBER_BYTES, first_bytes(batch.first), rest] else None
@@ -125,13 +133,17 @@ class CutThroughSender:
         outbound_topic: OutboundTopic,
         batch: PublicationBatch,
         frames: list[tuple[PeerState, FrameTemplate, int, int]],
+        view: View | None,
     ) -> None:
-        """`frames`: the peer, the template, which of the topic's filters it is for, and what it counts for."""
+        """`frames`: the peer, the template, which of the topic's filters it is for, and what it counts for.
+
+        `view` is the one that the way was found by, if it was.
+        """
         self._all = all_
         self._outbound_topic = outbound_topic
         self._ends_at = all_.now() + CUT_THROUGH_S
         self._overlay = all_.overlay
-        self._view = self._overlay.view
+        self._view = view
         self._size = len(batch.run)
         self._version = batch.version
         self._first_bytes = first_bytes(batch.first)
@@ -145,7 +157,7 @@ class CutThroughSender:
             and version == self._version
             and self._outbound_topic.number < self._first_max
             and now < self._ends_at
-            and self._overlay.view is self._view
+            and (self._view is None or self._overlay.view is self._view)
         )
 
     def send(self, version: int, run: bytes, now: float) -> bool:
@@ -193,11 +205,12 @@ class CutThroughReceiver:
         connections: list[ConnectedClient],
         hops: int,
         weight: int,
+        view: View | None,
     ) -> None:
         self._all = all_
         self._ends_at = all_.now() + CUT_THROUGH_S
         self._overlay = all_.overlay
-        self._view = self._overlay.view
+        self._view = view
         self._router = all_.broker.router
         self._routes = self._router.version
         self._template = template
@@ -214,7 +227,7 @@ class CutThroughReceiver:
             self._routes == self._router.version
             and self._template.fits(frame)
             and self._all.now() < self._ends_at
-            and self._overlay.view is self._view
+            and (self._view is None or self._overlay.view is self._view)
             and not self._stream.is_new
         )
 
@@ -241,7 +254,7 @@ class CutThroughReceiver:
 
 
 class CutThrough:
-    """All cut-throughs of a broker, with range delivery over real links."""
+    """All cut-throughs of a broker, over real links."""
 
     def __init__(
         self,
@@ -259,7 +272,7 @@ class CutThrough:
         self.hops = hops
         self.now = broker.tick.clock
         self.number = host.chance.getrandbits(61) | 1 << 61
-        """Of the next delivery: far from those that range delivery counts itself, and always eight bytes."""
+        """Of the next delivery: far from those that the method counts itself, and always eight bytes."""
         self.host = host
         self._sender = sender
         self._receiver = receiver
@@ -267,14 +280,14 @@ class CutThrough:
         self._receivers: dict[tuple[Address, bytes], CutThroughReceiver] = {}
         self._tell_at: dict[Address, int] = {}
         """By sender: where its frames tell one stream from another."""
-        self._lone: dict[tuple[Address, bytes], tuple[int, float]] = {}
-        """By stream into this broker: the size of the last frame that came alone, and when that was."""
+        self._lone: dict[tuple[Address, bytes], tuple[str, int, float]] = {}
+        """By what frames are known by: the topic and size of the last one that came alone, and when that was."""
         self._before = (0, 0)
 
     @staticmethod
     def can_serve(method: Method) -> bool:
-        """Whether all that comes of a publication is told to the host at once, as range deliveries."""
-        return isinstance(method, RelayFree)
+        """Whether all that comes of a publication is told to the host at once, in carriers."""
+        return isinstance(method, RelayFree | MulticastMethod)
 
     # Out
 
@@ -308,16 +321,19 @@ class CutThrough:
             return None
         frames = []
         deliveries: dict[int, int] = {}
+        view = None if posts else self.overlay.view
         for to, told in posts:
             peer = self.host.peer(to)
-            if peer is None or not isinstance(told, Tell) or not isinstance(told.body, Deliver):
+            if peer is None or not isinstance(told, Tell) or not isinstance(told.body, Carrier):
                 return None
             template = template_of(self.host.frame_of, told, batch, b"")
             if template is None:
                 return None
+            if isinstance(told.body, Deliver):
+                view = self.overlay.view
             which = deliveries.setdefault(told.body.number, len(deliveries))
             frames.append((peer, template, which, self.host.weight_of(told)))
-        return CutThroughSender(self, outbound_topic, batch, frames)
+        return CutThroughSender(self, outbound_topic, batch, frames, view)
 
     # In
 
@@ -336,7 +352,7 @@ class CutThrough:
         if (self._receiver.arrivals - 1, self.host.posted) != self._before:
             return
         batch = self._receiver.last_batch
-        if not isinstance(told, Tell) or not isinstance(told.body, Deliver) or batch is None or batch.count != 1:
+        if not isinstance(told, Tell) or not isinstance(told.body, Carrier) or batch is None or batch.count != 1:
             return
         at = frame.find(told.body.number.to_bytes(_NUMBER_BYTES)) + _NUMBER_BYTES
         if at < _NUMBER_BYTES or batch.items or batch.skips or told.body.root != sender:
@@ -344,9 +360,9 @@ class CutThrough:
         self._tell_at[sender] = at
         name = (sender, frame[at : at + TELL_BYTES])
         now = self.now()
-        size, came_at = self._lone.pop(name, (0, 0.0))
-        self._lone[name] = (len(frame), now)
-        if size != len(frame) or now - came_at > LIVELY_S:
+        topic, size, came_at = self._lone.pop(name, ("", 0, 0.0))
+        self._lone[name] = (batch.topic, len(frame), now)
+        if topic != batch.topic or size != len(frame) or now - came_at > LIVELY_S:
             if len(self._lone) > RECEIVERS_MAX:
                 self._lone.clear()
                 self._receivers.clear()
@@ -371,7 +387,8 @@ class CutThrough:
         template = template_of(self._content_of, told, batch, head)
         if template is None or not template.fits(frame) or template.holes[1][0] - template.holes[0][1] < TELL_BYTES:
             return None
-        return CutThroughReceiver(self, template, head, stream, same, hops, self.host.weight_of(told))
+        view = self.overlay.view if isinstance(told.body, Deliver) else None
+        return CutThroughReceiver(self, template, head, stream, same, hops, self.host.weight_of(told), view)
 
     def _content_of(self, envelope: Envelope) -> bytes:
         """A frame without its length, as it is handed over."""

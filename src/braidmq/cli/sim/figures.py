@@ -18,9 +18,10 @@ def show(reports: list[TrialReport], json_lines: bool) -> None:
 
     figures = [asdict(report.figures) for report in reports]
     for one in figures:
-        under_faults = one.pop("rough")
-        if under_faults is not None:
-            one |= {f"rough_{name}": value for name, value in asdict(under_faults).items()}
+        for part in ("rough", "fleet"):
+            more = one.pop(part)
+            if more is not None:
+                one |= {f"{part}_{name}": value for name, value in asdict(more).items()}
     ranges = {name: (min(one[name] for one in figures), max(one[name] for one in figures)) for name in figures[0]}
     if len(figures) == 1:
         means = figures[0]
@@ -72,6 +73,25 @@ ROWS: Final = (
     ("time of faults: deliveries that were due", "rough_expected", "{:,.0f}"),
     ("time of faults: deliveries", "rough_deliveries", "{:,.0f}"),
     ("time of faults: duplicates", "rough_duplicates", "{:,.0f}"),
+    ("fleet: keys in the overlay a broker, mean", "fleet_keys_mean", "{:,.1f}"),
+    ("fleet: keys in the overlay a broker, most", "fleet_keys_max", "{:,.0f}"),
+    ("fleet: routing table of a broker, mean", "fleet_table_mean", "{:,.1f}"),
+    ("fleet: routing table of a broker, most", "fleet_table_max", "{:,.0f}"),
+    ("fleet: wants of others known a broker, mean", "fleet_wants_known_mean", "{:,.1f}"),
+    ("fleet: wants of others known a broker, most", "fleet_wants_known_max", "{:,.0f}"),
+    ("fleet: brokers met a broker, mean", "fleet_met_mean", "{:,.1f}"),
+    ("fleet: brokers met a broker, most", "fleet_met_max", "{:,.0f}"),
+    ("fleet: upkeep a broker and second, messages", "fleet_upkeep_messages_per_s", "{:,.2f}"),
+    ("fleet: upkeep a broker and second, bytes", "fleet_upkeep_bytes_per_s", "{:,.0f}"),
+    ("fleet: first message of a device, median", "fleet_first_p50_s", "{:,.3f} s"),
+    ("fleet: first message of a device, p99", "fleet_first_p99_s", "{:,.3f} s"),
+    ("fleet: first command of an application, median", "fleet_command_p50_s", "{:,.3f} s"),
+    ("fleet: first command of an application, p99", "fleet_command_p99_s", "{:,.3f} s"),
+    ("fleet: first message of a new kind, median", "fleet_new_topic_p50_s", "{:,.3f} s"),
+    ("fleet: first message of a new kind, p99", "fleet_new_topic_p99_s", "{:,.3f} s"),
+    ("fleet: effect of a subscription, median", "fleet_effect_p50_s", "{:,.3f} s"),
+    ("fleet: effect of a subscription, p99", "fleet_effect_p99_s", "{:,.3f} s"),
+    ("fleet: virtual time until all was there", "fleet_grown_s", "{:,.1f} s"),
     ("messages to build the network", "build_messages", "{:,.0f}"),
     ("simulated messages", "simulated_messages", "{:,.0f}"),
     ("  a second of CPU time", "simulated_messages_per_s", "{:,.0f}"),

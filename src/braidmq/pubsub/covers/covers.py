@@ -328,6 +328,8 @@ class Covers(Service):
                 self._meets_at = now + MEET_AGAIN_S * self.host.chance.uniform(0.8, 1.2)
                 await self.told.covers.meet_again()
                 await self.known.covers.meet_again()
+            if self.told.covers.is_unsure or self.known.covers.is_unsure:
+                self._meets_at = min(self._meets_at, self._met_at + MEET_AGAIN_S_MIN)
             if now >= sweeps_at:
                 sweeps_at = now + SWEEP_S
                 self.told.sweep()

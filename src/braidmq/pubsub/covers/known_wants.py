@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from functools import reduce
+from operator import xor
 
 import msgspec
 
@@ -145,7 +147,7 @@ class KnownWants(Service):
         return PublishingBroker(self._name, self._host.address, self._epoch, self.covers.version, self.covers.all)
 
     async def _meet(self, prefixes: list[Prefix]) -> bool:
-        """Introduces this broker to all that may want what it publishes, and waits until they have told what that is."""
+        """Introduces this broker to all that may want what it publishes; returns when they have told what that is."""
         version = self.covers.version
         answers, complete = await self._rendezvous.ask(prefixes, PUBLISHER_MET + _encode(self.described))
         names = dict.fromkeys(answer.decode() for answer in answers)
@@ -192,7 +194,7 @@ class KnownWants(Service):
         return answer
 
     def _begin(self, known: Subscriber | None, origin: Address, told: TellWants) -> Subscriber:
-        """A broker tells for the first time, or again after a restart: what it told before holds until it has told all."""
+        """A broker tells for the first time, or after a restart: what it told before holds until it has told all."""
         if known is None:
             receiver = Receiver(told.name, origin, told.cluster)
             known = self._subscribers[told.name] = Subscriber(receiver, told.epoch, self._host.now())
@@ -261,6 +263,7 @@ class KnownWants(Service):
             fresh, subscriber.fresh = subscriber.fresh, None
             old = [one for one in self._index.filters_of(subscriber) if one not in fresh]
             self._tell(self._discard(subscriber, old))
+            subscriber.digest = reduce(xor, map(hash_of, fresh), 0)
 
     def _tell(self, changed: list[str]) -> None:
         if len(changed) > ONE_BY_ONE_MAX:

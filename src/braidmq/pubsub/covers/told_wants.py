@@ -33,8 +33,9 @@ from braidmq.pubsub.covers.rendezvous import Prefix, Rendezvous
 from braidmq.pubsub.covers.want_index import FilterSet
 
 CALL_S = 2.0
-SILENT_AFTER = 2
-"""Calls without an answer after which a watcher is not waited for any more."""
+SILENT_AFTER = 4
+AGAIN_S = 0.5
+"""Calls without an answer after which a watcher is not waited for any more, and the pause between two."""
 
 FORGOTTEN_S = 3600.0
 """How long a watcher that does not answer is tried again."""
@@ -45,7 +46,7 @@ SPLIT_BELOW = 4
 """A wide cover with so few filters under it is given up for those; it came about with twice as many, at least."""
 
 
-class Watcher:
+class WatchingBroker:
     """A broker that publishes, and what it was told."""
 
     __slots__ = (
@@ -96,13 +97,15 @@ class ToldWants:
         self._epoch = epoch
         self._number = 0
         """Of the last change that any watcher was told of: it grows, also where a watcher is met anew."""
-        self._watchers: dict[str, Watcher] = {}
+        self._watchers: dict[str, WatchingBroker] = {}
         self._addresses: dict[Address, str] = {}
-        self._by_cover: dict[str, dict[str, Watcher]] = {}
+        self._by_cover: dict[str, dict[str, WatchingBroker]] = {}
         """By what is published: the watchers that publish it."""
+        self._published = FilterSet()
+        """All of that."""
 
     @property
-    def watchers(self) -> list[Watcher]:
+    def watchers(self) -> list[WatchingBroker]:
         return list(self._watchers.values())
 
     def is_watched_by(self, address: Address) -> bool:
@@ -128,12 +131,11 @@ class ToldWants:
             self.filters.discard(topic_filter)
             self._note(topic_filter, False)
 
-    def _watching(self, topic_filter: str) -> list[Watcher]:
+    def _watching(self, topic_filter: str) -> list[WatchingBroker]:
         """The watchers that a filter concerns."""
-        found: dict[Watcher, None] = {}
-        for cover, watchers in self._by_cover.items():
-            if overlaps(cover, topic_filter):
-                found.update(dict.fromkeys(watchers.values()))
+        found: dict[WatchingBroker, None] = {}
+        for cover in self._published.overlapping([topic_filter]):
+            found.update(dict.fromkeys(self._by_cover[cover].values()))
         return list(found)
 
     def _note(self, topic_filter: str, wanted: bool) -> list[Event]:
@@ -172,13 +174,14 @@ class ToldWants:
         if known is None or broker.epoch > known.broker.epoch:
             if known is not None:
                 self._drop(known)
-            known = self._watchers[broker.name] = Watcher(broker, self._host.event(), self._host.now())
+            known = self._watchers[broker.name] = WatchingBroker(broker, self._host.event(), self._host.now())
         elif broker.epoch < known.broker.epoch or broker.version < known.broker.version:
             return known.gathering if self._owes(known) else None
         self._unlist(known)
         known.broker = broker
         self._addresses[broker.address] = broker.name
         for cover in broker.covers:
+            self._published.add(cover)
             self._by_cover.setdefault(cover, {})[broker.name] = known
         if not self._owes(known):
             return None
@@ -186,11 +189,11 @@ class ToldWants:
         self._begin_telling(known)
         return known.gathering
 
-    def _owes(self, watcher: Watcher) -> bool:
+    def _owes(self, watcher: WatchingBroker) -> bool:
         """Whether a watcher does not know all that it should."""
         return not watcher.is_current or watcher.version != watcher.broker.version or bool(watcher.changed)
 
-    def _unlist(self, watcher: Watcher) -> None:
+    def _unlist(self, watcher: WatchingBroker) -> None:
         broker = watcher.broker
         if self._addresses.get(broker.address) == broker.name:
             del self._addresses[broker.address]
@@ -200,8 +203,9 @@ class ToldWants:
                 publishing.pop(broker.name, None)
                 if not publishing:
                     del self._by_cover[cover]
+                    self._published.discard(cover)
 
-    def _drop(self, watcher: Watcher) -> None:
+    def _drop(self, watcher: WatchingBroker) -> None:
         if self._watchers.get(watcher.broker.name) is watcher:
             del self._watchers[watcher.broker.name]
         self._unlist(watcher)
@@ -209,12 +213,12 @@ class ToldWants:
 
     # Telling
 
-    def _begin_telling(self, watcher: Watcher) -> None:
+    def _begin_telling(self, watcher: WatchingBroker) -> None:
         if not watcher.is_telling:
             watcher.is_telling = True
             self._host.spawn(self._tell(watcher))
 
-    async def _tell(self, watcher: Watcher) -> None:
+    async def _tell(self, watcher: WatchingBroker) -> None:
         """Tells a watcher what it does not know, until it knows all or does not answer."""
         waiting: list[Event] = []
         try:
@@ -231,10 +235,10 @@ class ToldWants:
             watcher.gathering = self._host.event()
             _set_all(waiting)
 
-    def _is_there(self, watcher: Watcher) -> bool:
+    def _is_there(self, watcher: WatchingBroker) -> bool:
         return self._watchers.get(watcher.broker.name) is watcher
 
-    async def _tell_change(self, watcher: Watcher) -> bool:
+    async def _tell_change(self, watcher: WatchingBroker) -> bool:
         """Tells all, what has changed, or what another version of its covers lets through; whether that was taken."""
         broker = watcher.broker
         changed, watcher.changed = watcher.changed, {}
@@ -260,7 +264,7 @@ class ToldWants:
         return True
 
     async def _tell_pages(
-        self, watcher: Watcher, broker: PublishingBroker, since: int, added: list[str], removed: list[str]
+        self, watcher: WatchingBroker, broker: PublishingBroker, since: int, added: list[str], removed: list[str]
     ) -> bool:
         more = list(pages_of(added, PAGE_BYTES_MAX)) or [b""]
         gone = list(pages_of(removed, PAGE_BYTES_MAX))
@@ -284,16 +288,18 @@ class ToldWants:
                 return False
         return True
 
-    async def _call(self, watcher: Watcher, broker: PublishingBroker, told: TellWants) -> bool:
+    async def _call(self, watcher: WatchingBroker, broker: PublishingBroker, told: TellWants) -> bool:
         """Whether a watcher has taken what it is told; if not, what it says instead is seen to."""
         while not watcher.is_silent:
             answer = await ask(self._host, broker.address, told, Message, timeout_s=CALL_S)
             if answer is not None:
                 return self._on_answer(watcher, broker, told, answer)
             watcher.failures += 1
+            if not watcher.is_silent:
+                await self._host.sleep(AGAIN_S)
         return False
 
-    def _on_answer(self, watcher: Watcher, broker: PublishingBroker, told: TellWants, answer: Message) -> bool:
+    def _on_answer(self, watcher: WatchingBroker, broker: PublishingBroker, told: TellWants, answer: Message) -> bool:
         if isinstance(answer, TellAllWants) and not told.since:  # it was told all, and could make nothing of it
             watcher.failures += 1
             return False
@@ -313,7 +319,7 @@ class ToldWants:
 
     # From time to time
 
-    async def greet(self, watcher: Watcher, period_s: float) -> None:
+    async def greet(self, watcher: WatchingBroker, period_s: float) -> None:
         """Says that this broker is here, and hears whether the watcher knows what it was told; each so many seconds."""
         if watcher.is_telling or not self._is_there(watcher):
             return
@@ -345,6 +351,9 @@ class ToldWants:
             watcher.is_telling = False
         if self._is_there(watcher) and self._owes(watcher) and not watcher.is_silent:
             self._begin_telling(watcher)
+        else:  # what gathered meanwhile has been taken back, or is not waited for
+            gathered, watcher.gathering = watcher.gathering, self._host.event()
+            gathered.set()
 
     def sweep(self) -> None:
         """Gives up covers under which nothing is wanted any more, and wide ones under which little is."""

@@ -106,7 +106,7 @@ def _collect_state(braid: Braid) -> Iterator[Metric]:
         ("in", "1 while this broker is in the braid, else 0.", int(braid.presence.is_in)),
         ("routing_entries", "Nodes of other brokers in the routing table.", len(braid.overlay.view.entries)),
         ("shapes", "Shapes of wildcard filters that are in use anywhere.", len(braid.interest.shapes)),
-        ("filters", "Different filters of clients here.", len(braid.interest.covering.filters)),
+        ("filters", "Different filters of clients here.", len(braid.interest.filters)),
         ("topics", "Topics that are published here.", len(braid.transfer.outbound)),
         ("topics_suspended", "Of these, topics that nobody wants anywhere.", status.suspended),
         ("history_messages", "Publications of QoS 1 and 2 that are kept for others.", len(braid.catch_up.history)),

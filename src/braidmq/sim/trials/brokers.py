@@ -12,7 +12,7 @@ import msgspec
 
 from braidmq.host import Address
 from braidmq.keys import Role
-from braidmq.pubsub.method import Method, ignore
+from braidmq.pubsub.method import Method, WildcardMethod, ignore
 from braidmq.sim.checkers.complaints import Complaints
 from braidmq.sim.checkers.pubsub import suspended_only_without_subscribers
 from braidmq.sim.checkers.watch import (
@@ -272,7 +272,10 @@ class TrialBrokers:
         if broker not in self.methods or roles is None or not roles.advertised.get(topic):
             return
         publishers, subscribers = self._members(topic)
-        body = self.meter.begin(topic, broker, tuple(subscribers), (broker, *publishers, *subscribers))
+        entry = self.kind.entry
+        receivers = tuple(one for one in subscribers if entry.delivers_own or one != broker)
+        may_see_it = receivers if entry.takes_filters else (*publishers, *receivers)
+        body = self.meter.begin(topic, broker, receivers, (broker, *may_see_it))
         if not self.methods[broker].publish(topic, body):
             tally.suspended += 1
 
@@ -312,6 +315,20 @@ class TrialBrokers:
             return []
         wrong = []
         for topic, (publishers, subscribers) in self.members.items():
-            told = {broker: self.roles[broker].demand.get(topic, False) for broker in publishers}
+            told = {broker: self._is_told_of_demand(broker, topic) for broker in publishers}
+            counts_own = self.kind.entry.delivers_own
+            alone = (
+                {} if counts_own else {broker: told.pop(broker) for broker in publishers if [broker] == [*subscribers]}
+            )
             wrong += suspended_only_without_subscribers(topic, told, bool(subscribers))
+            wrong += suspended_only_without_subscribers(topic, alone, False)
         return wrong
+
+    def _is_told_of_demand(self, broker: int, topic: str) -> bool:
+        """Whether a topic is wanted, as a publisher's method says: of its own accord, or when it is asked."""
+        method = self.methods[broker]
+        return (
+            method.is_wanted(topic)
+            if isinstance(method, WildcardMethod)
+            else self.roles[broker].demand.get(topic, False)
+        )

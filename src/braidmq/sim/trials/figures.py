@@ -19,6 +19,39 @@ class FaultFigures(msgspec.Struct, frozen=True):
     duplicates: int
 
 
+class FleetFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What a fleet takes (`fleet`); means and mosts are of brokers, delays in virtual time."""
+
+    keys_mean: float
+    keys_max: int
+    """Keys under which a broker stands in the overlay."""
+    table_mean: float
+    table_max: int
+    """Nodes of other brokers that a broker routes by."""
+    wants_known_mean: float
+    wants_known_max: int
+    """Filters of other brokers that a broker knows of."""
+    met_mean: float
+    met_max: int
+    """Brokers that tell a broker what they want."""
+    upkeep_messages_per_s: float
+    upkeep_bytes_per_s: float
+    """What a broker sends in a second in which nothing changes."""
+    first_p50_s: float
+    first_p99_s: float
+    """From a device's first message to each of its receivers."""
+    command_p50_s: float
+    command_p99_s: float
+    new_topic_p50_s: float
+    new_topic_p99_s: float
+    """The same for topics that resemble none of their broker."""
+    effect_p50_s: float
+    effect_p99_s: float
+    """Until a new subscription has taken effect."""
+    grown_s: float
+    """Until all brokers, subscriptions and topics were there."""
+
+
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured."""
 
@@ -53,6 +86,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float
     rss_mib: float
     rough: FaultFigures | None = None
+    fleet: FleetFigures | None = None
 
 
 OF_THE_MACHINE: Final = ("simulated_messages_per_s", "build_s", "run_s", "wall_s", "rss_mib")

@@ -83,7 +83,7 @@ class Meter:
         name = f"publication {self._number} of broker {publisher} on {topic}"
         self._open[self._number] = _Open(name, publisher, subscribers, members, self._sim.now)
         self.heard_at = self._sim.now
-        return bytes(BODY_BYTES - len(MARK) - NUMBER_BYTES) + MARK + self._number.to_bytes(NUMBER_BYTES)
+        return body_of(self._number)
 
     def under_way(self) -> Iterable[_Open]:
         """The publications that were begun and are not over."""
@@ -119,6 +119,11 @@ class Meter:
                     reached = [int(to) for receivers in mine.sent.values() for to in receivers]
                     complaints.add(nobody_else_was_bothered(mine.name, mine.members, reached))
         self._open.clear()
+
+
+def body_of(number: int) -> bytes:
+    """What a publication with this number carries."""
+    return bytes(BODY_BYTES - len(MARK) - NUMBER_BYTES) + MARK + number.to_bytes(NUMBER_BYTES)
 
 
 def publication_of(message: Message) -> int | None:

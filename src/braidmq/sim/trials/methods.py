@@ -129,9 +129,11 @@ def _start_overlay(entry: MethodEntry, host: SimHost, introduce: Introduce, opti
     )
 
 
-def _settings(broker: int, options: Options, *, is_lossless: bool = False) -> MethodSettings:
+def _settings(broker: int, options: Options, *, incarnation: int = 0, is_lossless: bool = False) -> MethodSettings:
     cluster = options.cluster_of(broker)
-    return MethodSettings(name=name_of(broker), cluster=cluster, cut=options.cut, is_lossless=is_lossless)
+    return MethodSettings(
+        name=name_of(broker), cluster=cluster, cut=options.cut, incarnation=incarnation, is_lossless=is_lossless
+    )
 
 
 LayOutOverlay = Callable[

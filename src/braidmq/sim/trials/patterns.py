@@ -8,6 +8,7 @@
 | PxSxT | P and S, T topics | |
 | zipf | 1 and fewer and fewer: the topic of rank r has 1/r of the first one's subscribers | |
 | lookups | none: every node looks up a key | |
+| fleet, fleetTxF | T devices a broker that publish, F that wait for commands (`fleet_plan`) | |
 
 A pattern deals the roles out to brokers by chance; a broker is a number from 0 on.
 """
@@ -25,6 +26,13 @@ NODES_DEFAULT: Final = 1_000
 NODES_MAX: Final = 1_000_000
 KEYS_MAX: Final = 5_000_000
 """Roles that are dealt out: more than a machine's memory holds."""
+
+DEVICES_MAX: Final = 40_000_000
+"""Topics and filters of a fleet: more than a machine's memory holds."""
+
+FLEET_BROKERS_MIN: Final = 8
+FLEET_DEVICES: Final = 10_000
+"""Brokers of a fleet at least; topics and filters that each has if nothing is said."""
 
 DELIVERIES_MAX: Final = 1_000_000
 """If the publications of all publishers meant more deliveries, some of them are drawn, unless told how many."""
@@ -46,7 +54,8 @@ TABLE_2: Final = {
 GREEK: Final = dict(zip("αβγδεζ", TABLE_2, strict=True))
 
 CHOICES: Final = (
-    f"{', '.join(TABLE_2)}, subs10 … subs5120, zipf, lookups, or PUBLISHERSxSUBSCRIBERSxTOPICS as in 1x9x100"
+    f"{', '.join(TABLE_2)}, subs10 … subs5120, zipf, lookups, fleet, fleet100x50 (topics and filters a broker), "
+    "or PUBLISHERSxSUBSCRIBERSxTOPICS as in 1x9x100"
 )
 
 
@@ -213,6 +222,22 @@ class Lookups(msgspec.Struct, frozen=True):
         return RoleAssignment(nodes, ())
 
 
+class Fleet(msgspec.Struct, frozen=True):
+    """A site with many devices at each broker; who publishes and wants what is in `fleet_plan`."""
+
+    topics: int = FLEET_DEVICES
+    filters: int = FLEET_DEVICES
+    nodes_default: int = NODES_DEFAULT
+
+    def deal(self, nodes: int, chance: Random) -> RoleAssignment:
+        _check(nodes, FLEET_BROKERS_MIN, "a fleet")
+        if nodes * (self.topics + self.filters) > DEVICES_MAX:
+            many = f"{nodes * self.topics:,} topics and {nodes * self.filters:,} filters"
+            raise PatternError(f"{many}: at most {DEVICES_MAX:,} of both fit")
+        note = f"{self.topics:,} topics and {self.filters:,} command filters of devices at each broker"
+        return RoleAssignment(nodes, (), note)
+
+
 def parse(text: str) -> Pattern:
     """The pattern of this name."""
     name = GREEK.get(text, text)
@@ -224,6 +249,12 @@ def parse(text: str) -> Pattern:
         return Lookups()
     if re.fullmatch("subs[0-9]{1,7}", name):
         return Around(int(name[4:]))
+    sizes = re.fullmatch("fleet(?:([0-9]{1,7})[x×]([0-9]{1,7}))?", name)
+    if sizes is not None:
+        topics, filters = (FLEET_DEVICES if size is None else int(size) for size in sizes.groups())
+        if not topics or not filters:
+            raise PatternError(f"the pattern {text} has no devices: it needs a topic and a filter a broker, at least")
+        return Fleet(topics, filters)
     numbers = re.fullmatch("([0-9]{1,7})[x×]([0-9]{1,7})[x×]([0-9]{1,7})", name)
     if numbers is None:
         raise PatternError(f"there is no pattern {text!r}; there are {CHOICES}")

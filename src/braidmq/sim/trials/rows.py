@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 import braidmq
 from braidmq.sim.engine import SimulationError
 from braidmq.sim.network import FaultsError
-from braidmq.sim.trials.figures import FaultFigures, Figures
+from braidmq.sim.trials.figures import FaultFigures, Figures, FleetFigures
 from braidmq.sim.trials.patterns import PatternError
 from braidmq.sim.trials.trial import Trial, TrialError, play
 
@@ -24,8 +24,11 @@ PARAMETERS: Final[dict[str, type]] = {
     for name, hint in get_type_hints(Trial).items()
     if name not in ("trace", "ideal")  # whether tables are ideal is in `learn_s`
 }
-FIGURES: Final[dict[str, type]] = {name: kind for name, kind in get_type_hints(Figures).items() if name != "rough"}
+FIGURES: Final[dict[str, type]] = {
+    name: kind for name, kind in get_type_hints(Figures).items() if name not in ("rough", "fleet")
+}
 ROUGH: Final[dict[str, type]] = {f"rough_{name}": kind for name, kind in get_type_hints(FaultFigures).items()}
+FLEET: Final[dict[str, type]] = {f"fleet_{name}": kind for name, kind in get_type_hints(FleetFigures).items()}
 
 COLUMNS: Final[dict[str, type]] = {
     "trial": str,
@@ -33,6 +36,7 @@ COLUMNS: Final[dict[str, type]] = {
     **PARAMETERS,
     **FIGURES,
     **ROUGH,
+    **FLEET,
     "complaints": int,
     "first_complaint": str,
     "error": str,
@@ -61,10 +65,12 @@ def row_of(trial: Trial) -> Row:
     except (TrialError, PatternError, FaultsError, SimulationError) as error:
         return row | {"error": str(error)}
     figures = asdict(report.figures)
-    rough = figures.pop("rough")
+    rough, fleet = figures.pop("rough"), figures.pop("fleet")
     row |= {name: value for name, value in report.parameters.items() if name in PARAMETERS} | figures
     if rough is not None:
         row |= {f"rough_{name}": value for name, value in asdict(rough).items()}
+    if fleet is not None:
+        row |= {f"fleet_{name}": value for name, value in asdict(fleet).items()}
     row["complaints"] = report.complaints_count
     row["first_complaint"] = report.complaints[0] if report.complaints else None
     return row

@@ -27,13 +27,14 @@ from braidmq.sim.journey import Journey
 from braidmq.sim.network import Constant, Network, Uniform, wide_area
 from braidmq.sim.picture import HOSTS_MAX
 from braidmq.sim.trace import Trace
-from braidmq.sim.trials import fault_schedule, lookups
+from braidmq.sim.trials import fault_schedule, fleet, lookups
 from braidmq.sim.trials.brokers import TrialBrokers
-from braidmq.sim.trials.figures import FaultFigures, Figures, quantile, resident_mib
+from braidmq.sim.trials.figures import FaultFigures, Figures, FleetFigures, quantile, resident_mib
+from braidmq.sim.trials.fleet_plan import FleetPlan
 from braidmq.sim.trials.large_pages import use_large_pages
 from braidmq.sim.trials.meter import Tally, publication_of
 from braidmq.sim.trials.methods import TRIAL_METHODS, LearningTables, Options, Ordered, TrialMethod
-from braidmq.sim.trials.patterns import Lookups, RoleAssignment, drawn
+from braidmq.sim.trials.patterns import Fleet, Lookups, RoleAssignment, drawn
 from braidmq.sim.trials.patterns import parse as parse_pattern
 
 GROWN_NODES_MAX: Final = 512
@@ -117,6 +118,7 @@ class TrialRun(msgspec.Struct):
     notes: list[str] = msgspec.field(default_factory=list)
     publications_of: int = 0
     fault_figures: FaultFigures | None = None
+    fleet_figures: FleetFigures | None = None
     picture: str | None = None
     build_s: float = 0.0
     run_s: float = 0.0
@@ -143,7 +145,7 @@ def play(
     grows = faults is not None and fault_schedule.LIVING_MIN <= assignment.brokers <= GROWN_NODES_MAX
     if grows and trial.ideal:
         raise TrialError("tables cannot be ideal in a network that grows: they are learnt by messages")
-    if isinstance(kind, LearningTables) and not isinstance(pattern, Lookups) and not grows:
+    if isinstance(kind, LearningTables) and not isinstance(pattern, Lookups | Fleet) and not grows:
         options = msgspec.structs.replace(options, learn_s=_learn_s(trial, assignment))
     network = NETWORKS[trial.network]()
     schedule = fault_schedule.FaultSchedule(network, faults, churn) if faults is not None else None
@@ -162,6 +164,8 @@ def play(
     with hardly_any_garbage_collection():
         if isinstance(pattern, Lookups):
             _look_up(run, assignment.brokers)
+        elif isinstance(pattern, Fleet):
+            _play_fleet(run, pattern, assignment.brokers)
         else:
             _publish(run, assignment, grows)
     figures = _figures(run, time.monotonic() - began_at)
@@ -374,6 +378,29 @@ def _look_up(run: TrialRun, nodes: int) -> None:
     run.run_s = time.process_time() - began_at
 
 
+def _play_fleet(run: TrialRun, pattern: Fleet, brokers: int) -> None:
+    if not isinstance(run.kind, Ordered):
+        raise TrialError(
+            f"a fleet needs keys in order, which {run.trial.method} does not have; relayfree, for example, has"
+        )
+    if run.trial.faults is not None or run.trial.trace:
+        raise TrialError("a fleet is measured without faults, and is not drawn")
+    keys = brokers * (pattern.topics + pattern.filters)
+    if not run.kind.entry.takes_filters and keys > fleet.KEYS_MAX:
+        raise TrialError(f"{run.trial.method} needs a key a topic, here {keys:,}: at most {fleet.KEYS_MAX:,} can join")
+    began_at = time.process_time()
+    plan = FleetPlan(brokers, pattern.topics, pattern.filters, run.trial.seed)
+    trial = fleet.FleetTrial(run.sim, run.kind, run.options, plan, run.complaints, run.on_progress)
+    trial.grow()
+    run.build_s = time.process_time() - began_at
+    run.messages_before = run.sim.messages
+    began_at = time.process_time()
+    run.fleet_figures = trial.measure(run.trial.publications)
+    run.tally = trial.tally
+    run.publications_of = run.tally.publications
+    run.run_s = time.process_time() - began_at
+
+
 def _figures(run: TrialRun, wall_s: float) -> Figures:
     tally = run.tally
     hops = tally.hops
@@ -408,4 +435,5 @@ def _figures(run: TrialRun, wall_s: float) -> Figures:
         wall_s=wall_s,
         rss_mib=resident_mib(),
         rough=run.fault_figures,
+        fleet=run.fleet_figures,
     )
