@@ -266,6 +266,8 @@ class Covers(Service):
     def _on_copy(self, publication: Publication) -> None:
         if not self.told.is_watched_by(publication.origin):
             self._on_stranger(publication.origin)
+            if not self.told.filters.overlapping([publication.topic]):
+                return  # it was for this broker's last process
         self.on_message(publication)
 
     def _on_stranger(self, origin: Address) -> None:
