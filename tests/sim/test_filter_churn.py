@@ -107,6 +107,10 @@ class TellAll(Service):
     def was_wanted(self, topic: str) -> bool:
         return False
 
+    async def leave(self) -> None:
+        for topic_filter in list(self.own):
+            await self.unsubscribe(topic_filter)
+
     def may_be_wanted(self, topic: str, cluster: str) -> bool:
         return bool(self.wanting(topic, cluster))
 

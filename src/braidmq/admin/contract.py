@@ -129,6 +129,21 @@ class LinkStatus(msgspec.Struct, frozen=True):
     reconnects: int
 
 
+class CoversStatus(msgspec.Struct, frozen=True):
+    """The few broad filters by which brokers meet, and what those that have met know of each other."""
+
+    publications: list[str]
+    """Covers of what clients here publish."""
+    wants: list[str]
+    """Covers of what they subscribe to."""
+    watchers: int
+    """Brokers that are told what clients here subscribe to."""
+    subscribers: int
+    """Brokers that have told what their clients subscribe to."""
+    wants_known: int
+    """Filters of theirs that are known here."""
+
+
 class BraidStatus(msgspec.Struct, frozen=True):
     """One broker's part of the braid."""
 
@@ -156,6 +171,8 @@ class BraidStatus(msgspec.Struct, frozen=True):
     fetched: int
     hops: HopTotals
     links: list[LinkStatus] = []
+    covers: CoversStatus | None = None
+    """Only with a method that has covers."""
 
 
 class RingMember(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,6 +226,7 @@ class TopicsAnswer(msgspec.Struct, frozen=True):
     published_in_all: int
     interest: list[FilterInterest]
     interest_in_all: int
+    covers: CoversStatus | None = None
 
 
 class InterestedBroker(msgspec.Struct, frozen=True):

@@ -117,6 +117,10 @@ class WildcardMethod(ScopedMethod, Protocol):
         """Whether a broker wants a topic that has fallen silent, not too long ago."""
         ...
 
+    async def leave(self) -> None:
+        """Gives up all filters and topics of clients at once, as a broker does that ends."""
+        ...
+
 
 def ignore(*_: object) -> None:
     """Nobody listens."""

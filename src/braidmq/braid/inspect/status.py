@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from heapq import nsmallest
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from braidmq.admin.contract import (
     BraidStatus,
+    CoversStatus,
     CursorStatus,
     DemandAnswer,
     FilterInterest,
@@ -29,6 +31,8 @@ from braidmq.braid.interest.interest import InterestParts
 from braidmq.braid.membership.admission import NOT_IN
 from braidmq.braid.membership.membership import MembershipParts
 from braidmq.braid.membership.presence import Presence
+from braidmq.braid.transfer.outbound import OutboundTopics
+from braidmq.braid.transfer.outbound_topic import OutboundTopic
 from braidmq.braid.transfer.transfer import TransferParts
 from braidmq.broker.local_topics import LOCAL_PREFIXES
 from braidmq.host import Address
@@ -36,10 +40,18 @@ from braidmq.keys import SEPARATOR, Role
 from braidmq.mqtt.errors import PacketError
 from braidmq.mqtt.topics import check_filter, matches
 from braidmq.overlay import Overlay
+from braidmq.pubsub.covers.covers import Covers
 from braidmq.pubsub.method import Method
 
 TOPICS_MAX = 10_000
 """Topics in one answer; the busiest come first."""
+
+LOOKED_AT_ONCE = 5_000
+"""Topics or filters that are looked at in one turn, for one answer."""
+
+COUNTED_AT_ONCE = 2_000
+"""Topics that are looked at each time it is asked how many nobody wants: where there are more, that is counted a part
+at a time."""
 
 CURSORS_SHOWN_MAX = 256
 
@@ -48,6 +60,29 @@ SETTLE_S = 3.0
 
 _INTERNAL = tuple(prefix.encode() for prefix in LOCAL_PREFIXES)
 _PUBLISHER = ord(str(int(Role.PUBLISHER)))
+
+T = TypeVar("T")
+
+
+class SuspendedCount:
+    """How many of the topics that are published here nobody wants; counted a part at a time where they are many."""
+
+    def __init__(self, outbound: OutboundTopics) -> None:
+        self._outbound = outbound
+        self._left: list[OutboundTopic] = []
+        """Those that this count has yet to look at."""
+        self._counted = 0
+        self._last = 0
+
+    def count(self) -> int:
+        """As of the last time that all of them were looked at."""
+        if not self._left:
+            self._left, self._counted = list(self._outbound), 0
+        some, self._left = self._left[-COUNTED_AT_ONCE:], self._left[:-COUNTED_AT_ONCE]
+        self._counted += sum(not one.is_open for one in some)
+        if not self._left:
+            self._last = self._counted
+        return self._last
 
 
 class BraidInspector:
@@ -69,6 +104,7 @@ class BraidInspector:
     ) -> None:
         self._host = host = overlay.host
         self._overlay = overlay
+        self._method = method
         self._method_name = method_name
         self._name = name
         self._identity = identity
@@ -79,6 +115,7 @@ class BraidInspector:
         self._transfer = transfer
         self._membership = membership
         self._probes = probes
+        self._suspended = SuspendedCount(transfer.outbound)
         self._ring = RingWalk(host, overlay, presence, membership.admission, name, self._cluster)
         self.subscribers = SubscriberSurvey(host, method, method_name, interest.shapes, interest.filters)
 
@@ -100,7 +137,17 @@ class BraidInspector:
     @property
     def suspended(self) -> int:
         """Topics that are published here and that nobody wants."""
-        return sum(not one.is_open for one in self._transfer.outbound)
+        return self._suspended.count()
+
+    @property
+    def covers(self) -> CoversStatus | None:
+        """The covers by which this broker meets others, if its method has any."""
+        method = self._method
+        if not isinstance(method, Covers):
+            return None
+        return CoversStatus(
+            method.publication_covers, method.want_covers, method.watchers, method.subscribers, method.wants_known
+        )
 
     @property
     def repairs(self) -> int:
@@ -135,6 +182,7 @@ class BraidInspector:
             unproven=self._transfer.sender.unproven,
             fetched=self._catch_up.reconciler.fetched,
             hops=HopTotals(sum(hops.by_hops), hops.total),
+            covers=self.covers,
         )
 
     def _describe_history(self) -> HistoryStatus:
@@ -147,16 +195,22 @@ class BraidInspector:
             for origin, cursor in list(self._catch_up.cursors)[:CURSORS_SHOWN_MAX]
         ]
 
-    def topics(self, wanted: str = "#", count_max: int = TOPICS_MAX) -> TopicsAnswer:
+    async def topics(self, wanted: str = "#", count_max: int = TOPICS_MAX) -> TopicsAnswer:
         """The topics that are published here, the busiest first, and the filters of clients here."""
         try:
             check_filter(wanted)
         except PacketError as error:
             raise Unanswerable(str(error)) from None
-        now = self._host.now()
-        published = [one for one in self._transfer.outbound if wanted == "#" or matches(wanted, one.topic)]
-        filters = [one for one in self._interest.filters if wanted in ("#", one) or matches(wanted, one)]
-        announcer = self._interest.announcer
+        published, published_in_all = await self._first(
+            self._transfer.outbound,
+            lambda one: wanted == "#" or matches(wanted, one.topic),
+            lambda one: (-one.number, one.topic),
+            count_max,
+        )
+        filters, filters_in_all = await self._first(
+            self._interest.filters, lambda one: wanted in ("#", one) or matches(wanted, one), str, count_max
+        )
+        announcer, now = self._interest.announcer, self._host.now()
         return TopicsAnswer(
             self._name,
             [
@@ -168,15 +222,28 @@ class BraidInspector:
                     one.is_settled,
                     round(now - one.used_at, 3),
                 )
-                for one in nsmallest(count_max, published, key=lambda one: (-one.number, one.topic))
+                for one in published
             ],
-            len(published),
-            [
-                FilterInterest(one, announcer.announces(one), announcer.pending(one) is None)
-                for one in nsmallest(count_max, filters)
-            ],
-            len(filters),
+            published_in_all,
+            [FilterInterest(one, announcer.announces(one), announcer.pending(one) is None) for one in filters],
+            filters_in_all,
+            self.covers,
         )
+
+    async def _first(
+        self, all_: Iterable[T], is_meant: Callable[[T], bool], order: Callable[[T], Any], count_max: int
+    ) -> tuple[list[T], int]:
+        """The first of those that are meant, in an order, and how many there are: there may be a great many, so others
+        have their turn in between."""
+        found: list[T] = []
+        count = 0
+        every = list(all_)
+        for begin in range(0, len(every), LOOKED_AT_ONCE):
+            some = [one for one in every[begin : begin + LOOKED_AT_ONCE] if is_meant(one)]
+            count += len(some)
+            found = sorted([*found, *some], key=order)[:count_max]
+            await self._host.sleep(0)
+        return found, count
 
     # Other brokers
 

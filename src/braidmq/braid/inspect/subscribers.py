@@ -1,4 +1,7 @@
-"""Which brokers have clients that want a topic: all that subscribe to a filter that could match it are asked."""
+"""Which brokers have clients that want a topic: all that subscribe to a filter that could match it are asked.
+
+Where the method knows wildcards, all brokers are: none of them has to know which filters the others use.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,11 @@ from braidmq.admin.contract import DemandAnswer, InterestedBroker
 from braidmq.braid.inspect.answers import BROKERS_MAX, Unanswerable, check_passed_on
 from braidmq.braid.interest.client_filters import ClientFilters
 from braidmq.braid.interest.shapes import Shapes
+from braidmq.braid.membership.home import HOME
 from braidmq.host import Address, Host
 from braidmq.keys import parts_of
 from braidmq.overlay.ranges import Outcome
-from braidmq.pubsub.method import Method, ProvenMethod
+from braidmq.pubsub.method import Method, ProvenMethod, WildcardMethod
 
 DEMAND_S = 5.0
 """How long subscribers are waited for."""
@@ -60,15 +64,19 @@ class SubscriberSurvey:
     async def ask(self, topic: str) -> DemandAnswer:
         """The brokers whose clients want a topic."""
         check_passed_on(topic)
-        filters = self._shapes.filters_for(topic)
+        is_for_all = isinstance(self._method, WildcardMethod)
+        filters = (HOME,) if is_for_all else self._shapes.filters_for(topic)
         if not isinstance(self._method, ProvenMethod):
             raise Unanswerable(f"with the method {self._method_name} nobody knows who subscribes to a topic")
         outcomes = await self._ask_all(self._method, topic, filters)
         brokers = [
-            InterestedBroker(name, cluster, sorted(known)) for (name, cluster), known in _brokers_of(outcomes).items()
+            InterestedBroker(name, cluster, sorted(known))
+            for (name, cluster), known in _brokers_of(outcomes).items()
+            if known
         ]
         is_complete = len(outcomes) == len(filters) and all(one.complete for one in outcomes)
-        return DemandAnswer(topic, list(filters), sorted(brokers, key=lambda one: one.name), is_complete)
+        could_match = [topic] if is_for_all else list(filters)
+        return DemandAnswer(topic, could_match, sorted(brokers, key=lambda one: one.name), is_complete)
 
     async def _ask_all(self, method: ProvenMethod, topic: str, filters: tuple[str, ...]) -> list[Outcome]:
         outcomes: list[Outcome] = []
@@ -95,5 +103,7 @@ def _brokers_of(outcomes: list[Outcome]) -> dict[tuple[str, str], dict[str, None
                 _, known = _decode_answer(answer)
             except msgspec.MsgspecError:
                 known = ()
-            brokers.setdefault((name, cluster), {}).update(dict.fromkeys((topic_filter, *known)))
+            brokers.setdefault((name, cluster), {}).update(
+                dict.fromkeys((*([topic_filter] if topic_filter != HOME else []), *known))
+            )
     return brokers

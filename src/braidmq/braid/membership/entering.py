@@ -17,7 +17,7 @@ from braidmq.braid.membership.presence import Presence
 from braidmq.braid.task_limiter import run_all
 from braidmq.host import Address, Host
 from braidmq.overlay import Overlay
-from braidmq.pubsub.method import Method
+from braidmq.pubsub.method import Method, WildcardMethod
 
 FOUND_AFTER_S = 5.0
 """How long a broker looks for other brokers before it begins a braid of its own."""
@@ -103,11 +103,13 @@ class Entering:
         await self._method.advertise(topic_filter)
 
     async def leave(self, published: Iterable[str], wanted: Iterable[str]) -> None:
-        """Gives up what this broker has advertised and subscribed to.
+        """Gives up what this broker has advertised and subscribed to: what a method gives up at once, and these topics.
 
         Of the topics in the order of keys every second one goes at a time: of two keys side by side that leave at the
         same time, one refuses the other, and both try again.
         """
+        if isinstance(self._method, WildcardMethod):
+            await self._method.leave()
         advertised = dict.fromkeys((*published, HOME))
         subscribed = dict.fromkeys((*wanted, HOME))
         topics = sorted({**advertised, **subscribed})

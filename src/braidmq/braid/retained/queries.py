@@ -8,6 +8,8 @@ What the client is sent live in the meantime is noted: an older retained message
 session takes nothing past `Broker.deliver` while it waits. And what is found right after it was published may be under
 way as a publication, too: it is remembered for a while, so that it comes once.
 
+Where devices subscribe by the thousand, questions that go the same way wait for the one before and go as one.
+
 If a replica cannot be reached, what the rest say is delivered, and the question is put again a few times; a topic that
 was delivered comes again only if it is newer.
 """
@@ -20,7 +22,13 @@ from collections.abc import Iterable
 from functools import partial
 
 from braidmq.bounded import BoundedDict
-from braidmq.braid.retained.replication import AskReplicaPage, ReplicaPage, RetainedReplication, message_of, pages_of
+from braidmq.braid.retained.replication import (
+    AskReplicaPage,
+    ReplicaPage,
+    RetainedReplication,
+    answers_of,
+    message_of,
+)
 from braidmq.broker.broker import Broker
 from braidmq.broker.message import Message
 from braidmq.broker.router import Target
@@ -32,6 +40,12 @@ from braidmq.overlay.ranges import Outcome
 
 QUERIES_MAX = 64
 """Questions of this broker under way at a time; more of them wait their turn."""
+
+BATCH_MAX, BATCH_BYTES_MAX = 256, 64 << 10
+"""Filters in one question, and how long they may be; one filter may be longer."""
+
+ALIKE_MAX = 2
+"""Questions under way at a time that go to the same replicas, where others can go with the next one."""
 
 ASK_S = (2.0, 6.0, 6.0, 6.0)
 """How long the answers to a question, put for the first time, the second …, may take; what has come is delivered."""
@@ -60,10 +74,25 @@ GIVEN_MAX = 10_000
 _log = logging.getLogger("braidmq.braid")
 
 
+class QueryBatch:
+    """New subscriptions that are asked for in one question."""
+
+    __slots__ = ("later", "missing", "queries", "topics")
+
+    def __init__(self, topics: tuple[str, ...], queries: list[ReplicaQuery]) -> None:
+        self.topics = topics
+        """The internal topics on which it is asked."""
+        self.queries = queries
+        self.missing = len(topics)
+        """Outcomes that are not known yet."""
+        self.later: dict[ReplicaQuery, None] = {}
+        """Those that have to be asked for once more."""
+
+
 class ReplicaQuery:
     """One new subscription that waits for retained messages."""
 
-    __slots__ = ("_queries", "is_giving", "missing", "pages", "session", "told", "topic_filter", "tries", "unproven")
+    __slots__ = ("_queries", "is_alone", "is_giving", "pages", "session", "told", "topic_filter", "tries", "unproven")
 
     def __init__(self, queries: RetainedQueries, session: Session, topic_filter: str) -> None:
         self._queries = queries
@@ -73,8 +102,8 @@ class ReplicaQuery:
         """The time of the newest message of each topic that the client was given meanwhile."""
         self.is_giving = False
         """Whether the client is being given what has been found."""
-        self.missing = 0
-        """Questions that are not answered yet."""
+        self.is_alone = False
+        """Whether it is to be put in a question of its own."""
         self.pages: list[ReplicaPage] = []
         self.unproven = False
         """Whether a replica may not have been reached."""
@@ -131,8 +160,15 @@ class RetainedQueries:
         self._host = host
         self._replication = replication
         self._name = name
-        self._waiting: deque[ReplicaQuery] = deque()
+        self._waiting: dict[tuple[str, ...], deque[ReplicaQuery]] = {}
+        """By the internal topics to ask on."""
+        self._turns: deque[tuple[str, ...]] = deque()
+        """The order in which they are taken; each is in it once, or waits for a question that goes the same way."""
+        self._alike: dict[tuple[str, ...], int] = {}
+        """How many questions are under way to each."""
         self._under_way = 0
+        self._batch_max = BATCH_MAX if replication.asks_many else 1
+        self._alike_max = ALIKE_MAX if replication.asks_many else QUERIES_MAX
         self._by_session: dict[Session, list[ReplicaQuery]] = {}
         self._given: dict[tuple[str, str], tuple[float, int]] = {}
         """By client id and topic: time and QoS of a young message that was given as retained."""
@@ -201,37 +237,92 @@ class RetainedQueries:
     # Question and answers
 
     def _put(self, query: ReplicaQuery) -> None:
-        self._waiting.append(query)
+        topics = self._replication.asked_about(query.topic_filter)
+        waiting = self._waiting.get(topics)
+        if waiting is not None:
+            waiting.append(query)
+        else:
+            self._waiting[topics] = deque([query])
+            if self._alike.get(topics, 0) < self._alike_max:
+                self._turns.append(topics)
         self._next()
 
     def _next(self) -> None:
-        while self._waiting and self._under_way < QUERIES_MAX:
-            query = self._waiting.popleft()
+        while self._turns and self._under_way < QUERIES_MAX:
+            topics = self._turns.popleft()
+            queries = self._take(topics)
+            if queries:
+                self._under_way += 1
+                self._alike[topics] = self._alike.get(topics, 0) + 1
+            if topics in self._waiting and self._alike.get(topics, 0) < self._alike_max:
+                self._turns.append(topics)
+            if queries:
+                self._ask(QueryBatch(topics, queries))
+
+    def _take(self, topics: tuple[str, ...]) -> list[ReplicaQuery]:
+        """The next that can be asked for in one question."""
+        waiting = self._waiting[topics]
+        queries: list[ReplicaQuery] = []
+        size = 0
+        while waiting and len(queries) < self._batch_max and size < BATCH_BYTES_MAX:
+            if waiting[0].is_alone and queries:
+                break
+            query = waiting.popleft()
             if not self._is_wanted(query):
                 self.end(query)
-                continue
-            if _is_behind(query.session):
+            elif _is_behind(query.session):
                 self._host.spawn(self._put_later(query))
-                continue
-            self._under_way += 1
-            topics, body = self._replication.question_about(query.topic_filter)
-            query.missing, query.pages, query.unproven = len(topics), [], False
+            else:
+                queries.append(query)
+                size += len(query.topic_filter)
+                if query.is_alone:
+                    break
+        if not waiting:
+            del self._waiting[topics]
+        return queries
+
+    def _ask(self, batch: QueryBatch) -> None:
+        for query in batch.queries:
+            query.pages, query.unproven = [], False
             query.tries += 1
-            for topic in topics:
-                self._replication.ask(topic, body, ASK_S[query.tries - 1], partial(self._on_outcome, query))
+        body = self._replication.question_about([one.topic_filter for one in batch.queries])
+        timeout_s = ASK_S[max(one.tries for one in batch.queries) - 1]
+        for topic in batch.topics:
+            self._replication.ask(topic, body, timeout_s, partial(self._on_outcome, batch))
 
     async def _put_later(self, query: ReplicaQuery) -> None:
         await _until_read(self._host, query.session)
         self._put(query)
 
-    def _on_outcome(self, query: ReplicaQuery, outcome: Outcome) -> None:
-        query.missing -= 1
-        query.pages += pages_of(outcome)
-        query.unproven = query.unproven or not outcome.complete
-        if not query.missing:
-            self._under_way -= 1
-            self._host.spawn(self._deliver(query))
-            self._next()
+    def _on_outcome(self, batch: QueryBatch, outcome: Outcome) -> None:
+        queries = batch.queries
+        for answer in answers_of(outcome, len(queries)):
+            for position, page in answer.pages:
+                if position < len(queries):
+                    queries[position].pages.append(page)
+            batch.later.update(dict.fromkeys([queries[one] for one in answer.later if one < len(queries)]))
+        if not outcome.complete:
+            for query in queries:
+                query.unproven = True
+        batch.missing -= 1
+        if not batch.missing:
+            self._on_answered(batch)
+
+    def _on_answered(self, batch: QueryBatch) -> None:
+        self._under_way -= 1
+        self._alike[batch.topics] -= 1
+        if self._alike[batch.topics] == self._alike_max - 1 and batch.topics in self._waiting:
+            self._turns.append(batch.topics)
+        if not self._alike[batch.topics]:
+            del self._alike[batch.topics]
+        for query in batch.queries:
+            if query in batch.later:
+                query.is_alone = True
+                query.tries -= 1
+                self._put(query)
+            else:
+                self._host.spawn(self._deliver(query))
+        self._next()
 
     def _is_wanted(self, query: ReplicaQuery) -> bool:
         session = query.session

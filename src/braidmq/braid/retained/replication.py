@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -25,10 +25,10 @@ from braidmq.bounded import BoundedDict
 from braidmq.broker.broker import Broker
 from braidmq.broker.local_topics import is_local
 from braidmq.broker.message import Message as Publication
-from braidmq.host import Address, Host, Message, Reply, Service, handles
+from braidmq.host import Address, Event, Host, Message, Reply, Service, handles
 from braidmq.mqtt.wire import string
 from braidmq.overlay.ranges import OnOutcome, Outcome
-from braidmq.pubsub.method import Method, ProvenMethod
+from braidmq.pubsub.method import Method, ProvenMethod, WildcardMethod
 
 KEEP = "$braid/keep"
 KEEP_MANY = "$braid/keep-many"
@@ -50,6 +50,12 @@ TELL_S = 0.02
 
 TELL_TIMEOUT_S = 30.0
 
+TOLD_BYTES_MAX = 64 << 10
+"""How much other replicas are told in one message: that is a thousand topics or so. One topic may be longer."""
+
+TELL_PAUSE_S = 1.0
+"""How long the next of many such messages waits for the one before: a replica that is silent must not hold up all."""
+
 _log = logging.getLogger("braidmq.braid")
 
 
@@ -58,6 +64,13 @@ class AskReplicas(msgspec.Struct, frozen=True, array_like=True, tag="AskKept"):
 
     origin: str
     topic_filter: str
+
+
+class AskManyReplicas(msgspec.Struct, frozen=True, array_like=True, tag="AskManyKept"):
+    """What do you keep that each of these filters matches?"""
+
+    origin: str
+    filters: tuple[str, ...]
 
 
 class CompareReplicas(msgspec.Struct, frozen=True, array_like=True, tag="CompareKept"):
@@ -94,6 +107,14 @@ class ReplicaPage(Message, tag="KeptPage", frozen=True, array_like=True, gc=Fals
     more: bool
 
 
+class ReplicaPages(msgspec.Struct, frozen=True, array_like=True):
+    """What a broker keeps for many filters: pages, by the positions of the filters; those that it keeps something for
+    and that have to be asked about once more, for it was too much."""
+
+    pages: tuple[tuple[int, ReplicaPage], ...]
+    later: tuple[int, ...]
+
+
 class AskReplicaPage(Message, tag="AskKeptPage", frozen=True, array_like=True, gc=False):
     """What do you keep that this filter matches, behind this topic?"""
 
@@ -102,9 +123,10 @@ class AskReplicaPage(Message, tag="AskKeptPage", frozen=True, array_like=True, g
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_question = msgspec.msgpack.Decoder(AskReplicas | CompareReplicas).decode
+_decode_question = msgspec.msgpack.Decoder(AskReplicas | AskManyReplicas | CompareReplicas).decode
 _decode_newer = msgspec.msgpack.Decoder(NewerReplicas).decode
 _decode_page = msgspec.msgpack.Decoder(ReplicaPage).decode
+_decode_pages = msgspec.msgpack.Decoder(ReplicaPages).decode
 
 
 def message_of(replica: RetainedReplica, now: float) -> Publication:
@@ -125,6 +147,8 @@ class RetainedReplication(Service):
         self._name = name
         self.is_on = isinstance(method, ProvenMethod)
         """Whether the method can ask; if not, retained messages are known where they were published only."""
+        self.asks_many = isinstance(method, WildcardMethod)
+        """Whether all brokers understand a question about many filters: those that have such a method do."""
         self.is_in = False
         self.entered = host.event()
         """Happens when this broker has entered the braid, and its questions are answered."""
@@ -134,8 +158,9 @@ class RetainedReplication(Service):
         self._announced: dict[str, bool] = {}
         """The internal topics that this broker stands for, and whether that has taken effect."""
         self._to_tell: dict[str, None] = {}
-        self._early: dict[str, float] = {}
-        """Topics retained when nobody could ask for them here yet; those that nobody elsewhere wanted, with times."""
+        self._early: dict[str, dict[str, float]] = {}
+        """By first level: topics retained when nobody could ask for them here yet; those that nobody elsewhere wanted,
+        with times."""
         self._lists: BoundedDict[str, list[str]] = BoundedDict(LISTS_MAX)
         if self.is_on:
             broker.retained.on_level = self._announce
@@ -146,13 +171,13 @@ class RetainedReplication(Service):
     # Internal topics
 
     def enter(self) -> None:
-        """The braid is entered: stands for what is kept here, and compares it with what other replicas keep."""
+        """The braid is entered: stands for what is kept here, and then compares it with what other replicas keep."""
         if self.is_on:
             self.is_in = True
             self.entered.set()
-            topics = [entry.topic for entry in self._broker.retained.values() if not is_local(entry.topic)]
-            self._tell(topics)
-            self._early.update(dict.fromkeys(topics, 0.0))
+            for entry in self._broker.retained.values():
+                if not is_local(entry.topic):
+                    self._early.setdefault(_level_of(entry.topic), {})[entry.topic] = 0.0
             self._announce()
 
     def leave(self) -> list[str]:
@@ -201,9 +226,8 @@ class RetainedReplication(Service):
         if topic not in self._announced:
             await self._method.unsubscribe(topic)
 
-    def _is_found(self, topic: str) -> bool:
-        """Whether a question about a topic reaches this broker."""
-        level = topic.partition("/")[0]
+    def _is_found(self, level: str) -> bool:
+        """Whether a question about topics of a first level reaches this broker."""
         known = self._announced.get(KEEP_MANY) or self._announced.get(f"{KEEP}/{level}")
         return bool(known and self._announced.get(KEEP))
 
@@ -219,8 +243,9 @@ class RetainedReplication(Service):
             return
         if is_new or not message.payload:
             self._tell([topic])
-        if self.is_in and not self._is_found(topic):
-            self._early[topic] = 0.0 if has_left else message.at
+        level = _level_of(topic)
+        if self.is_in and not self._is_found(level):
+            self._early.setdefault(level, {})[topic] = 0.0 if has_left else message.at
 
     def heard(self, topic: str, at: float) -> None:
         """A retained message of this topic was published, or deleted, at another broker at this time."""
@@ -238,12 +263,13 @@ class RetainedReplication(Service):
         Another one may have retained the same topic in the meantime, and neither has heard of the other: tells again.
         And a client that subscribed in the meantime may not have found the message: it gets it as a publication.
         """
-        for topic, at in [one for one in self._early.items() if self._is_found(one[0])]:
-            del self._early[topic]
-            self._tell([topic])
-            message = self._broker.retained.get(topic)
-            if message is not None and message.payload and message.at == at:
-                self.send_late(message)
+        for level in [one for one in self._early if self._is_found(one)]:
+            topics = self._early.pop(level)
+            self._tell(topics)
+            for topic, at in topics.items():
+                message = self._broker.retained.get(topic) if at else None
+                if message is not None and message.payload and message.at == at:
+                    self.send_late(message)
 
     # Telling other replicas
 
@@ -258,12 +284,14 @@ class RetainedReplication(Service):
         topics, self._to_tell = self._to_tell, {}
         by_level: dict[str, list[str]] = {}
         for topic in topics:
-            by_level.setdefault(topic.partition("/")[0], []).append(topic)
+            by_level.setdefault(_level_of(topic), []).append(topic)
         for level, some in by_level.items():
-            for page in self._pages(some):
-                body = _encode(CompareReplicas(self._name, page))
-                for asked in (f"{KEEP}/{level}", KEEP_MANY):
-                    self.ask(asked, body, TELL_TIMEOUT_S, self._on_compared)
+            self._host.spawn(self._tell_pages(level, some))
+
+    async def _tell_pages(self, level: str, topics: list[str]) -> None:
+        """Each when the one before has been compared, or that takes too long: there may be a great many."""
+        for page in self._pages(topics):
+            await self._tell_page(level, page).wait(TELL_PAUSE_S)
 
     def _pages(self, topics: list[str]) -> Iterable[tuple[tuple[str, float], ...]]:
         page: list[tuple[str, float]] = []
@@ -273,11 +301,29 @@ class RetainedReplication(Service):
             if entry is not None:
                 page.append((topic, entry.at))
                 size += len(topic) + ENTRY_BYTES
-                if size > ANSWER_BYTES_MAX:
+                if size > TOLD_BYTES_MAX:
                     yield tuple(page)
                     page, size = [], 0
         if page:
             yield tuple(page)
+
+    def _tell_page(self, level: str, page: tuple[tuple[str, float], ...]) -> Event:
+        """Tells replicas what is kept here of some topics; happens when all of them have compared it."""
+        compared = self._host.event()
+        body = _encode(CompareReplicas(self._name, page))
+        asked = (f"{KEEP}/{level}", KEEP_MANY)
+        left = len(asked)
+
+        def on_outcome(outcome: Outcome) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                compared.set()
+            self._on_compared(outcome)
+
+        for topic in asked:
+            self.ask(topic, body, TELL_TIMEOUT_S, on_outcome)
+        return compared
 
     def ask(self, topic: str, body: bytes, timeout_s: float, on_outcome: OnOutcome) -> None:
         assert isinstance(self._method, ProvenMethod)
@@ -307,8 +353,25 @@ class RetainedReplication(Service):
             return None
         if isinstance(question, CompareReplicas):
             return self._compare(question)
+        if isinstance(question, AskManyReplicas):
+            return self._answer_many(question)
         page = self._page(question.topic_filter, "")
         return _encode(page) if page.replicas else None
+
+    def _answer_many(self, asked: AskManyReplicas) -> bytes | None:
+        pages: list[tuple[int, ReplicaPage]] = []
+        later: list[int] = []
+        room = ANSWER_BYTES_MAX
+        for position, topic_filter in enumerate(asked.filters):
+            if room <= 0:
+                if self._broker.retained.entries(topic_filter):
+                    later.append(position)
+                continue
+            page = self._page(topic_filter, "")
+            if page.replicas:
+                pages.append((position, page))
+                room -= sum(ENTRY_BYTES + len(one.topic) + len(one.payload) for one in page.replicas)
+        return _encode(ReplicaPages(tuple(pages), tuple(later))) if pages else None
 
     def _compare(self, told: CompareReplicas) -> bytes | None:
         newer: list[tuple[str, float]] = []
@@ -347,22 +410,29 @@ class RetainedReplication(Service):
 
     # Asking
 
-    def question_about(self, topic_filter: str) -> tuple[tuple[str, ...], bytes]:
-        """The internal topics to ask on, and the question, for all that replicas keep and a filter matches."""
-        level = topic_filter.partition("/")[0]
-        topics = (KEEP,) if level in ("+", "#") else (f"{KEEP}/{level}", KEEP_MANY)
-        return topics, _encode(AskReplicas(self._name, topic_filter))
+    @staticmethod
+    def asked_about(topic_filter: str) -> tuple[str, ...]:
+        """The internal topics to ask on for all that replicas keep and a filter matches."""
+        level = _level_of(topic_filter)
+        return (KEEP,) if level in ("+", "#") else (f"{KEEP}/{level}", KEEP_MANY)
+
+    def question_about(self, filters: Sequence[str]) -> bytes:
+        if len(filters) == 1:
+            return _encode(AskReplicas(self._name, filters[0]))
+        return _encode(AskManyReplicas(self._name, tuple(filters)))
 
 
-def pages_of(outcome: Outcome) -> list[ReplicaPage]:
-    """What replicas have answered."""
-    pages: list[ReplicaPage] = []
+def _level_of(topic: str) -> str:
+    return topic.partition("/")[0]
+
+
+def answers_of(outcome: Outcome, count: int) -> Iterator[ReplicaPages]:
+    """What replicas have answered to a question about so many filters."""
     for answer in outcome.answers.values():
         try:
-            pages.append(_decode_page(answer))
+            yield ReplicaPages(((0, _decode_page(answer)),), ()) if count == 1 else _decode_pages(answer)
         except msgspec.MsgspecError as error:
             _log.warning("a replica answered what cannot be read: %s", error)
-    return pages
 
 
 def _replica_of(entry: Publication, now: float) -> RetainedReplica:

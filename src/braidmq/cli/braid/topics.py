@@ -18,7 +18,8 @@ app = typer.Typer(add_completion=False)
 HELP: Final = (
     "Show the topics that clients of a broker publish, the busiest first, and the filters that they subscribe to.\n\n"
     "A topic is `open` while a client anywhere in the braid wants it, and `suspended` while none does: then nothing "
-    "of it leaves the broker. With --data all brokers of the folder are asked."
+    "of it leaves the broker. Brokers meet by covers, few broad filters that stand for all of them (method `covers`). "
+    "With --data all brokers of the folder are asked."
 )
 EXAMPLES: Final = output.examples(
     ("The ten busiest topics", "braidmq topics -n 10"),
@@ -47,6 +48,7 @@ def topics(
     else:
         _show_published(answers, count_max)
         _show_interest(answers, count_max)
+        _show_covers(answers)
 
 
 def _show_published(answers: list[TopicsAnswer], count_max: int) -> None:
@@ -100,6 +102,29 @@ def _show_interest(answers: list[TopicsAnswer], count_max: int) -> None:
             state = "[green]stands[/green]" if one.stands else "[dim]covered by a broader one[/dim]"
         brokers = [output.plain(broker)] if several else []
         table.add_row(*brokers, TopicCell(one.filter, "bold"), state)
+    output.console().print(table)
+
+
+def _show_covers(answers: list[TopicsAnswer]) -> None:
+    """The few filters that a broker stands for in the braid, whatever the number of its topics and filters."""
+    rows = [
+        (answer.broker, cover, kind)
+        for answer in answers
+        if answer.covers is not None
+        for kind, covers in (("published", answer.covers.publications), ("subscribed", answer.covers.wants))
+        for cover in covers
+    ]
+    if not rows:
+        return
+    from braidmq.cli.topic_cell import TopicCell
+
+    several = len(answers) > 1
+    columns = (*(["broker"] if several else []), "cover", "of what is")
+    title = f"Covers{_at(answers)}: {output.counted(len(rows), 'broad filter')} by which brokers meet"
+    table = output.table(*columns, title=title, wrapping=columns)
+    for broker, cover, kind in rows:
+        brokers = [output.plain(broker)] if several else []
+        table.add_row(*brokers, TopicCell(cover, "bold"), kind)
     output.console().print(table)
 
 

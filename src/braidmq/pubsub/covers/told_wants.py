@@ -375,7 +375,7 @@ class ToldWants:
             self.unsubscribe(topic_filter)
         for watcher in self.watchers:
             await watcher.gathering.wait(CALL_S)
-        self.covers.replace(())
+        await self.covers.leave()
 
 
 def _are_within(narrow: Sequence[str], broad: Iterable[str]) -> bool:

@@ -82,7 +82,7 @@ async def _ring(status: BraidInspector, _request: web.Request) -> RingAnswer:
 
 async def _topics(status: BraidInspector, request: web.Request) -> TopicsAnswer:
     limit = _number(request, "limit", TOPICS_MAX, TOPICS_MAX)
-    return status.topics(request.query.get("filter", "#"), limit)
+    return await status.topics(request.query.get("filter", "#"), limit)
 
 
 async def _demand(status: BraidInspector, request: web.Request) -> DemandAnswer:

@@ -16,6 +16,7 @@ from braidmq.braid.transfer.accounting import HOPS_MAX, HopCounts
 from braidmq.net.counters import Counters
 
 if TYPE_CHECKING:
+    from braidmq.admin.contract import CoversStatus
     from braidmq.braid.braid import Braid
     from braidmq.braid.node import BraidNode
     from braidmq.net.host import NetHost
@@ -111,6 +112,22 @@ def _collect_state(braid: Braid) -> Iterator[Metric]:
         ("topics_suspended", "Of these, topics that nobody wants anywhere.", status.suspended),
         ("history_messages", "Publications of QoS 1 and 2 that are kept for others.", len(braid.catch_up.history)),
         ("history_bytes", "What these take, as their bound counts it.", braid.catch_up.history.bytes),
+    ):
+        yield GaugeMetricFamily(PREFIX + name, text, value=value)
+    covers = status.covers
+    if covers is not None:
+        yield from _collect_covers(covers)
+
+
+def _collect_covers(covers: CoversStatus) -> Iterator[Metric]:
+    family = GaugeMetricFamily(f"{PREFIX}covers", "Broad filters by which this broker meets others.", labels=["of"])
+    family.add_metric(["publications"], len(covers.publications))
+    family.add_metric(["wants"], len(covers.wants))
+    yield family
+    for name, text, value in (
+        ("watchers", "Brokers that are told what clients here subscribe to.", covers.watchers),
+        ("subscribers", "Brokers that have told what their clients subscribe to.", covers.subscribers),
+        ("wants_known", "Filters of other brokers that are known here.", covers.wants_known),
     ):
         yield GaugeMetricFamily(PREFIX + name, text, value=value)
 
