@@ -20,15 +20,17 @@ from braidmq.pubsub.relay_free.signals import MESSAGE, QUESTION, RESUME
 
 from .sites import Sites, payloads
 
+pytestmark = pytest.mark.usefixtures("both_kinds")
+
 T = TypeVar("T")
 
-METHODS = pytest.mark.parametrize("method", ["relayfree", "suzaku"])
+METHODS = pytest.mark.parametrize("method", ["covers", "relayfree", "suzaku"])
 
 
 class Watched(Sites):
     """Sites that can be asked."""
 
-    def __init__(self, count: int, method: str = "relayfree") -> None:
+    def __init__(self, count: int, method: str = "") -> None:
         super().__init__(count, method=method, clusters=[f"cluster{number}" for number in range(count)])
         self.status = {number: site.braid.status for number, site in self.all.items()}
 

@@ -131,7 +131,7 @@ class Covers(Service):
     async def leave(self) -> None:
         """Nothing is wanted or published here any more."""
         await self.told.leave()
-        self.known.covers.replace(())
+        await self.known.covers.leave()
 
     # What is known
 

@@ -66,6 +66,12 @@ class EffectiveCovers:
         self._on_changed()
         self._begin_round()
 
+    async def leave(self) -> None:
+        """Covers nothing any more, and stands nowhere: nobody has to be met for that."""
+        self._covers = CoverSet()
+        self._on_changed()
+        await self._rendezvous.leave()
+
     def _on_changed(self) -> None:
         self.version += 1
         kept = dict.fromkeys(self._covers)
