@@ -17,7 +17,7 @@ many brokers subscribe and nothing flows, go by a key each as in SG-TBPS (`relay
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -127,6 +127,11 @@ class Covers(Service):
         """Covers of what is not published any more are given up when they have been idle for long."""
         if _is_internal(topic):
             await self.relay_free.withdraw(topic)
+
+    def adopt(self, wanted: Iterable[str], published: Iterable[str]) -> None:
+        """Stands in a laid-out network for these filters and topics; nobody knows of them before they are asked for."""
+        self.told.covers.adopt(wanted)
+        self.known.covers.adopt(published)
 
     async def leave(self) -> None:
         """Nothing is wanted or published here any more."""
@@ -261,6 +266,8 @@ class Covers(Service):
     def _on_copy(self, publication: Publication) -> None:
         if not self.told.is_watched_by(publication.origin):
             self._on_stranger(publication.origin)
+            if not self.told.filters.overlapping([publication.topic]):
+                return  # it was for this broker's last process
         self.on_message(publication)
 
     def _on_stranger(self, origin: Address) -> None:

@@ -66,10 +66,17 @@ class EffectiveCovers:
         self._on_changed()
         self._begin_round()
 
-    async def leave(self) -> None:
-        """Covers nothing any more, and stands nowhere: nobody has to be met for that."""
-        self._covers = CoverSet()
+    def adopt(self, names: Iterable[str]) -> None:
+        """Covers these in a laid-out network, in which the keys for that are there, and nothing else is in effect."""
+        self._covers = self._covers.rebuilt(names)
         self._on_changed()
+        self._rendezvous.adopt(self._prefixes())
+
+    async def leave(self) -> None:
+        """Covers nothing any more; returns when this broker stands nowhere."""
+        self._covers = self._covers.rebuilt(())
+        self._on_changed()
+        self._retiring = []
         await self._rendezvous.leave()
 
     def _on_changed(self) -> None:

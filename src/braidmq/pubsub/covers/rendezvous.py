@@ -59,6 +59,25 @@ def ranges_for(role: Role, prefixes: Iterable[Prefix]) -> list[KeyRange]:
     return list(found)
 
 
+def keys_at(role: Role, prefixes: Iterable[Prefix], cluster: str, name: str) -> dict[Key, Prefix]:
+    """The keys of a broker that stands for covers with these prefixes, there or above, and for no others yet."""
+    few = few_of(prefixes)
+    return {key_of(text_of(role, prefix), role, cluster, name): prefix for prefix in few}
+
+
+def few_of(prefixes: Iterable[Prefix], standing: Iterable[Prefix] = ()) -> list[Prefix]:
+    """At most `KEYS_MAX` prefixes, each of those given or above it; above some a broker may stand already."""
+    few = dict.fromkeys(prefix[:PREFIX_LEVELS_MAX] for prefix in prefixes)
+    if len(few) > KEYS_MAX // 2:  # those that stand above some already may stay
+        stands = dict.fromkeys(standing)
+        above = [next((one[:depth] for depth in range(len(one)) if one[:depth] in stands), one) for one in few]
+        few = dict.fromkeys(above)
+    while len(few) > KEYS_MAX:
+        depth = max(len(prefix) for prefix in few)
+        few = dict.fromkeys(prefix[: depth - 1] for prefix in few)
+    return list(few)
+
+
 class Rendezvous:
     """One broker's keys in one role, and its way to brokers of the other role."""
 
@@ -91,10 +110,15 @@ class Rendezvous:
         Where it need not stand any more it stays for a while: brokers that ask now may have passed the new keys before
         they were there, and must not find the old ones gone.
         """
-        self._wanted = {self._key(prefix): prefix for prefix in self._few(prefixes)}
+        self._wanted = {self._key(prefix): prefix for prefix in few_of(prefixes, self._keys.values())}
         await self._change(self._join)
         if any(key not in self._wanted for key in self._keys):
             self._host.spawn(self._leave_later())
+
+    def adopt(self, prefixes: Iterable[Prefix]) -> None:
+        """Stands for covers with these prefixes in a laid-out network, whose keys are in the overlay."""
+        self._keys = keys_at(self._role, prefixes, self._cluster, self._name)
+        self._wanted = dict(self._keys)
 
     async def _leave_later(self) -> None:
         await self._host.sleep(LEAVE_AFTER_S)
@@ -127,18 +151,6 @@ class Rendezvous:
             if key not in self._wanted:
                 del self._keys[key]
                 await self._overlay.leave(key)
-
-    def _few(self, prefixes: Iterable[Prefix]) -> list[Prefix]:
-        """At most `KEYS_MAX` prefixes, each of those given or above it."""
-        few = dict.fromkeys(prefix[:PREFIX_LEVELS_MAX] for prefix in prefixes)
-        if len(few) > KEYS_MAX // 2:  # those that stand above some already may stay
-            standing = dict.fromkeys(self._keys.values())
-            above = [next((one[:depth] for depth in range(len(one)) if one[:depth] in standing), one) for one in few]
-            few = dict.fromkeys(above)
-        while len(few) > KEYS_MAX:
-            depth = max(len(prefix) for prefix in few)
-            few = dict.fromkeys(prefix[: depth - 1] for prefix in few)
-        return list(few)
 
     def _key(self, prefix: Prefix) -> Key:
         return key_of(text_of(self._role, prefix), self._role, self._cluster, self._name)

@@ -25,7 +25,7 @@ from braidmq.sim.checkers.watch import (
 from braidmq.sim.engine import Simulator
 from braidmq.sim.garbage import no_garbage_collection
 from braidmq.sim.trials.meter import Meter, Tally
-from braidmq.sim.trials.methods import ASK_EVERY_S, Options, TrialMethod, learn_fingers
+from braidmq.sim.trials.methods import ASK_EVERY_S, ByCovers, Options, TrialMethod, learn_fingers
 from braidmq.sim.trials.patterns import RoleAssignment
 
 START_EVERY_S = 0.1
@@ -220,6 +220,8 @@ class TrialBrokers:
                 await method.withdraw(topic)
             for topic in roles.subscribed:
                 await method.unsubscribe(topic)
+            if isinstance(self.kind, ByCovers):
+                await self.kind.leave(broker, method)
             then()
 
         self.sim.hosts[broker].spawn(give_back())

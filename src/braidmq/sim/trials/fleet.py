@@ -20,6 +20,7 @@ import msgspec
 from braidmq.host import Address, Message
 from braidmq.keys import Role, key_of
 from braidmq.overlay import Overlay
+from braidmq.pubsub.covers.covers import Covers
 from braidmq.pubsub.method import Method, Publication, WildcardMethod
 from braidmq.sim.checkers.complaints import Complaints
 from braidmq.sim.engine import Simulator
@@ -27,7 +28,7 @@ from braidmq.sim.host import SimHost
 from braidmq.sim.trials.figures import FleetFigures
 from braidmq.sim.trials.fleet_plan import FleetPlan
 from braidmq.sim.trials.meter import Meter, Tally, number_of
-from braidmq.sim.trials.methods import Options, TrialMethod, name_of
+from braidmq.sim.trials.methods import Options, TrialMethod, build, name_of
 
 START_EVERY_S = 0.1
 """The time between two brokers that start."""
@@ -150,7 +151,7 @@ class FleetTrial:
 
     def _start(self, broker: int) -> None:
         host = self.sim.host(broker)
-        method = self.kind.start(host, broker, self._introduce, self.options)
+        method = build(self.kind.entry, host, broker, self._introduce, self.options)
         self.methods[broker] = method
         self.overlays[broker] = cast(Any, method).overlay
         self.keys_wanted[broker] = {}
@@ -301,10 +302,12 @@ class FleetTrial:
 
     def _wants_known(self, broker: int) -> int:
         """Filters of other brokers that a broker knows of; of a key a topic, those of its keys that are wanted."""
-        return len(self.keys_wanted[broker])
+        method = self.methods[broker]
+        return method.wants_known if isinstance(method, Covers) else len(self.keys_wanted[broker])
 
     def _brokers_met(self, broker: int) -> int:
-        return 0
+        method = self.methods[broker]
+        return method.subscribers if isinstance(method, Covers) else 0
 
 
 def quantile_of(values: list[float], share: float) -> float:

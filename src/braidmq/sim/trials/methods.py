@@ -25,6 +25,9 @@ from braidmq.overlay.vectors import DIGITS_MAX
 from braidmq.pubsub.baselines.bayeux import Bayeux
 from braidmq.pubsub.baselines.can.multicast import CanMulticast
 from braidmq.pubsub.baselines.scribe import Scribe
+from braidmq.pubsub.covers.cover_set import CoverSet, literal_prefix
+from braidmq.pubsub.covers.covers import Covers
+from braidmq.pubsub.covers.rendezvous import keys_at
 from braidmq.pubsub.locality.delegates import CHECK_S
 from braidmq.pubsub.locality.locality import Locality
 from braidmq.pubsub.method import Method
@@ -136,6 +139,12 @@ def _settings(broker: int, options: Options, *, incarnation: int = 0, is_lossles
     )
 
 
+def build(entry: MethodEntry, host: SimHost, broker: int, introduce: Introduce, options: Options) -> Method:
+    """The method of a broker that comes into a growing network."""
+    overlay = _start_overlay(entry, host, introduce, options)
+    return entry.build_method(overlay, _settings(broker, options, incarnation=host.incarnation))
+
+
 LayOutOverlay = Callable[
     [Simulator, Mapping[Address, Sequence[Key]], Options, Callable[[Key], bool]], Mapping[Address, Overlay]
 ]
@@ -173,8 +182,7 @@ class Ordered(msgspec.Struct, frozen=True):
         return methods
 
     def start(self, host: SimHost, broker: int, introduce: Introduce, options: Options) -> Method:
-        overlay = _start_overlay(self.entry, host, introduce, options)
-        return self.entry.build_method(overlay, _settings(broker, options))
+        return build(self.entry, host, broker, introduce, options)
 
     def is_in(self, method: Method) -> bool:
         assert isinstance(method, RelayFree)
@@ -210,6 +218,56 @@ def _other(chance: Random, inside: Sequence[int], mine: int) -> Address | None:
     return None if broker == mine else broker
 
 
+class ByCovers(Ordered, frozen=True):
+    """Few covers of each broker in the overlay, and exact wants told from broker to broker.
+
+    Laid out are the keys for the covers alone. Which brokers there are besides, and what they want and publish, all of
+    them find out by messages, as they subscribe and advertise.
+    """
+
+    laid_out: tuple[Role, ...] = ()
+
+    def lay_out(self, sim: Simulator, assignment: RoleAssignment, options: Options) -> dict[int, Method]:
+        keys: dict[Address, list[Key]] = {}
+        for broker, names in enumerate(assignment.roles()):
+            keys[broker] = [_home_of(broker)]
+            for role, some in zip((Role.SUBSCRIBER, Role.PUBLISHER), names, strict=True):
+                prefixes = [literal_prefix(cover) for cover in CoverSet().rebuilt(some)]
+                keys[broker] += keys_at(role, prefixes, options.cluster_of(broker), name_of(broker))
+        overlays = self.lay_out_overlay(sim, keys, options, lambda _key: False)
+        methods: dict[int, Method] = {}
+        for broker, (subscribed, adverts) in enumerate(assignment.roles()):
+            method = self.entry.build_method(overlays[broker], _settings(broker, options))
+            assert isinstance(method, Covers)
+            method.adopt(subscribed, adverts)
+            methods[broker] = method
+        return methods
+
+    def start(self, host: SimHost, broker: int, introduce: Introduce, options: Options) -> Method:
+        method = build(self.entry, host, broker, introduce, options)
+        assert isinstance(method, Covers)
+        if introduce() is None:
+            method.overlay.found(_home_of(broker))
+        else:
+            host.spawn(method.overlay.join(_home_of(broker)))
+        return method
+
+    async def leave(self, broker: int, method: Method) -> None:
+        """The last that a broker does that has given its roles back."""
+        assert isinstance(method, Covers)
+        await method.leave()
+        await method.overlay.leave(_home_of(broker))
+
+    def is_in(self, method: Method) -> bool:
+        assert isinstance(method, Covers)
+        return bool(method.overlay.view.own)
+
+
+def _home_of(broker: int) -> Key:
+    """Where a broker stands for itself."""
+    return key_of("", Role.PUBLISHER, "", name_of(broker))
+
+
 class ByDelegates(msgspec.Struct, frozen=True):
     """Delivery by a delegate in each cluster, over Suzaku. Publishers find the delegates by messages."""
 
@@ -234,8 +292,7 @@ class ByDelegates(msgspec.Struct, frozen=True):
         return methods
 
     def start(self, host: SimHost, broker: int, introduce: Introduce, options: Options) -> Method:
-        overlay = _start_overlay(self.entry, host, introduce, options)
-        return self.entry.build_method(overlay, _settings(broker, options))
+        return build(self.entry, host, broker, introduce, options)
 
     def is_in(self, method: Method) -> bool:
         assert isinstance(method, Locality)
@@ -297,6 +354,7 @@ def _lay_out_flexible_graph(
 
 
 TRIAL_METHODS: Final[Mapping[str, TrialMethod]] = {
+    "covers": ByCovers(METHODS["covers"], _lay_out_flexible_graph),
     "suzaku": Ordered(METHODS["suzaku"], _lay_out_suzaku, calm_s=SUZAKU_CALM_S),
     "relayfree": Ordered(METHODS["relayfree"], _lay_out_skip_graph),
     "adaptive": LearningTables(METHODS["adaptive"], _lay_out_flexible_graph),

@@ -56,8 +56,11 @@ LEARN_STEPS: Final = 10
 
 CLUSTERS_MAX: Final = 10_000
 
-_TABLED: Final = " or ".join(name for name, entry in METHODS.items() if entry.has_tables)
+_TABLED: Final = " or ".join(sorted(name for name, entry in METHODS.items() if entry.has_tables))
 """Whose overlay has tables."""
+
+_LEARNT: Final = " or ".join(name for name, kind in TRIAL_METHODS.items() if isinstance(kind, LearningTables))
+"""Whose tables are learnt for what is measured."""
 
 NETWORKS: Final[dict[str, Callable[[], Network]]] = {
     "constant": lambda: Constant(0.01),
@@ -198,10 +201,10 @@ def _options(trial: Trial, kind: TrialMethod) -> Options:
         raise TrialError(f"no cut {trial.cut!r}: {can}")
     if trial.table_size is not None and not kind.entry.has_tables:
         raise TrialError(f"only the method {_TABLED} has a table size, not {trial.method}")
-    if trial.learn_s is not None and not kind.entry.has_tables:
-        raise TrialError(f"only the tables of the method {_TABLED} are learnt, not those of {trial.method}")
-    if trial.ideal and not kind.entry.has_tables:
-        raise TrialError(f"only the tables of the method {_TABLED} can be ideal, not those of {trial.method}")
+    if trial.learn_s is not None and not isinstance(kind, LearningTables):
+        raise TrialError(f"only the tables of the method {_LEARNT} are learnt, not those of {trial.method}")
+    if trial.ideal and not isinstance(kind, LearningTables):
+        raise TrialError(f"only the tables of the method {_LEARNT} can be ideal, not those of {trial.method}")
     if trial.learn_s is not None and trial.ideal:
         raise TrialError("tables are either ideal or learnt: leave one of them out")
     if trial.learn_s is not None and trial.pattern == "lookups":
