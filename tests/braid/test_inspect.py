@@ -87,7 +87,9 @@ def test_a_probe_goes_where_a_publication_goes_and_no_client_gets_it(method: str
         clients[number].subscribe(topic_filter, 1)
     sites.run(5.0)
     answer = sites.ask(0, sites.status[0].trace("tide/west/high"))
-    assert sorted(answer.filters) == ["tide/#", "tide/+/high", "tide/west/high"]
+    if method == "covers":  # a publication goes to brokers, not to filters
+        wanted = dict.fromkeys(wanted, "tide/west/high")
+    assert sorted(answer.filters) == sorted({*wanted.values()})
     assert {hop.to: hop.filter for hop in answer.hops if hop.receives} == {
         f"site{number}": topic_filter for number, topic_filter in wanted.items()
     }

@@ -195,7 +195,7 @@ async def test_the_hops_are_the_same(
     assert {topic: max(hop.hops for hop in simulated if hop.topic == topic) for topic in WANTED} == farthest
 
 
-@pytest.mark.parametrize("method", ["covers", "adaptive", "relayfree", "suzaku", "locality"])
+@pytest.mark.parametrize("method", ["adaptive", "relayfree", "suzaku", "locality"])
 def test_a_trial_splits_ranges_as_a_broker_does(method: MethodName, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is found out about a method in trials is true of brokers only if both go the same way."""
     monkeypatch.setattr(learning, "ROUND_S", PERIOD_S)
