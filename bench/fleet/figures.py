@@ -79,7 +79,7 @@ def grid_of(title: str, figures: Sequence[Figure]) -> Grid:
 
 
 def verdict(one: Figure) -> str:
-    return one.target if one.is_reached is None else f"{one.target} {'reached' if one.is_reached else 'missed'}"
+    return one.target if one.is_reached is None else f"{one.target}, {'reached' if one.is_reached else 'missed'}"
 
 
 def drawn(grid: Grid) -> Table:
