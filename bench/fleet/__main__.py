@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
@@ -45,7 +46,6 @@ def bench(
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Also write all figures here.")
     ] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables as Markdown.")] = False,
 ) -> None:
     """Measures a fleet: a topic and a filter a device, at a few braided brokers, each a process of its own.
 
@@ -81,7 +81,7 @@ def bench(
     found = Report(method=method, sizes=sizes)
     with tempfile.TemporaryDirectory(prefix="braidmq-fleet-") as name:
         run(Path(name), chosen, levels, found, saying(console))
-    report.show(found, console, markdown=markdown)
+    report.show(found, console)
     if json_file is not None:
         report.write(found, json_file)
         console.print(f"\nAll figures: {json_file}", markup=False, highlight=False)
@@ -112,9 +112,9 @@ def run(folder: Path, chosen: list[str], levels: list[int], found: Report, say: 
 def _run_part(folder: Path, part: str, levels: list[int], found: Report, say: Say) -> None:
     sizes, method = found.sizes, found.method
     if part == "burst":
-        for qos in levels:
-            with fleet(folder / f"burst{qos}", burst.BROKERS, method) as sites:
-                found.burst.append(burst.measure(sites, sizes, qos, say))
+        for qos, devices in itertools.product(levels, burst.steps(sizes)):
+            with fleet(folder / f"burst{qos}-{devices}", burst.BROKERS, method) as sites:
+                found.burst.append(burst.measure(sites, devices, sizes.first_s, qos, say))
     elif part == "storm":
         with fleet(folder / part, storm.BROKERS, method) as sites:
             found.storm = storm.measure(sites, sizes, say)

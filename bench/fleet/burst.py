@@ -6,6 +6,7 @@ messages on one topic that is known. Then new topics come one by one, and each m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -52,23 +53,28 @@ class Burst(msgspec.Struct, frozen=True, kw_only=True):
         return self.per_s / self.one_topic_per_s if self.one_topic_per_s else 0.0
 
 
-def measure(sites: Sequence[Site], sizes: Sizes, qos: int, say: Say) -> Burst:
+def steps(sizes: Sizes) -> list[int]:
+    """Numbers of devices that are measured."""
+    return [*(step for step in sizes.burst_steps if step < sizes.devices), sizes.devices]
+
+
+def measure(sites: Sequence[Site], devices: int, first_s: float, qos: int, say: Say) -> Burst:
     with Clients() as clients:
         clients.connect(sites[1].port, 1, "wants", id="wants", filter=FILTER, qos=qos)
         clients.connect(sites[0].port, GATEWAYS, "devices", id="gateway")
-        say(f"QoS {qos}: {sizes.devices:,} topics, each once")
-        burst, per_s = _play(clients, TOPIC, sizes.devices, qos)
+        say(f"QoS {qos}: {devices:,} topics, each once")
+        burst, per_s = _play(clients, TOPIC, devices, qos)
         say(f"QoS {qos}: {burst.received:,} delivered, {per_s:,.0f}/s; the same topics again")
-        again, again_per_s = _play(clients, TOPIC, sizes.devices, qos)
+        again, again_per_s = _play(clients, TOPIC, devices, qos)
         say(f"QoS {qos}: {again.received:,} delivered, {again_per_s:,.0f}/s; as many on one topic, twice")
-        _play(clients, ONE_TOPIC, sizes.devices, qos)
-        one, one_per_s = _play(clients, ONE_TOPIC, sizes.devices, qos)
+        _play(clients, ONE_TOPIC, devices, qos)
+        one, one_per_s = _play(clients, ONE_TOPIC, devices, qos)
         say(f"QoS {qos}: {one.received:,} delivered, {one_per_s:,.0f}/s; {FIRST_PER_S} new topics a second")
-        sent = round(FIRST_PER_S * sizes.first_s)
-        first, _ = _play(clients, TOPIC, sent, qos, first=sizes.devices, rate=FIRST_PER_S)
+        sent = round(FIRST_PER_S * first_s)
+        first, _ = _play(clients, TOPIC, sent, qos, first=devices, rate=FIRST_PER_S)
     return Burst(
         qos=qos,
-        devices=sizes.devices,
+        devices=devices,
         received=burst.received,
         twice=burst.twice + again.twice + one.twice + first.twice,
         wrong=burst.wrong + again.wrong + one.wrong + first.wrong,
@@ -110,7 +116,7 @@ def figures(found: Burst) -> list[Figure]:
         ),
         at_most(
             "their time from publication to delivery, p50 / p99",
-            found.first.p99_us,
+            found.first.p99_us if found.first.count else math.inf,
             FIRST_P99_MAX_US,
             found.first.shown,
             f"{milliseconds(FIRST_P99_MAX_US)} (p99)",

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-from rich import box
-from rich.table import Table
 
 from bench.fleet.brokers import Site
-from bench.fleet.figures import Figure, Say, Sizes, at_least, at_most, exactly
+from bench.fleet.figures import Figure, Grid, Say, Sizes, at_least, at_most, exactly
 from bench.fleet.load import Churned, Clients, Published, Times, milliseconds
 
 BROKERS = 3
@@ -167,17 +165,10 @@ def figures(found: Churn) -> list[Figure]:
     ]
 
 
-def table_of(found: Churn, markdown: bool = False) -> Table:
+def grid(found: Churn) -> Grid:
     """A row for each window."""
-    table = Table(
-        title=None if markdown else "clients that come and go",
-        box=box.MARKDOWN if markdown else box.SIMPLE_HEAD,
-        title_style="bold",
-    )
-    for name in ("minute", "cycles/s", "failed", "cycle", "SUBACK", "streams", "MiB a broker"):
-        table.add_column(name, justify="right")
-    for one in found.windows:
-        table.add_row(
+    rows = [
+        (
             f"{one.ends_s / 60:.1f}",
             f"{one.per_s:,.0f}",
             f"{one.failed:,}",
@@ -186,4 +177,10 @@ def table_of(found: Churn, markdown: bool = False) -> Table:
             one.stream.shown,
             ", ".join(f"{bytes_ / 2**20:.0f}" for bytes_ in one.resident_bytes),
         )
-    return table
+        for one in found.windows
+    ]
+    return Grid(
+        "clients that come and go, by time",
+        ("minute", "cycles/s", "failed", "cycle", "SUBACK", "streams", "MiB a broker"),
+        rows,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 from rich import box
@@ -19,6 +20,8 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """Topics that are published, each by a device of its own."""
     filters: int = 50_000
     """Clients of the storm, and filters that stand while the upkeep is measured; each is a client's own."""
+    burst_steps: tuple[int, ...] = (1_000, 10_000)
+    """Smaller fleets whose burst is measured, too."""
     minutes: float = 30.0
     """Of clients that come and go."""
     churn_per_s: int = 500
@@ -30,7 +33,16 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """How long new topics are published at a low rate."""
 
 
-QUICK = Sizes(devices=2_000, filters=1_000, minutes=0.5, churn_per_s=50, idle_s=8.0, subscriptions=20, first_s=3.0)
+QUICK = Sizes(
+    devices=2_000,
+    burst_steps=(),
+    filters=1_000,
+    minutes=0.5,
+    churn_per_s=50,
+    idle_s=8.0,
+    subscriptions=20,
+    first_s=3.0,
+)
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -54,15 +66,33 @@ def exactly(name: str, value: int, wanted: int) -> Figure:
     return Figure(name, f"{value:,}", f"{wanted:,}", value == wanted)
 
 
-def table_of(title: str, figures: Sequence[Figure], markdown: bool = False) -> Table:
-    table = Table(
-        title=None if markdown else title, box=box.MARKDOWN if markdown else box.SIMPLE_HEAD, title_style="bold"
-    )
-    table.add_column(title if markdown else "figure")
-    table.add_column("measured", justify="right")
-    table.add_column("target")
-    for one in figures:
-        verdict = "" if one.is_reached is None else " reached" if one.is_reached else " missed"
-        style = "" if markdown or not verdict else "green" if one.is_reached else "red"
-        table.add_row(one.name, one.value, f"{one.target}{verdict}", style=style)
+class Grid(NamedTuple):
+    """A table before it is drawn."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def grid_of(title: str, figures: Sequence[Figure]) -> Grid:
+    return Grid(title, ("figure", "measured", "target"), [(one.name, one.value, verdict(one)) for one in figures])
+
+
+def verdict(one: Figure) -> str:
+    return one.target if one.is_reached is None else f"{one.target}, {'reached' if one.is_reached else 'missed'}"
+
+
+def drawn(grid: Grid) -> Table:
+    """For a terminal."""
+    table = Table(title=grid.title, box=box.SIMPLE_HEAD, title_style="bold")
+    for number, name in enumerate(grid.head):
+        table.add_column(name, justify="right" if number else "left")
+    for row in grid.rows:
+        style = "green" if row[-1].endswith(" reached") else "red" if row[-1].endswith(" missed") else ""
+        table.add_row(*row, style=style)
     return table
+
+
+def markdown(grid: Grid) -> str:
+    lines = [grid.head, ["---", *("---:" for _ in grid.head[1:])], *grid.rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ from bench import table
 from bench.fleet import burst, churn, storm, suback, upkeep
 from bench.fleet.burst import Burst
 from bench.fleet.churn import Churn
-from bench.fleet.figures import Sizes, table_of
+from bench.fleet.figures import Grid, Sizes, drawn, grid_of
 from bench.fleet.storm import Storm
 from bench.fleet.suback import Suback
 from bench.fleet.upkeep import Upkeep
@@ -35,22 +36,27 @@ class Report(msgspec.Struct, kw_only=True):
     """Part → why it has no figures."""
 
 
-def show(report: Report, console: Console, *, markdown: bool = False) -> None:
-    console = Console(width=max(console.width, WIDTH_MIN))
+def grids(report: Report) -> Iterator[Grid]:
     for one in report.burst:
-        title = f"{one.devices:,} devices publish once, QoS {one.qos}, {report.method}"
-        console.print(table_of(title, burst.figures(one), markdown))
+        yield grid_of(f"{one.devices:,} devices publish once, QoS {one.qos}", burst.figures(one))
     if report.storm is not None:
-        title = f"{report.storm.clients:,} clients come back at {report.storm.brokers} brokers, {report.method}"
-        console.print(table_of(title, storm.figures(report.storm), markdown))
+        title = f"{report.storm.clients:,} clients come back at {report.storm.brokers} brokers"
+        yield grid_of(title, storm.figures(report.storm))
     if report.upkeep is not None:
-        console.print(table_of(f"a fleet that is idle, {report.method}", upkeep.figures(report.upkeep), markdown))
+        yield grid_of("a fleet that is idle", upkeep.figures(report.upkeep))
     if report.churn is not None:
-        console.print(churn.table_of(report.churn, markdown))
-        console.print(table_of(f"clients that come and go, {report.method}", churn.figures(report.churn), markdown))
+        yield churn.grid(report.churn)
+        yield grid_of("clients that come and go", churn.figures(report.churn))
     if report.suback:
-        console.print(suback.table_of(report.suback, markdown))
-        console.print(table_of(f"SUBACK across brokers, {report.method}", suback.figures(report.suback), markdown))
+        yield suback.grid(report.suback)
+        yield grid_of("SUBACK across brokers", suback.figures(report.suback))
+
+
+def show(report: Report, console: Console) -> None:
+    console = Console(width=max(console.width, WIDTH_MIN))
+    console.print(f"\nMethod {report.method}; {report.machine}", highlight=False)
+    for grid in grids(report):
+        console.print(drawn(grid))
     for part, why in report.failures.items():
         console.print(f"{part} failed: {why}", style="red", markup=False, highlight=False)
 

@@ -146,7 +146,7 @@ def _slowest(times: Sequence[Times]) -> Times:
 def figures(found: Storm) -> list[Figure]:
     return [
         at_most(
-            f"{found.clients:,} clients connected and subscribed after",
+            "all connected and subscribed after",
             found.connect_s,
             STORM_MAX_S,
             f"{found.connect_s:.1f} s",

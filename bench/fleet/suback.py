@@ -10,11 +10,9 @@ import time
 from collections.abc import Sequence
 
 import msgspec
-from rich import box
-from rich.table import Table
 
 from bench.fleet.brokers import Site
-from bench.fleet.figures import Figure, Say, Sizes, at_most
+from bench.fleet.figures import Figure, Grid, Say, Sizes, at_most
 from bench.fleet.load import Clients, Times, milliseconds
 
 BROKERS = 3
@@ -66,26 +64,20 @@ def figures(found: Sequence[Suback]) -> list[Figure]:
     slowest = max(found, key=lambda one: one.times.p50_us)
     return [
         at_most(
-            f"SUBACK, the slowest median (at {slowest.topics:,} topics, {slowest.kind})",
+            "the slowest median",
             slowest.times.p50_us,
             MEDIAN_MAX_US,
-            milliseconds(slowest.times.p50_us),
+            f"{milliseconds(slowest.times.p50_us)} ({slowest.topics:,} topics, {slowest.kind})",
             milliseconds(MEDIAN_MAX_US),
         )
     ]
 
 
-def table_of(found: Sequence[Suback], markdown: bool = False) -> Table:
+def grid(found: Sequence[Suback]) -> Grid:
     """A row for each number of topics."""
     kinds = list(dict.fromkeys(one.kind for one in found))
-    table = Table(
-        title=None if markdown else "SUBACK, p50 / p99",
-        box=box.MARKDOWN if markdown else box.SIMPLE_HEAD,
-        title_style="bold",
-    )
-    table.add_column("topics", justify="right")
-    for kind in kinds:
-        table.add_column(f"`{kind}`" if markdown and len(kind) == 1 else kind, justify="right")
-    for topics in dict.fromkeys(one.topics for one in found):
-        table.add_row(f"{topics:,}", *(one.times.shown for one in found if one.topics == topics))
-    return table
+    rows = [
+        (f"{topics:,}", *(one.times.shown for one in found if one.topics == topics))
+        for topics in dict.fromkeys(one.topics for one in found)
+    ]
+    return Grid("SUBACK by the number of topics, p50 / p99", ("topics", *kinds), rows)

@@ -23,7 +23,7 @@ from tests.conformance.wire import V5
 
 from .sites import Sites, payloads
 
-METHODS = ["relayfree", "adaptive", "suzaku", "locality", "scribe", "bayeux", "canmc"]
+METHODS = ["covers", "relayfree", "adaptive", "suzaku", "locality", "scribe", "bayeux", "canmc"]
 FILTERS = ["t/k", "t/+", "t/#", "+/k", "#"]
 CLUSTERS = ["", "a", "a/x", "a/y", "b", "b/z", "a/x/1", "c"]
 EVERYBODY = segment(HOME, Role.SUBSCRIBER)
@@ -109,7 +109,7 @@ def test_what_is_published_after_the_suback_arrives(method: str, topic_filter: s
         assert scene.missing(topic_filter) == [], f"seed {seed}"
 
 
-@pytest.mark.parametrize("method", ["relayfree", "adaptive", "suzaku", "locality"])
+@pytest.mark.parametrize("method", ["covers", "relayfree", "adaptive", "suzaku", "locality"])
 @pytest.mark.parametrize("topic_filter", ["t/k", "t/+"])
 def test_brokers_that_have_just_entered_are_part_of_the_promise(method: str, topic_filter: str) -> None:
     for seed in SEEDS:
@@ -126,7 +126,7 @@ def test_brokers_that_have_just_entered_are_part_of_the_promise(method: str, top
         assert scene.missing(topic_filter) == [], f"seed {seed}"
 
 
-@pytest.mark.parametrize("method", ["relayfree", "adaptive", "locality"])
+@pytest.mark.parametrize("method", ["covers", "relayfree", "adaptive", "locality"])
 def test_a_publisher_of_qos_1_is_not_told_that_nobody_listens_after_the_suback(method: str) -> None:
     sites = Sites(6, method=method, clusters=["a", "a/x", "b", "b/y", "c", ""])
     publisher = sites.client(0, "p")

@@ -22,7 +22,9 @@ from tests.conformance.wire import V5
 
 from .sites import Sites, payloads
 
-METHODS = pytest.mark.parametrize("method", ["relayfree", "suzaku", "adaptive"])
+pytestmark = pytest.mark.usefixtures("both_kinds")
+
+METHODS = pytest.mark.parametrize("method", ["covers", "relayfree", "suzaku", "adaptive"])
 
 
 def with_session(folder: Path, method: str = "relayfree") -> tuple[Sites, SqliteStore]:

@@ -11,6 +11,8 @@ from tests.conformance.wire import V5, Type
 
 from .sites import Site, Sites, payloads
 
+pytestmark = pytest.mark.usefixtures("both_kinds")
+
 TOPICS = 30
 
 
@@ -51,7 +53,7 @@ def subscribe_to_many(sites: Sites, number: int) -> Peer:
     return client
 
 
-@pytest.mark.parametrize(("method", "count"), [("relayfree", 5), ("suzaku", 3)])
+@pytest.mark.parametrize(("method", "count"), [("covers", 5), ("relayfree", 5), ("suzaku", 3)])
 def test_many_keys_side_by_side_leave_in_time_one_broker_after_the_other(method: str, count: int) -> None:
     sites = Sites(count, method=method)
     for number in range(count):

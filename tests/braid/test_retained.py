@@ -16,7 +16,9 @@ from tests.conformance.wire import V3, V5
 
 from .sites import Site, Sites, payloads
 
-METHODS = pytest.mark.parametrize("method", ["relayfree", "suzaku"])
+pytestmark = pytest.mark.usefixtures("both_kinds")
+
+METHODS = pytest.mark.parametrize("method", ["covers", "relayfree", "suzaku"])
 
 SEND_IF_NEW, DO_NOT_SEND = 0x10, 0x20
 AS_PUBLISHED = 0x08
@@ -75,7 +77,7 @@ def stop(site: Site) -> None:
 # Finding
 
 
-@pytest.mark.parametrize(("method", "version"), [("relayfree", V3), ("relayfree", V5), ("suzaku", V5)])
+@pytest.mark.parametrize(("method", "version"), [("relayfree", V3), ("relayfree", V5), ("suzaku", V5), ("covers", V5)])
 @pytest.mark.parametrize(
     ("topic_filter", "found"),
     [

@@ -50,7 +50,7 @@ def where(sites: Sites, client_id: str = "op-desk1") -> list[int]:
 
 @VERSIONS
 @pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("method", ["relayfree", "adaptive"])
+@pytest.mark.parametrize("method", ["covers", "relayfree", "adaptive"])
 def test_another_user_is_refused_and_reads_nothing(method: str, version: int, clean: bool) -> None:
     sites = secured(4, method=method)
     op = come(sites, 0, "op", version)

@@ -21,6 +21,8 @@ from tests.conformance.wire import V3, V5, Received, Type, Will
 
 from .sites import Sites, payloads
 
+pytestmark = pytest.mark.usefixtures("both_kinds")
+
 VERSIONS = pytest.mark.parametrize("version", [V3, V5])
 
 
@@ -48,7 +50,7 @@ def where(sites: Sites, client_id: str = "ada") -> list[int]:
 
 @VERSIONS
 @pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("method", ["relayfree", "suzaku"])
+@pytest.mark.parametrize("method", ["covers", "relayfree", "suzaku"])
 def test_a_live_connection_is_taken_over(method: str, version: int, clean: bool) -> None:
     sites = Sites(4, method=method)
     old = come(sites, 0, version, clean=clean)

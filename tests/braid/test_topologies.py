@@ -244,7 +244,7 @@ async def publish_until_met(brokers: BrokersOnSockets, publishers: dict[int, Cli
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
-@pytest.mark.parametrize("method", ["adaptive", "relayfree", "locality"])
+@pytest.mark.parametrize("method", ["covers", "adaptive", "relayfree", "locality"])
 async def test_one_publication_is_one_delivery(topology: str, method: str, tmp_path: Path) -> None:
     async with running(topology, method, tmp_path) as brokers:
         publishers = {number: Client(f"p{number}") for number in PUBLISHERS}

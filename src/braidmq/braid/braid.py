@@ -97,6 +97,7 @@ class Braid:
         inbound.is_next = self.catch_up.cursors.is_next
         inbound.deliver = self.transfer.receiver.deliver
         inbound.on_gap = self.transfer.receiver.on_gap
+        self.roaming.incoming.until_left = outbound.until_left
         self.retained.replication.send_late = self.transfer.sender.send_late
         self.method.on_message = self._on_message
         if isinstance(outbound, ShapedTopics):

@@ -22,7 +22,7 @@ from braidmq.overlay.vectors import Vector
 from braidmq.pubsub.covers.covers import Covers
 from braidmq.pubsub.covers.multicast_messages import MulticastCopy
 from braidmq.sim.network import Network, Uniform
-from tests.simulated import BUILDS, AnyOverlay, MethodNetwork
+from tests.simulated import BUILDS, AnyOverlay, MethodNetwork, two_faulty_minutes
 
 SETTLED_S = 30.0
 """How long brokers take to form an overlay, and everything that was begun to end."""
@@ -73,6 +73,8 @@ class Meeting(MethodNetwork[AnyOverlay, Covers]):
         self.held: dict[int, Address] = {}
         """Those that brokers hold."""
         self.said = 0
+        self.topics: dict[Address, dict[str, None]] = {}
+        """By broker, what its clients have published."""
         self.arrived: list[tuple[Address, int, float]] = []
         for address in range(brokers):
             self.start(address, [b"\0%d" % address])
@@ -96,6 +98,7 @@ class Meeting(MethodNetwork[AnyOverlay, Covers]):
                 want = self.present.pop((wanting, topic_filter))
                 self.crashed.setdefault(address, []).append(want._replace(until=self.sim.now))
         self.held = {number: holder for number, holder in self.held.items() if holder != address}
+        self.topics.pop(address, None)
 
     def want(self, address: Address, topic_filter: str) -> None:
         if (address, topic_filter) not in self.present:
@@ -107,6 +110,14 @@ class Meeting(MethodNetwork[AnyOverlay, Covers]):
         await self.methods[address].subscribe(topic_filter)
         if self.present.get((address, topic_filter)) is asked:
             self.present[address, topic_filter] = asked._replace(since=self.sim.now)
+            self._repeat(address, topic_filter)
+
+    def _repeat(self, address: Address, topic_filter: str) -> None:
+        """A subscription has just taken effect: that is when others publish again what it matches."""
+        for other in self.methods:
+            topics = [topic for topic in self.topics.get(other, ()) if matches(topic_filter, topic)]
+            if topics and other != address and self.chance.random() < 0.5:
+                self.say(other, self.chance.choice(topics))
 
     def want_no_longer(self, address: Address, topic_filter: str) -> None:
         want = self.present.pop((address, topic_filter))
@@ -116,6 +127,7 @@ class Meeting(MethodNetwork[AnyOverlay, Covers]):
     def say(self, address: Address, topic: str) -> None:
         """A client publishes; its broker holds that until it knows who wants it."""
         self.said += 1
+        self.topics.setdefault(address, {})[topic] = None
         self.held[self.said] = address
         self.do(address, self._say(address, topic, self.said, self.sim.now))
 
@@ -144,7 +156,7 @@ class Meeting(MethodNetwork[AnyOverlay, Covers]):
             ]
             assert not missed, f"{sent} did not come to {missed}"
 
-    def check_copies(self) -> None:
+    def check_copies(self, moment_s: float = MOMENT_S) -> None:
         """What came came once, and to brokers that want it, or have wanted it a moment ago."""
         wants = [*self.wants, *self.present.values()]
         copies = Counter((address, number) for address, number, _ in self.arrived)
@@ -153,7 +165,7 @@ class Meeting(MethodNetwork[AnyOverlay, Covers]):
             sent = self.published[number]
             assert address != sent.address, f"its own publication came to {address}"
             assert any(
-                want.address == address and want.asked_at <= at <= want.known_until + MOMENT_S
+                want.address == address and want.asked_at <= at <= want.known_until + moment_s
                 for want in wants
                 if matches(want.topic_filter, sent.topic)
             ), f"{sent} came to {address}, which wants none of it"
@@ -176,8 +188,13 @@ class Meeting(MethodNetwork[AnyOverlay, Covers]):
                 if other != address and any(overlaps(topic_filter, cover) for cover in covers)
             }
             index = method.known._index
-            known = {(one.receiver.name, text) for one in method.known.subscribers for text in index.filters_of(one)}
-            assert known == expected, f"{address}, which publishes {covers}"
+            known = {
+                (one.receiver.name, topic_filter)
+                for one in method.known.subscribers
+                if not one.is_silent  # a broker that has returned, and wants nothing of this one's now
+                for topic_filter in index.filters_of(one)
+            }
+            assert known == expected, f"{address}, which publishes {covers}: {sorted(known ^ expected)}"
 
 
 def any_level(chance: Random) -> str:
@@ -277,6 +294,9 @@ def test_the_same_while_covers_are_given_up(seed: int, kind: str) -> None:
     assert meet_slowly(seed, kind).arrived
 
 
+FAULTS_S = 120.0
+HEARD_S = 60.0
+"""In which a broker hears of what is not wanted any more, while messages are lost."""
 RECOVERED_S = 200.0
 """In which brokers that were away have met all others again."""
 
@@ -294,9 +314,38 @@ def meet_with_crashes(seed: int, kind: str) -> Meeting:
         act(network, chance, KINDS[kind], 15, PAUSES_S)
     network.run(RECOVERED_S)
     network.check_copies()
+    meet_as_before(network, chance, kind)
+    return network
+
+
+def meet_as_before(network: Meeting, chance: Random, kind: str) -> None:
+    """Nothing is left of what went wrong."""
     network.begin_anew()
     act(network, chance, KINDS[kind], 50, PAUSES_S)
     network.run(SETTLED_S)
     network.check()
     network.check_knowledge()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(2))
+def test_brokers_that_return_are_sent_nothing_that_they_wanted_before(seed: int, kind: str) -> None:
+    assert meet_with_crashes(seed, kind).arrived
+
+
+def meet_in_faults(seed: int, kind: str) -> Meeting:
+    """Two minutes in which messages are lost, doubled or late, and the network is parted for a while."""
+    chance = Random(seed)
+    network = Meeting(5, seed, network=two_faulty_minutes())
+    while network.sim.now < FAULTS_S:
+        act(network, chance, KINDS[kind], 10, PAUSES_S)
+    network.run(RECOVERED_S)
+    network.check_copies(HEARD_S)
+    meet_as_before(network, chance, kind)
     return network
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(2))
+def test_faults_leave_nothing_behind(seed: int, kind: str) -> None:
+    assert meet_in_faults(seed, kind).arrived

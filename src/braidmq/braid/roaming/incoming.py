@@ -58,6 +58,9 @@ class IncomingSessions:
         self._handovers = handovers
         self._fetcher = fetcher
         self._until_effective = until_effective
+        self.until_left: Callable[[list[str], float], Awaitable[None]]
+        """Waits until what is held here of topics that filters match has left: the broker that has the session must
+        have had it before it gives up the session, or it would come behind what is published here meanwhile."""
         self._checking: dict[RoamingSession, str] = {}
         """Sessions that check marks, and from which broker they came."""
         self._saved_at = 0.0
@@ -93,7 +96,9 @@ class IncomingSessions:
         session = RoamingSession(broker, client_id, broker.store.next_row(), expiry_s, self._marks)
         session.owner = arrival.user
         subscribe_all(broker, session, subscriptions)
-        await self._until_effective([split_share(one)[1] for one in subscriptions], EFFECTIVE_WAIT_S)
+        filters = [split_share(one)[1] for one in subscriptions]
+        await self._until_effective(filters, EFFECTIVE_WAIT_S)
+        await self.until_left(filters, EFFECTIVE_WAIT_S)
         arrival.extend(MOVE_WAIT_S)
         fetched = await self._fetcher.state(arrival, giver.address, move)
         if fetched is None or arrival.is_late or broker.degraded:

@@ -11,12 +11,17 @@ clusters that this broker is not in is not missing: a batch says what of that is
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 
 from braidmq.bounded import BoundedDict
 from braidmq.braid.catch_up.history import GENERATIONS_MAX
 from braidmq.braid.transfer.batch import PublicationBatch
+from braidmq.braid.transfer.resting_streams import RestingStreams
 from braidmq.host import Host
 from braidmq.keys import is_within
+
+_Name = tuple[str, int, str]
+"""Of a stream: its origin, its incarnation and its topic."""
 
 REORDER_S = 0.2
 """How long a publication of QoS 0 waits for one that it has overtaken."""
@@ -24,8 +29,14 @@ REORDER_S = 0.2
 FETCH_S = 20.0
 """How long one of QoS 1 or 2 does at most, until what is missing was fetched; its origin may be cut off for a while."""
 
-STREAMS_MAX = 65_536
-"""Streams (an origin's topic) that a broker remembers; the one that was silent for longest goes."""
+OPEN_MAX = 8192
+"""Streams that hold something back, or whose next publications may take a cut-through, at a time."""
+
+OPEN_TRIED = 16
+"""So many of the oldest are tried, whether they can come to rest, when there is no room for one more."""
+
+SUPERSEDED_MAX = 4096
+"""Streams of earlier incarnations that are remembered, in case that something of them comes late."""
 
 ORIGINS_MET_MAX = 4096
 """Origins of which it is remembered which incarnation was met."""
@@ -37,11 +48,14 @@ HELD_MAX = 256
 class InboundStream:
     """One stream: the publications of one topic from one incarnation of one broker."""
 
-    __slots__ = ("held", "incarnation", "is_new", "last", "origin")
+    __slots__ = ("held", "incarnation", "is_new", "is_pinned", "last", "origin", "topic")
 
-    def __init__(self, origin: str, incarnation: int, first: int, is_new: bool) -> None:
+    def __init__(self, origin: str, incarnation: int, topic: str, first: int, is_new: bool) -> None:
         self.origin = origin
         self.incarnation = incarnation
+        self.topic = topic
+        self.is_pinned = False
+        """Whether a cut-through counts on, in this object."""
         self.is_new = is_new
         """Whether nothing was passed on yet, and something may be before what has come."""
         self.last = first - 1
@@ -68,7 +82,11 @@ class InboundStreams:
         self._cluster = cluster
         self._holding: dict[str, dict[InboundStream, None]] = {}
         """By origin: the streams that hold something back."""
-        self._streams: dict[tuple[str, int, str], InboundStream] = {}
+        self._resting = RestingStreams()
+        self._open: dict[_Name, InboundStream] = {}
+        """Those that are not at rest."""
+        self._superseded: BoundedDict[_Name, int] = BoundedDict(SUPERSEDED_MAX)
+        """The last number of those at rest of which there is a later incarnation."""
         self._met: BoundedDict[str, int] = BoundedDict(ORIGINS_MET_MAX)
         """By origin: the incarnation whose history was asked for."""
         self.duplicates = 0
@@ -76,9 +94,16 @@ class InboundStreams:
 
     def at_rest(self, batch: PublicationBatch) -> InboundStream | None:
         """The stream of a batch, if that was the last of it and nothing else is to come before the next."""
-        stream = self._streams.get((batch.origin, batch.incarnation, batch.topic))
-        if stream is None or stream.is_new or stream.held or stream.last != batch.first + batch.count - 1:
+        name = (batch.origin, batch.incarnation, batch.topic)
+        stream = self._open.get(name)
+        if stream is None:
+            last = self._resting.take(*name)
+            if last is None:
+                return None
+            stream = self._open_stream(name, last + 1, is_new=False)
+        if stream.is_new or stream.held or stream.last != batch.first + batch.count - 1:
             return None
+        stream.is_pinned = True
         return stream
 
     def is_holding(self, origin: str) -> bool:
@@ -86,14 +111,16 @@ class InboundStreams:
 
     def receive(self, batch: PublicationBatch) -> None:
         """Passes a batch on, now or in its turn; or not, if it has come before."""
+        if self._resting.advance(batch.origin, batch.incarnation, batch.topic, batch.first, batch.count):
+            self.deliver(batch)
+            return
         stream = self._stream(batch)
         follows = batch.first <= stream.last + 1 or self._start(batch) <= stream.last + 1
         if stream.is_new or not follows:
             self._hold(stream, batch)
         else:
             self._pass_on(stream, batch)
-            if stream.held:
-                self._pass_on_held(stream)
+            self._pass_on_held(stream)
 
     def receive_fetched(self, batch: PublicationBatch) -> None:
         """One publication of QoS 1 or 2 that was missed. They come in their order: what is before it, of its origin,
@@ -124,15 +151,38 @@ class InboundStreams:
 
     def _stream(self, batch: PublicationBatch) -> InboundStream:
         name = (batch.origin, batch.incarnation, batch.topic)
-        stream = self._streams.pop(name, None)
-        if stream is None:
-            start = self._start(batch)
-            stream = InboundStream(batch.origin, batch.incarnation, start, is_new=start > 1 or not self._is_met(batch))
-            if len(self._streams) >= STREAMS_MAX:
-                oldest = next(iter(self._streams))
-                self._streams.pop(oldest).is_new = True  # for a cut-through that still has it
-        self._streams[name] = stream
+        stream = self._open.get(name)
+        if stream is not None:
+            return stream
+        last = self._resting.take(*name)
+        if last is None:
+            last = self._superseded.pop(name, None)
+        if last is not None:
+            return self._open_stream(name, last + 1, is_new=False)
+        start = self._start(batch)
+        return self._open_stream(name, start, is_new=start > 1 or not self._is_met(batch))
+
+    def _open_stream(self, name: _Name, first: int, is_new: bool) -> InboundStream:
+        if len(self._open) >= OPEN_MAX:
+            self._make_room()
+        stream = self._open[name] = InboundStream(*name, first, is_new)
         return stream
+
+    def _make_room(self) -> None:
+        """One of the oldest that hold nothing comes to rest; if there is none, the oldest is forgotten."""
+        oldest = list(islice(self._open.items(), OPEN_TRIED))
+        name, stream = next((one for one in oldest if not one[1].held), oldest[0])
+        del self._open[name]
+        if not stream.is_new and not stream.held:
+            self._put_to_rest(name, stream.last)
+        stream.is_new = True  # for a cut-through that still has it
+
+    def _put_to_rest(self, name: _Name, last: int) -> None:
+        origin, _, topic = name
+        earlier = self._resting.put(*name, last)
+        if earlier is not None:
+            incarnation, last = earlier
+            self._superseded.renew((origin, incarnation, topic), last)
 
     def _is_met(self, batch: PublicationBatch) -> bool:
         """Whether nothing of earlier streams can be missing before this batch."""
@@ -169,6 +219,10 @@ class InboundStreams:
             holding.pop(stream, None)
             if not holding:
                 del self._holding[stream.origin]
+        name = (stream.origin, stream.incarnation, stream.topic)
+        if not stream.is_pinned and not stream.is_new and self._open.get(name) is stream:
+            del self._open[name]
+            self._put_to_rest(name, stream.last)
 
     def _hold(self, stream: InboundStream, batch: PublicationBatch) -> None:
         if batch.first in stream.held:

@@ -16,6 +16,7 @@ from itertools import islice
 from braidmq.braid.catch_up.history import GENERATIONS_MAX, History
 from braidmq.braid.transfer.outbound_topic import OutboundTopic, SendQueue
 from braidmq.host import Event, Host
+from braidmq.mqtt.topics import matches
 
 OUTBOUND_MAX = 1_000_000
 """Topics that this broker's clients may publish at a time, of 400 bytes each; those that were not used for long go."""
@@ -33,6 +34,9 @@ AFTER_START_S = 120.0
 
 REST_S = 10.0
 """How long nobody waits to be told about demand, once it has taken too long to find out."""
+
+ON_ITS_WAY_S = 0.1
+"""How long what a topic held is on its way to other brokers, once it has left."""
 
 IDLE_S = 600.0
 """How long a topic that nobody publishes any more stays advertised."""
@@ -122,6 +126,15 @@ class OutboundTopics(ABC):
         if not outbound_topic.is_settled:
             settled = self._settled.setdefault(outbound_topic, self._host.event())
             await settled.wait(timeout_s)
+
+    async def until_left(self, filters: list[str], timeout_s: float) -> None:
+        """Waits until what topics hold that these filters match has left and, most likely, arrived."""
+        ends_at = self._host.now() + timeout_s
+        held = [one for one in self.queue.holding if any(matches(each, one.topic) for each in filters)]
+        for outbound_topic in held:
+            await self.until_settled(outbound_topic, max(0.0, ends_at - self._host.now()))
+        if held:
+            await self._host.sleep(ON_ITS_WAY_S)
 
     def _settle(self, outbound_topic: OutboundTopic) -> None:
         """It is known, for the first time, who wants a topic."""

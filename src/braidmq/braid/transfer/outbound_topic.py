@@ -97,6 +97,11 @@ class SendQueue:
         self._held[outbound_topic] = self._held.get(outbound_topic, 0) + size
         self._held_bytes += size
 
+    @property
+    def holding(self) -> list[OutboundTopic]:
+        """Topics that hold something, since they are not settled."""
+        return list(self._held)
+
     def release(self, outbound_topic: OutboundTopic) -> None:
         """A topic is settled: what it holds may leave."""
         if self._let_go(outbound_topic):

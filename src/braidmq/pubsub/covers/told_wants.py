@@ -373,8 +373,10 @@ class ToldWants:
         """Nobody here wants anything any more: tells all watchers, and stands nowhere."""
         for topic_filter in list(self.filters):
             self.unsubscribe(topic_filter)
+        ends_at = self._host.now() + CALL_S
         for watcher in self.watchers:
-            await watcher.gathering.wait(CALL_S)
+            if watcher.is_telling or self._owes(watcher):
+                await watcher.gathering.wait(max(0.0, ends_at - self._host.now()))
         await self.covers.leave()
 
 

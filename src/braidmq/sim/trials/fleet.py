@@ -39,7 +39,7 @@ AT_A_TIME = 64
 GROWN_MAX_S = 7_200.0
 """How long it may take until all that was asked for has taken effect."""
 
-REST_S = 60.0
+REST_S = 30.0
 """How long the network is left alone before anything is measured."""
 
 UPKEEP_S = 60.0
@@ -107,12 +107,12 @@ class FleetTrial:
         built_s = self.sim.now
         self.sim.run(self.sim.now + REST_S)
         self._keep_up()
-        self._publish_first(FIRST_MESSAGES if first_messages is None else first_messages)
         keys = [len(overlay.view.own) for overlay in self.overlays.values()]
         tables = [len(overlay.view.entries) for overlay in self.overlays.values()]
         wants = [self._wants_known(broker) for broker in self.methods]
         met = [self._brokers_met(broker) for broker in self.methods]
         seconds = UPKEEP_S * len(self.methods)
+        self._publish_first(FIRST_MESSAGES if first_messages is None else first_messages)
         return FleetFigures(
             keys_mean=fmean(keys),
             keys_max=max(keys),
@@ -179,13 +179,12 @@ class FleetTrial:
 
     def _first_topics(self, broker: int, method: Method) -> Iterator[Coroutine[Any, Any, None]]:
         """What is to be done for the topics of a broker before anything is published on them."""
-        for topic in self.plan.published(broker):
-            if isinstance(method, WildcardMethod) and self.takes_filters:
-                if not method.knows(topic):
-                    yield method.advertise(topic)
-            else:
-                for name in self.plan.keys_published(topic):
-                    yield method.advertise(name)
+        if self.takes_filters:
+            knows = cast(WildcardMethod, method).knows
+            yield from (method.advertise(topic) for topic in self.plan.published(broker) if not knows(topic))
+        else:
+            keys = (name for topic in self.plan.published(broker) for name in self.plan.keys_published(topic))
+            yield from (method.advertise(name) for name in keys)
 
     async def _each(self, host: SimHost, procedures: Iterable[Coroutine[Any, Any, None]]) -> None:
         """Runs them all, some at a time."""

@@ -21,7 +21,8 @@ SITES_WATCHED = 3
 """Sites that an application wants all telemetry of."""
 
 DEVICES_WATCHED = 10
-"""Single devices, at other sites, that an application wants the telemetry of."""
+DEVICES_WATCHED_SITES = 3
+"""Single devices that an application wants the telemetry of, and the other sites that they are at."""
 
 DEVICES_COMMANDED = 3
 """Devices of one site that an application sends commands to."""
@@ -61,12 +62,14 @@ class FleetPlan:
         others_max = self.brokers - 1
         while not is_cloud and len(sites) < min(SITES_WATCHED, others_max):
             sites.setdefault(self._draw(chance, broker))
+        others: dict[int, None] = {}
+        while not is_cloud and len(others) < min(DEVICES_WATCHED_SITES, others_max - len(sites)):
+            site = self._draw(chance, broker)
+            if site not in sites:  # of a site that is watched as a whole, each device is
+                others.setdefault(site)
         devices: dict[tuple[int, int], None] = {}
-        if not is_cloud and len(sites) < others_max:
-            for _ in range(DEVICES_WATCHED):
-                site = self._draw(chance, broker)
-                if site not in sites:  # of a site that is watched as a whole, each device is
-                    devices.setdefault((site, chance.randrange(self.topics)))
+        for number in range(DEVICES_WATCHED if others else 0):
+            devices.setdefault((list(others)[number % len(others)], chance.randrange(self.topics)))
         self.sites_watched.append(list(sites))
         self.devices_watched.append(list(devices))
         for site in sites:
