@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 import msgspec
 import pytest
@@ -97,7 +97,8 @@ class Site:
         return self.transfer.receiver.arrivals
 
 
-StartSite = Callable[[], Awaitable[Site]]
+class StartSite(Protocol):
+    def __call__(self, cluster: str = "") -> Awaitable[Site]: ...
 
 
 @pytest.fixture(params=["adaptive", "covers"])
@@ -111,13 +112,15 @@ async def start(request: pytest.FixtureRequest, tmp_path: Path, method: MethodNa
     servers: list[Server] = []
     key = "correct horse battery" if request.param == "sealed" else None
 
-    async def start_one() -> Site:
+    async def start_one(cluster: str = "") -> Site:
         join = tuple([str(server.braid_address) for server in servers])
         number = len(servers)
         config = Config(
             data=str(tmp_path / f"site{number}"),
             listeners=(Listener(name="mqtt", port=0),),
-            braid=BraidConfig(listen="127.0.0.1:0", join=join, name=f"site{number}", key=key, method=method),
+            braid=BraidConfig(
+                listen="127.0.0.1:0", join=join, name=f"site{number}", cluster=cluster, key=key, method=method
+            ),
         )
         server = Server(config)
         await server.start()
@@ -200,6 +203,24 @@ async def test_a_subscriber_that_comes_meanwhile_misses_nothing(start: StartSite
         assert await is_silent(client)
 
 
+@pytest.mark.parametrize("method", ["covers"], indirect=True)
+async def test_a_stream_crosses_into_a_cluster_once_on_the_short_way(start: StartSite) -> None:
+    a, b, c = await start("here"), await start("there"), await start("there")
+    receivers = [await Client.connect(b.server, b"s"), await Client.connect(c.server, b"t")]
+    publisher = await Client.connect(a.server, b"p")
+    for receiver in receivers:
+        await receiver.subscribe()
+    await one_by_one(publisher, receivers, 2)
+    out = a.cut_through.host.counters().publications_out
+    passed_on = sum(site.cut_through.host.counters().publications_out for site in (b, c))
+    await one_by_one(publisher, receivers, MANY, 2)
+    assert a.cut_through.host.counters().publications_out - out == MANY
+    assert sum(site.cut_through.host.counters().publications_out for site in (b, c)) - passed_on == MANY
+    outbound_topic = a.transfer.outbound.get(TOPIC.decode())
+    assert outbound_topic is not None
+    assert outbound_topic.cut_through is not None
+
+
 async def test_overlapping_filters_make_one_copy(start: StartSite) -> None:
     a, b = await start(), await start()
     subscriber, other = await Client.connect(b.server, b"s"), await Client.connect(b.server, b"t")
@@ -270,6 +291,29 @@ async def test_who_unsubscribes_gets_nothing_more(start: StartSite) -> None:
     assert await subscriber.read() == (0xB0, b"\0\2")
     await one_by_one(publisher, [stays], MANY, MANY)
     assert await is_silent(subscriber)
+
+
+async def test_a_broker_where_nobody_is_left_gets_nothing_more(start: StartSite) -> None:
+    a, b, c = await start(), await start(), await start()
+    stays, leaves = await Client.connect(b.server, b"s"), await Client.connect(c.server, b"t")
+    publisher = await Client.connect(a.server, b"p")
+    await stays.subscribe()
+    await leaves.subscribe()
+    await one_by_one(publisher, [stays, leaves], MANY)
+    leaves.writer.write(bytes([0xA2, 4 + len(TOPIC), 0, 2, 0, len(TOPIC)]) + TOPIC)
+    assert await leaves.read() == (0xB0, b"\0\2")
+    number = MANY
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            heard = c.cut_through.host.counters().publications_in
+            await one_by_one(publisher, [stays], 1, number)
+            number += 1
+            await asyncio.sleep(0.3)
+            if c.cut_through.host.counters().publications_in == heard:
+                break
+    await one_by_one(publisher, [stays], MANY, number)
+    assert c.cut_through.host.counters().publications_in == heard
+    assert await is_silent(leaves)
 
 
 async def test_other_publications_keep_their_place_among_those_that_cut_through(start: StartSite) -> None:

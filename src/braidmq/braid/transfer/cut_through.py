@@ -391,11 +391,10 @@ class CutThrough:
     def _make_receiver(
         self, frame: bytes, told: Tell[Message], batch: PublicationBatch, hops: int
     ) -> CutThroughReceiver | None:
-        stream = self._inbound.at_rest(batch)
         route = self.broker.router.arriving(batch.topic)
         to = route.receivers
         same, other = (to.plain5, to.plain3) if batch.version == V5 else (to.plain3, to.plain5)
-        if stream is None or not same or other or to.special or to.groups or route.feed is not None:
+        if not same or other or to.special or to.groups or route.feed is not None:
             return None
         head = head_of(batch.run, batch.topic, batch.version)
         template = template_of(self._content_of, told, batch, head)
@@ -403,6 +402,9 @@ class CutThrough:
             return None
         (_, number_end), (first_at, _), _ = template.holes
         if number_end + len(tell_of(frame, number_end)) > first_at:
+            return None
+        stream = self._inbound.at_rest(batch)
+        if stream is None:
             return None
         view = self.overlay.view if isinstance(told.body, Deliver) else None
         return CutThroughReceiver(self, template, head, stream, same, hops, self.host.weight_of(told), view)
