@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
@@ -28,6 +29,7 @@ from braidmq.mqtt.packets import V3, V5
 from braidmq.net.frames import Codec, Tell
 from braidmq.overlay.ranges import Deliver, Plan
 from braidmq.pubsub.covers.multicast_messages import MulticastCopy
+from braidmq.pubsub.registry import MethodName
 from braidmq.pubsub.relay_free.signals import MESSAGE
 from braidmq.server.server import Server
 from tests.patience import PATIENCE_S
@@ -97,8 +99,13 @@ class Site:
 StartSite = Callable[[], Awaitable[Site]]
 
 
+@pytest.fixture(params=["adaptive", "covers"])
+def method(request: pytest.FixtureRequest) -> MethodName:
+    return cast(MethodName, request.param)
+
+
 @pytest.fixture(params=["open", "sealed"])
-async def start(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StartSite]:
+async def start(request: pytest.FixtureRequest, tmp_path: Path, method: MethodName) -> AsyncIterator[StartSite]:
     """Starts a broker that joins those that are there."""
     servers: list[Server] = []
     key = "correct horse battery" if request.param == "sealed" else None
@@ -109,7 +116,7 @@ async def start(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         config = Config(
             data=str(tmp_path / f"site{number}"),
             listeners=(Listener(name="mqtt", port=0),),
-            braid=BraidConfig(listen="127.0.0.1:0", join=join, name=f"site{number}", key=key),
+            braid=BraidConfig(listen="127.0.0.1:0", join=join, name=f"site{number}", key=key, method=method),
         )
         server = Server(config)
         await server.start()

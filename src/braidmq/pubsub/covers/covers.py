@@ -49,6 +49,9 @@ INTERNAL = "$braid/"
 HEARTBEAT_S = 5.0
 """How often a broker says to each that it tells its wants that it is there."""
 
+EMPTY_PERIODS = 12
+"""Brokers that publish nothing that is wanted here hear it so many times less often: they need not know."""
+
 HEARTBEATS_A_SECOND_MAX = 40
 """With more brokers to say so to, each hears it less often."""
 
@@ -313,12 +316,14 @@ class Covers(Service):
             self.host.spawn(self._keep_meeting())
 
     async def _keep_greeting(self) -> None:
+        round_ = 0
         while True:
-            watchers = self.told.watchers
+            round_ += 1
+            watchers = [one for one in self.told.watchers if one.digest or round_ % EMPTY_PERIODS == 0]
             period_s = max(HEARTBEAT_S, len(watchers) / HEARTBEATS_A_SECOND_MAX)
             for watcher in watchers:
                 await self.host.sleep(period_s / len(watchers))
-                self.host.spawn(self.told.greet(watcher, period_s))
+                self.host.spawn(self.told.greet(watcher, period_s if watcher.digest else EMPTY_PERIODS * period_s))
             if not watchers:
                 await self.host.sleep(period_s)
             self.known.sweep()
