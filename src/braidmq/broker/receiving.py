@@ -28,6 +28,9 @@ _PLAIN_ACKS = frozenset((0x50, 0x62, 0x70))
 PACKETS_MAX = 500
 """Packets of one client that are handled one by one before other clients have their turn."""
 
+RUNS_A_PACKET = 4
+"""So many runs of plain publications, each to another topic, count as one packet that is handled with care."""
+
 PACKET_SHARE_BYTES = 32
 """A larger packet counts as one more for every so many bytes: a SUBSCRIBE can hold a thousand filters."""
 
@@ -71,9 +74,14 @@ class PacketReader:
                 self._tail.clear()
                 self._wanted = 0
         end = len(data)
-        at = packets = 0
+        at = work = 0
+        work_max = PACKETS_MAX * RUNS_A_PACKET
         try:
             while end - at >= 2:
+                if work >= work_max:
+                    connection.flow.hold_reading()
+                    tick.go_on_later(connection)
+                    break
                 header = data[at]
                 length = data[at + 1]
                 body = at + 2
@@ -90,10 +98,12 @@ class PacketReader:
                     stop = forward_run(connection, data, at, body, after)
                     if stop:
                         at = stop
+                        work += 1
                         continue
                 elif header == 0x32 or header == 0x34:
                     if forward_and_acknowledge(connection, data, body, after, header >> 1 & 3):
                         at = after
+                        work += 1
                         continue
                 elif header == 0x40 and length == 2 and connection.session is not None:
                     connection.session.on_puback(data[body] << 8 | data[body + 1])
@@ -109,11 +119,7 @@ class PacketReader:
                 at = after
                 if not going_on:
                     break
-                packets += 1 + length // PACKET_SHARE_BYTES
-                if packets >= PACKETS_MAX and at < end:
-                    connection.flow.hold_reading()
-                    tick.go_on_later(connection)
-                    break
+                work += RUNS_A_PACKET * (1 + length // PACKET_SHARE_BYTES)
             if at < end and connection.state is not ConnectionState.CLOSED:
                 self._tail.append(data[at:])
                 self._tail_size = end - at

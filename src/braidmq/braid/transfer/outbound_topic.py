@@ -259,18 +259,27 @@ class OutboundTopic(ABC):
 
     def batches(self) -> list[PublicationBatch]:
         """Takes out what waits, in its order: what is alike together."""
-        found: list[PublicationBatch] = []
         self.used_at = self._queue.stamp()
         pieces, self._pieces = self._pieces or [], None
+        if len(pieces) == 1:
+            version, first, count, run, item, scope = pieces[0]
+            items = () if item is None else (item,)
+            skips = self._skips(first, scope) if self._scoped else ()
+            origin = self._queue.origin
+            return [PublicationBatch(origin, self.incarnation, self.topic, first, count, version, run, items, skips)]
+        return self._joined(pieces)
+
+    def _joined(self, pieces: list[_Piece]) -> list[PublicationBatch]:
+        found: list[PublicationBatch] = []
         while pieces:
             version, first, _, _, _, scope = pieces[0]
-            kind = _kind(pieces[0]) if len(pieces) > 1 else None
+            kind = _kind(pieces[0])
             alike = 1
             while alike < len(pieces) and _kind(pieces[alike]) == kind:
                 alike += 1
             some, pieces = pieces[:alike], pieces[alike:]
             items = tuple([one[4] for one in some if one[4] is not None])
-            run = some[0][3] if alike == 1 else b"".join([one[3] for one in some])
+            run = b"".join([one[3] for one in some])
             count = sum(one[2] for one in some)
             skips = self._skips(first, scope) if self._scoped else ()
             origin = self._queue.origin
