@@ -303,8 +303,9 @@ class Covers(Service):
     # What arrives
 
     def _on_copy(self, publication: Publication) -> None:
-        if not self.told.is_watched_by(publication.origin):
-            self._on_stranger(publication.origin)
+        if not self.told.is_known_to(publication.origin):
+            if not self.told.is_watched_by(publication.origin):
+                self._on_stranger(publication.origin)
             if not self.told.filters.overlapping([publication.topic]):
                 return  # it was for this broker's last process
         self.on_message(publication)
