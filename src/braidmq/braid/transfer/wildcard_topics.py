@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 from braidmq.braid.catch_up.history import History
 from braidmq.braid.transfer.outbound import AFTER_START_S, OutboundTopics
-from braidmq.braid.transfer.outbound_topic import LastingPath, OutboundTopic
+from braidmq.braid.transfer.outbound_topic import LastingPath, OutboundTopic, SendQueue
 from braidmq.host import Host
 from braidmq.pubsub.method import WildcardMethod, ignore
 
@@ -28,12 +28,29 @@ _NOBODY, _SILENT, _SOMEBODY = range(3)
 """Who wants a topic: nobody; perhaps a broker that has fallen silent; a broker that can be reached."""
 
 
-class WildcardTopic(OutboundTopic):
-    __slots__ = ("_all", "_cut_through", "_demand", "_version")
+class WantsQueue(SendQueue):
+    """What such topics share: also what the method knows of wants."""
 
-    def __init__(self, all_: WildcardTopics, topic: str, incarnation: int) -> None:
-        super().__init__(all_.queue, topic, incarnation)
-        self._all = all_
+    def __init__(self, origin: str, host: Host, history: History, method: WildcardMethod) -> None:
+        super().__init__(origin, host, history)
+        self.version = 0
+        """How often the wants of other brokers have changed."""
+        self.keeps_all_until = host.now() + AFTER_START_S
+        """Until then QoS 1 and 2 is kept, whoever wants it."""
+        self._method = method
+
+    def demand_for(self, topic: str) -> int:
+        if self._method.is_wanted(topic):
+            return _SOMEBODY
+        return _SILENT if self._method.was_wanted(topic) else _NOBODY
+
+
+class WildcardTopic(OutboundTopic):
+    __slots__ = ("_cut_through", "_demand", "_version")
+    _queue: WantsQueue
+
+    def __init__(self, queue: WantsQueue, topic: str, incarnation: int) -> None:
+        super().__init__(queue, topic, incarnation)
         self._version = -1
         """How often wants had changed when the demand was looked up."""
         self._demand = _NOBODY
@@ -41,8 +58,8 @@ class WildcardTopic(OutboundTopic):
 
     def look_up(self) -> None:
         """Finds out who wants it: wants may have changed since that was last done."""
-        self._version = self._all.version
-        self._demand = self._all.demand_for(self.topic)
+        self._version = self._queue.version
+        self._demand = self._queue.demand_for(self.topic)
         self._cut_through = None
 
     @property
@@ -51,19 +68,19 @@ class WildcardTopic(OutboundTopic):
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        if self._version != self._all.version:
+        if self._version != self._queue.version:
             self.look_up()
         return (self.topic,) if self._demand == _SOMEBODY else ()
 
     @property
     def is_open(self) -> bool:
-        if self._version != self._all.version:
+        if self._version != self._queue.version:
             self.look_up()
         return self._demand == _SOMEBODY or not self.is_settled
 
     @property
     def cut_through(self) -> LastingPath | None:
-        if self._version != self._all.version:
+        if self._version != self._queue.version:
             self.look_up()
         return self._cut_through
 
@@ -72,18 +89,15 @@ class WildcardTopic(OutboundTopic):
         self._cut_through = path
 
     def was_recently_wanted(self, now: float) -> bool:
-        return self.is_open or self._demand == _SILENT or now < self._all.keeps_all_until
+        return self.is_open or self._demand == _SILENT or now < self._queue.keeps_all_until
 
 
 class WildcardTopics(OutboundTopics):
     def __init__(self, origin: str, incarnation: int, method: WildcardMethod, host: Host, history: History) -> None:
-        super().__init__(origin, incarnation, host, history)
+        self._wants = WantsQueue(origin, host, history, method)
+        super().__init__(self._wants, incarnation, host)
         self.on_changed: Callable[[str], None] = ignore
         """Called with a filter when it may have changed which of the topics that it matches are wanted."""
-        self.version = 0
-        """How often the wants of other brokers have changed."""
-        self.keeps_all_until = host.now() + AFTER_START_S
-        """Until then QoS 1 and 2 is kept, whoever wants it."""
         self._method = method
         self._unknown: deque[str] = deque()
         """Topics about which the method is to be asked: as many as are published, at the most."""
@@ -106,13 +120,8 @@ class WildcardTopics(OutboundTopics):
 
     def on_wants(self, topic_filter: str) -> None:
         """Another broker begins or ceases to want what a filter matches."""
-        self.version += 1
+        self._wants.version += 1
         self.on_changed(topic_filter)
-
-    def demand_for(self, topic: str) -> int:
-        if self._method.is_wanted(topic):
-            return _SOMEBODY
-        return _SILENT if self._method.was_wanted(topic) else _NOBODY
 
     async def _find_out(self) -> None:
         """Asks about one topic after the other, as long as there are any that are not known."""
@@ -142,7 +151,7 @@ class WildcardTopics(OutboundTopics):
     # Topics that come and go
 
     def _begin(self, topic: str, incarnation: int) -> WildcardTopic:
-        outbound_topic = self._by_topic[topic] = WildcardTopic(self, topic, incarnation)
+        outbound_topic = self._by_topic[topic] = WildcardTopic(self._wants, topic, incarnation)
         outbound_topic.is_settled = self._method.knows(topic)
         if not outbound_topic.is_settled:
             self._ask_about(topic)
