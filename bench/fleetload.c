@@ -9,8 +9,9 @@
 //   expect count=N [topics=T] [own=1]
 //       Forgets what was received; from here on messages numbered below N count. T: number k was published on topic k
 //       modulo T, and must come in order there. own: number k is for the client numbered k alone.
-//   publish group=G topic=T count=N [first=I] [topics=M] [start=K] [qos=Q] [rate=R] [under_way=U] [bytes=B] [timeout=S]
-//       Messages numbered from K on; message k goes to topic I + k modulo M. R a second, or as fast as they are taken.
+//   publish group=G topic=T count=N [first=I] [topics=M] [start=K] [qos=Q] [rate=R] [under_way=U] [window=W] [bytes=B] [timeout=S]
+//       Messages numbered from K on; message k goes to topic I + k modulo M. R a second, or as fast as they are taken. At
+//       most W of them have not been received yet; what is not received within STALLED is taken for lost.
 //   await count=N [timeout=S] [quiet=S]
 //       Until N different messages have come, or the time is over, or nothing new has come for so long. Counts are since
 //       `expect`, times since the last answer.
@@ -35,6 +36,7 @@
 enum { CLOSED, DIALLING, GREETING, READY };
 enum { GROUP_BYTES = 32, NAME_BYTES = 256, LINE_BYTES = 4096, READ_BYTES = 1 << 18, WRITE_AHEAD_BYTES = 16384, EVENTS = 512, SOURCES = 16 };
 #define SECOND 1000000000ull
+#define STALLED (3 * SECOND)
 
 typedef struct Client {
   int fd, state, armed, is_churning, puts, gets;
@@ -307,7 +309,7 @@ static void do_expect(void) {
   printf("{}\n");
 }
 static void do_publish(void) {
-  uint64_t count = number_of("count", 1), first = number_of("first", 0), modulo = number_of("topics", 0), start = number_of("start", 0), most = number_of("under_way", 100);
+  uint64_t count = number_of("count", 1), first = number_of("first", 0), modulo = number_of("topics", 0), start = number_of("start", 0), most = number_of("under_way", 100), window = number_of("window", 0);
   int qos = number_of("qos", 0); size_t bytes = number_of("bytes", 100); double rate = number_of("rate", 0); const char *topic = word("topic", "%");
   Client **some; size_t n = members(word("group", ""), &some), next = 0; uint64_t began = now(), ends = began + number_of("timeout", 600) * SECOND, sent = 0, unacked = 0, unsent = 0, done = 0;
   closed = 0;
@@ -315,6 +317,7 @@ static void do_publish(void) {
   while (n && !done && !closed && now() < ends) {
     uint64_t due = rate ? (uint64_t)((now() - began) / 1e9 * rate) + 1 : count;
     if (due > count) due = count;
+    if (window && due > distinct + window && now() - (last_at > began ? last_at : began) < STALLED) due = distinct + window;
     for (size_t full = 0; sent < due && full < n; next++) {
       Client *c = some[next % n];
       if (c->out_len - c->out_at > WRITE_AHEAD_BYTES || (qos && c->unacked >= most)) { full++; continue; }

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 import braidmq
+from braidmq.pubsub.registry import METHOD_DEFAULT
 from braidmq.sim.network import Constant
 from tests.braid.sites import Sites
 from tests.conformance import wire
@@ -30,7 +31,7 @@ from tests.conformance.pair import Peer, World
 from tests.conformance.wire import Type
 
 ROOT = Path(braidmq.__file__).parent
-METHOD = "adaptive"
+METHOD = METHOD_DEFAULT
 """What brokers use unless told otherwise."""
 STEP_S = 0.001
 QUIET_S = 0.2
@@ -164,11 +165,16 @@ def qos_1_across_two_brokers() -> Trace:
 
 
 def subscribe_demand_resume() -> Trace:
-    """A subscription at one broker; a device at another, whose publications had no subscriber, is told to go on."""
+    """A subscription at one broker; a device at another, whose publications had no subscriber, is told to go on.
+
+    A client has subscribed before: the two brokers have met.
+    """
     sites = braided()
     device, subscriber = sites.client(0, "device"), sites.client(1, "subscriber")
-    device.subscribe("$demand/tide/high", 1)
     device.publish("tide/high", b"nobody wants this", 0)
+    subscriber.subscribe("tide/high", 1)
+    subscriber.unsubscribe("tide/high")
+    device.subscribe("$demand/tide/high", 1)
     sites.run(5.0)
     device.expect_publish("$demand/tide/high", b"0")
     wait_for_quiet(sites)

@@ -134,10 +134,13 @@ def test_topics_tell_what_is_published_and_wanted(braid: Braid, subscriber: Subs
     assert published()[topic] == wanted
     at_third = json.loads(braid.ask("topics", "--json").stdout.splitlines()[2])
     assert at_third["interest"] == [{"filter": "tide/#", "stands": True, "is_effective": True}]
+    assert at_third["covers"]["wants"] == ["tide/#"]
+    assert at_third["covers"]["watchers"] == 1
     shown = braid.ask("topics").stdout
     assert "suspended" in shown
     assert "open" in shown
     assert "stands" in shown
+    assert "by which brokers meet" in shown
     wrong = braid.ask("topics", "a/#/b")
     assert wrong.returncode == 1
     assert "# before the last level" in wrong.stderr
@@ -169,14 +172,14 @@ def test_a_trace_shows_the_way_and_no_client_gets_it(
 ) -> None:
     picture = tmp_path / "way.svg"
     answer = braid.json("trace", "tide/high", "-q", str(qos), "--svg", str(picture))
-    assert (answer["from"], answer["filters"], answer["receivers"]) == ("site1", ["tide/#"], 1)
+    assert (answer["from"], answer["filters"], answer["receivers"]) == ("site1", ["tide/high"], 1)
     (hop,) = answer["hops"]
     assert (hop["from"], hop["to"], hop["hop"], hop["receives"]) == ("site1", "site3", 1, True)
     assert 0 <= hop["at_ms"] < TIMEOUT_S * 1000
     svg = ET.parse(picture).getroot()
     assert svg.tag == "{http://www.w3.org/2000/svg}svg"
     texts = {text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")}
-    assert {"site1", "site3", "tide/high from site1 (adaptive)"} <= texts
+    assert {"site1", "site3", "tide/high from site1 (covers)"} <= texts
 
     shown = braid.ask("trace", "tide/high")
     assert shown.returncode == 0
@@ -199,10 +202,13 @@ def test_the_broker_describes_its_part(braid: Braid, subscriber: Subscriber) -> 
     paho_publish.single("tide/kept", "5", 1, hostname="127.0.0.1", port=braid.ports[0])
     subscriber.got.get(timeout=TIMEOUT_S)
     told = json.loads(braid.get(0, "/braid"))
-    assert (told["name"], told["cluster"], told["method"], told["is_in"]) == ("site1", "site1", "adaptive", True)
+    assert (told["name"], told["cluster"], told["method"], told["is_in"]) == ("site1", "site1", "covers", True)
     assert told["right"]["name"] == "site2"
     assert told["keys"]["home"] == 2
     assert told["keys"]["publisher"] > 0
+    assert 0 < len(told["covers"]["publications"]) <= 64
+    assert told["covers"]["subscribers"] >= 1
+    assert told["covers"]["wants_known"] > 0
     assert told["history"]["head"] > 0
     assert told["history"]["bytes"] > 0
     assert len(told["links"]) == len(told["introducers"]) == 2

@@ -226,8 +226,8 @@ def test_another_method_is_refused_and_disturbs_nobody(start_broker: StartBroker
     until_ready(first, second)
     other = join(start_broker, first, "--set", "braid.name=s3", "--set", "braid.method=relayfree")
     reason = why_not(other)
-    assert f"braid.method is 'relayfree' at {place_of(other)} and 'adaptive' at {place_of(first)}" in reason
-    first.wait_for_log(f"braid.method is 'adaptive' at {place_of(first)} and 'relayfree' at {place_of(other)}")
+    assert f"braid.method is 'relayfree' at {place_of(other)} and 'covers' at {place_of(first)}" in reason
+    first.wait_for_log(f"braid.method is 'covers' at {place_of(first)} and 'relayfree' at {place_of(other)}")
     assert reason in other.log
     until_ring(first, "s1", "s2")
     until_ready(first, second)

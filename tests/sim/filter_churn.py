@@ -21,6 +21,7 @@ import msgspec
 
 from braidmq.host import Address, Message
 from braidmq.keys import Role, is_within, key_of
+from braidmq.mqtt.topics import matches
 from braidmq.overlay import Introduce, Overlay
 from braidmq.overlay.ranges import Outcome
 from braidmq.overlay.vectors import DIGITS_MAX
@@ -73,6 +74,8 @@ class Site(msgspec.Struct, eq=False):
     incarnation: int = 0
     wants: dict[str, Want] = msgspec.field(default_factory=dict)
     topics: dict[str, None] = msgspec.field(default_factory=dict)
+    demand: dict[str, bool] = msgspec.field(default_factory=dict)
+    """Of some topics: whether they are wanted, as it was when `on_wants` last said that it may have changed."""
     is_in: bool = False
     """Whether it has entered; before that clients wait."""
 
@@ -159,6 +162,10 @@ class FilterChurn:
         self.complaints.add(f"{what} has not taken effect" for what in self.under_way)
         for site, topic in asked:
             self.check_topic(site, topic)
+        for site in self.living():
+            for topic, wanted in site.demand.items():
+                if site.method is not None and site.method.is_wanted(topic) != wanted:
+                    self.complaints.add([f"broker {site.number} was not told that demand for {topic!r} has changed"])
         for position, (site, topic) in enumerate(asked):
             how = ("publish", "surely")[position % 2]
             self.sim.at(self.sim.now + position * 0.01, partial(self.publish, site, topic, how, is_calm=True))
@@ -189,6 +196,8 @@ class FilterChurn:
         introduce = partial(self._introduce, site.number)
         method = site.method = self.build(host, introduce, name_of(site.number), site.cluster)
         method.on_message = partial(self._on_message, site, host.incarnation)
+        method.on_wants = partial(self._on_wants, site)
+        site.demand.clear()
         self.do(site, "its entering", self._enter(site, method))
 
     async def _enter(self, site: Site, method: WildcardMethod) -> None:
@@ -368,6 +377,8 @@ class FilterChurn:
         site.topics[topic] = None
         if not method.knows(topic):
             await method.advertise(topic)
+        if len(site.demand) < TOPICS_CHECKED and site.method is method:
+            site.demand[topic] = method.is_wanted(topic)
 
     async def _publish(self, site: Site, topic: str, how: str, is_calm: bool) -> None:
         method = site.method
@@ -420,6 +431,11 @@ class FilterChurn:
         return "/".join(levels)
 
     # What arrives
+
+    def _on_wants(self, site: Site, topic_filter: str) -> None:
+        if site.method is not None:
+            for topic in [topic for topic in site.demand if matches(topic_filter, topic)]:
+                site.demand[topic] = site.method.is_wanted(topic)
 
     def _on_arrival(self, sender: Address, to: Address, message: Message, _hops: int) -> None:
         number = publication_of(message)

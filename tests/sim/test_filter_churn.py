@@ -86,6 +86,8 @@ class TellAll(Service):
             found = await ask(self.host, peer, AskWants(), Told, timeout_s=0.3)
             if found is not None:
                 self.others.setdefault(peer, (found.cluster, {}))[1].update(dict.fromkeys(found.filters))
+                self.on_wants("#")
+                self.on_wants("$x/#")
         self.is_told = True
 
     async def withdraw(self, topic: str) -> None:
@@ -146,6 +148,7 @@ class TellAll(Service):
             filters[told.topic_filter] = None
         else:
             filters.pop(told.topic_filter, None)
+        self.on_wants(told.topic_filter)
         return None
 
     @handles(AskWants)
@@ -200,6 +203,13 @@ class NeverAsked(TellAll):
         self.is_told = True
 
 
+class NotSaid(TellAll):
+    """Knows what others want, and does not say when that changes."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, ignore if name == "on_wants" else value)
+
+
 class NeverProven(TellAll):
     def publish_surely(
         self, topic: str, body: bytes, timeout_s: float, on_outcome: OnOutcome, cluster: str | None = None
@@ -230,6 +240,7 @@ def test_a_method_that_tells_everybody_everything_is_right_as_long_as_nothing_is
         (SentTwice, "came more than once to the clients of broker"),
         (WithoutScope, "outside of its scope"),
         (NeverAsked, "did not reach broker"),
+        (NotSaid, "was not told that demand"),
         (NeverProven, "came 0 times"),
     ],
 )

@@ -17,6 +17,10 @@ from braidmq.overlay.flexible.learning import TableLearning
 from braidmq.pubsub.baselines.bayeux import Bayeux, BayeuxTree
 from braidmq.pubsub.baselines.can.flooding import Flooding
 from braidmq.pubsub.baselines.scribe import Scribe
+from braidmq.pubsub.covers.known_wants import KnownWants
+from braidmq.pubsub.covers.multicast import Multicast
+from braidmq.pubsub.covers.rendezvous import Rendezvous
+from braidmq.pubsub.covers.told_wants import ToldWants
 from braidmq.pubsub.effect import Effect
 from braidmq.pubsub.locality.delegates import ClusterDirectories
 from braidmq.pubsub.locality.locality import HandOverAccepted, Locality
@@ -69,6 +73,11 @@ def notes_nothing(_self: Bayeux, _tree: BayeuxTree, _to: object) -> bool:
     return True
 
 
+async def asks_nobody(*_: object) -> tuple[list[bytes], bool]:
+    """A broker that looks for no others; those that came before it do not find it either."""
+    return [], True
+
+
 def no_children(*_: object) -> Iterable[object]:
     return ()
 
@@ -87,6 +96,11 @@ MUTATIONS: list[tuple[str, str, type, str, Callable[..., Any], str]] = [
     ("locality", DESERTED, Locality, "_check_regularly", nothing_at_all, SUSPENDED),  # one that asks once
     ("locality", "zeta", ClusterDirectories, "learn", nothing_at_all, SUSPENDED),
     ("locality", "3x12x2", Locality, "on_hand_over", takes_and_keeps, MISSED),  # a delegate that does not forward
+    ("covers", DESERTED, Rendezvous, "ask", asks_nobody, SUSPENDED),  # a broker that meets nobody
+    ("covers", DESERTED, KnownWants, "on_tell_wants", nothing, SUSPENDED),  # a publisher that is deaf
+    ("covers", DESERTED, ToldWants, "unsubscribe", nothing, PUBLISHING),  # a subscriber that does not say that it goes
+    ("covers", "zeta", Rendezvous, "ask", asks_nobody, MISSED),
+    ("covers", "zeta", Multicast, "_pass_on", nothing, MISSED),
     ("scribe", "zeta", Scribe, "_next_hops", no_children, MISSED),
     ("bayeux", "zeta", Bayeux, "_update_route", notes_nothing, MISSED),
     ("canmc", "zeta", Flooding, "_ways_on", nowhere, MISSED),

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from braidmq.sim.trials.patterns import TABLE_2, PatternError, RoleAssignment, drawn, parse
+from braidmq.sim.trials.patterns import TABLE_2, Fleet, PatternError, RoleAssignment, drawn, parse
 
 
 def deal(pattern: str, nodes: int | None = None, seed: int = 1) -> RoleAssignment:
@@ -84,6 +84,13 @@ def test_zipf_has_few_large_topics_and_many_small_ones() -> None:
     assert sizes[0] > 20 * sizes[-1]
 
 
+def test_a_fleet_is_of_any_size() -> None:
+    assert parse("fleet") == Fleet(10_000, 10_000)
+    assert parse("fleet100x50") == Fleet(100, 50)
+    assert deal("fleet100x50", 20).brokers == 20
+    assert "100 topics and 50 command filters" in deal("fleet100x50", 20).note
+
+
 def test_the_same_seed_deals_the_same() -> None:
     assert deal("subs20", 200, 7) == deal("subs20", 200, 7)
     assert deal("delta", 200, 7) == deal("delta", 200, 7) != deal("delta", 200, 8)
@@ -102,6 +109,10 @@ def test_the_same_seed_deals_the_same() -> None:
         ("500000x500000x9999999", 1_000_000, "at most"),
         ("delta", 2_000_000, "too many"),
         ("lookups", 1, "too few"),
+        ("fleet", 7, "too few for a fleet"),
+        ("fleet", 100_000, "topics and .* filters: at most"),
+        ("fleet0x10", 10, "has no devices"),
+        ("fleet10", 10, "fleet100x50"),
     ],
 )
 def test_what_cannot_be_played_is_told(pattern: str, nodes: int, words: str) -> None:

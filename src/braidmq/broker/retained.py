@@ -7,6 +7,7 @@ reached now. So a tombstone stays for a while: a message without payload, which 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
 from itertools import islice
 
 from braidmq.broker.limits import Limits
@@ -20,6 +21,10 @@ TOMBSTONE_S = 7 * 86_400.0
 
 TOMBSTONES_MAX = 10_000
 """Tombstones at a time; the oldest goes."""
+
+
+DUE_MIN = 1024
+"""Deadlines that are kept though most of them may be of messages that were replaced."""
 
 
 def tombstone(topic: str, at: float, now: float) -> Message:
@@ -37,6 +42,8 @@ class Retained:
         """Called when a first level has come or gone."""
         self._local_count = 0
         self._tombstones: dict[str, None] = {}
+        self._due: list[tuple[float, str]] = []
+        """A heap: when messages and tombstones expire, also some that were replaced or deleted since."""
         self._tree: NameTree[Message] = NameTree()
 
     def __len__(self) -> int:
@@ -60,6 +67,8 @@ class Retained:
         topic = message.topic
         self.discard(topic)
         self._tree.set(topic, message)
+        if message.expires_at is not None:
+            self._expire_later(message.expires_at, topic)
         if message.payload:
             self.bytes += message.size
         else:
@@ -93,6 +102,12 @@ class Retained:
         if self.on_level is not None and not (before and before + change):
             self.on_level()
 
+    def _expire_later(self, expires_at: float, topic: str) -> None:
+        heappush(self._due, (expires_at, topic))
+        if len(self._due) > DUE_MIN + 2 * len(self._tree):  # most are of messages that are not there any more
+            self._due = [(one.expires_at, one.topic) for one in self._tree.values() if one.expires_at is not None]
+            heapify(self._due)
+
     def surplus(self) -> list[str]:
         """Topics whose tombstones are over the bound."""
         count = len(self._tombstones) - TOMBSTONES_MAX
@@ -111,4 +126,12 @@ class Retained:
 
     def expired(self, now: float) -> list[str]:
         """The topics of messages and tombstones whose time is over."""
-        return [message.topic for message in self._tree.values() if message.expired(now)]
+        found: dict[str, float] = {}
+        while self._due and self._due[0][0] <= now:
+            expires_at, topic = heappop(self._due)
+            message = self._tree.get(topic)
+            if message is not None and message.expires_at == expires_at:
+                found[topic] = expires_at
+        for topic, expires_at in found.items():  # until they are deleted
+            heappush(self._due, (expires_at, topic))
+        return list(found)

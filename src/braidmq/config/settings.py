@@ -121,9 +121,10 @@ class BraidConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     cluster: str = ""
     """Where it stands, as a path such as `cloud1/edge1`. No level may be `-` or `.`."""
     method: MethodName = METHOD_DEFAULT
-    """How publications travel. All brokers of a braid need the same; the last three are for comparison."""
+    """How publications travel. All brokers of a braid need the same; those but `covers` have a key for each topic and
+    filter, and `bayeux`, `canmc` and `scribe` are for comparison."""
     table_size: Annotated[int, msgspec.Meta(ge=16, le=1024)] = TABLE_SIZE_DEFAULT
-    """Entries of a routing table (adaptive): topics with fewer subscribing brokers take one hop."""
+    """Entries of a routing table (covers, adaptive). With adaptive, topics that fewer brokers want take one hop."""
     key: Text | None = None
     """The braid's key: a passphrase of at least 12 characters, or 64 hexadecimal digits. `key_file` is safer."""
     key_file: Text | None = None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MethodName = Literal["covers", "adaptive", "relayfree", "suzaku", "locality", "scribe", "bayeux", "canmc"]
 """The methods that a configuration can name."""
 
-METHOD_DEFAULT: Final = "adaptive"
+METHOD_DEFAULT: Final = "covers"
 
 TABLE_SIZE_DEFAULT: Final = 60
 """Entries of a flexible routing table, the one thing that can be set about a method of a live broker."""

@@ -21,14 +21,12 @@ filters = (
 )
 names = st.one_of(topics, filters)
 
-ALL_TOPICS = tuple(
-    topic for depth in range(1, 5) for parts in product((*LEVELS, *FRESH), repeat=depth) if (topic := "/".join(parts))
-)
+ALL_TOPICS = tuple("/".join(parts) for depth in range(1, 5) for parts in product((*LEVELS, *FRESH), repeat=depth))
 """One level deeper than the filters: two of them overlap if and only if both match one of these."""
 
 
 def matched(name: str) -> set[str]:
     """The topics that a topic, a filter or HIDDEN matches."""
     if name == HIDDEN:
-        return {topic for topic in ALL_TOPICS if topic[0] == "$"}
+        return {topic for topic in ALL_TOPICS if topic[:1] == "$"}
     return {topic for topic in ALL_TOPICS if matches(name, topic)}

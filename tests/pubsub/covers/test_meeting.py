@@ -50,14 +50,30 @@ class Published(NamedTuple):
     sent_at: float
 
 
+class Arrival(NamedTuple):
+    address: Address
+    number: int
+    at: float
+    hops: int
+
+
 class Meeting(MethodNetwork[AnyOverlay, Covers]):
     """Brokers that note what they do."""
 
-    def __init__(self, brokers: int, seed: int, overlay: str = "flexible", network: Network | None = None) -> None:
+    def __init__(
+        self,
+        brokers: int,
+        seed: int,
+        overlay: str = "flexible",
+        network: Network | None = None,
+        clusters: Sequence[str] = ("",),
+    ) -> None:
         cut = Cut.SFB if overlay == "suzaku" else Cut.MRF
         super().__init__(
             BUILDS[overlay],
-            lambda part, address: Covers(part, f"b{address}", "", cut, self.sim.hosts[address].incarnation),
+            lambda part, address: Covers(
+                part, f"b{address}", clusters[int(address) % len(clusters)], cut, self.sim.hosts[address].incarnation
+            ),
             seed,
             network or Uniform(0.001, 0.05),
             counted=(MulticastCopy,),
@@ -75,7 +91,7 @@ class Meeting(MethodNetwork[AnyOverlay, Covers]):
         self.said = 0
         self.topics: dict[Address, dict[str, None]] = {}
         """By broker, what its clients have published."""
-        self.arrived: list[tuple[Address, int, float]] = []
+        self.arrived: list[Arrival] = []
         for address in range(brokers):
             self.start(address, [b"\0%d" % address])
         self.run(SETTLED_S)
@@ -83,7 +99,9 @@ class Meeting(MethodNetwork[AnyOverlay, Covers]):
     def equip(self, address: Address, overlay: AnyOverlay) -> None:
         super().equip(address, overlay)
         arrived = self.arrived
-        self.methods[address].on_message = lambda copy: arrived.append((address, int(copy.body), self.sim.now))
+        self.methods[address].on_message = lambda copy: arrived.append(
+            Arrival(address, int(copy.body), self.sim.now, copy.hops)
+        )
 
     def start(self, address: Address, keys: Iterable[Key] = (), vector: Vector | None = None) -> AnyOverlay:
         """Others hear now that a broker that returns does not want any more what it wanted before."""
@@ -144,7 +162,7 @@ class Meeting(MethodNetwork[AnyOverlay, Covers]):
         """All that was sent came where it should, and nowhere else."""
         self.check_copies()
         wants = [*self.wants, *self.present.values()]
-        copies = {(address, number) for address, number, _ in self.arrived}
+        copies = {(address, number) for address, number, _, _ in self.arrived}
         assert not self.held
         for number, sent in self.published.items():
             missed = [
@@ -159,9 +177,9 @@ class Meeting(MethodNetwork[AnyOverlay, Covers]):
     def check_copies(self, moment_s: float = MOMENT_S) -> None:
         """What came came once, and to brokers that want it, or have wanted it a moment ago."""
         wants = [*self.wants, *self.present.values()]
-        copies = Counter((address, number) for address, number, _ in self.arrived)
+        copies = Counter((address, number) for address, number, _, _ in self.arrived)
         assert not [one for one, count in copies.items() if count > 1]
-        for address, number, at in self.arrived:
+        for address, number, at, _ in self.arrived:
             sent = self.published[number]
             assert address != sent.address, f"its own publication came to {address}"
             assert any(
@@ -275,6 +293,22 @@ def act(network: Meeting, chance: Random, kind: Kind, steps: int, pauses_s: Sequ
 @pytest.mark.parametrize("seed", range(4))
 def test_all_that_was_wanted_arrives_once_and_nothing_else_does(seed: int, overlay: str, kind: str) -> None:
     assert meet(seed, kind, overlay).arrived
+
+
+def meet_in_clusters(seed: int, kind: str) -> Meeting:
+    """So many brokers that some of those that want a publication pass it on to others."""
+    chance = Random(seed)
+    network = Meeting(18, seed, clusters=["", "cloud/east", "cloud/west"])
+    act(network, chance, KINDS[kind], 250, PAUSES_S)
+    network.run(SETTLED_S)
+    network.check()
+    network.check_knowledge()
+    return network
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_brokers_pass_publications_on_only_where_they_are_wanted(kind: str) -> None:
+    assert any(one.hops > 1 for one in meet_in_clusters(1, kind).arrived)
 
 
 def meet_slowly(seed: int, kind: str) -> Meeting:

@@ -62,6 +62,8 @@ class Wants(RuleBasedStateMachine):
         found = self.index.brokers(topic)
         assert len(found) == len(set(found))
         assert set(found) == {broker for topic_filter, broker in self.pairs if matches(topic_filter, topic)}
+        wanted = {topic_filter for topic_filter, _ in self.pairs if matches(topic_filter, topic)}
+        assert sorted(self.index.filters(topic)) == sorted(wanted)
 
     @invariant()
     def the_same_pairs(self) -> None:

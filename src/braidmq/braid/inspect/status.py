@@ -218,7 +218,7 @@ class BraidInspector:
                     one.topic,
                     one.number,
                     list(one.filters),
-                    list(one.wanted),
+                    self._wanted_by(one),
                     one.is_settled,
                     round(now - one.used_at, 3),
                 )
@@ -228,6 +228,13 @@ class BraidInspector:
             [FilterInterest(one, announcer.announces(one), announcer.pending(one) is None) for one in filters],
             filters_in_all,
             self.covers,
+        )
+
+    def _wanted_by(self, outbound_topic: OutboundTopic) -> list[str]:
+        """The filters of other brokers' clients that want a topic."""
+        wanted = list(outbound_topic.wanted)
+        return (
+            self._method.known.filters(outbound_topic.topic) if wanted and isinstance(self._method, Covers) else wanted
         )
 
     async def _first(

@@ -57,7 +57,9 @@ class Scopes:
             return
         if not self._can_keep:
             text = "the delivery method of this braid cannot keep a publication inside a cluster"
-            raise ScopeError(Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"{text}: adaptive, relayfree and locality can")
+            raise ScopeError(
+                Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"{text}: covers, adaptive, relayfree and locality can"
+            )
         if len(named) > 1:
             raise ScopeError(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "more than one property scope: give one of them")
         scope = self._known(named[0], Reason.IMPLEMENTATION_SPECIFIC_ERROR) if named else ""

@@ -57,7 +57,7 @@ RECEIVERS_MAX = 4096
 """Cut-throughs into this broker; with one more all are made anew."""
 
 TELL_BYTES = 48
-"""Bytes behind the delivery's number by which a frame is known before it is compared: its range or topic."""
+"""Bytes behind the number of a range delivery by which a frame is known before it is compared: those of its range."""
 
 Carrier = Deliver | MulticastCopy
 """What brings publications to a broker: (root, number) names it, and its body ends with a batch."""
@@ -96,6 +96,19 @@ def template_of(
     template = FrameTemplate(*samples)
     sizes = [end - begin for begin, end in template.holes]
     return template if sizes == [_NUMBER_BYTES, first_bytes(batch.first), rest] else None
+
+
+def tell_of(frame: bytes, at: int) -> bytes:
+    """What a frame is known by before it is compared, behind its number: all of a copy's topic, or some of a range.
+
+    A topic is a string of msgpack, with its length before it; what is behind the number in a range delivery is none.
+    """
+    if len(frame) < at + 2:
+        return b""
+    kind = frame[at]
+    if 0xA0 <= kind <= 0xBF:
+        return frame[at : at + 1 + kind - 0xA0]
+    return frame[at : at + (2 + frame[at + 1] if kind == 0xD9 else TELL_BYTES)]
 
 
 def first_bytes(first: int) -> int:
@@ -341,7 +354,7 @@ class CutThrough:
         """Handles a frame with one message, if it has a cut-through; its bytes of publications, 0 if it has none."""
         at = self._tell_at.get(sender)
         if at is not None and not self.broker.tick.flush_wanted and self.host.on_message is None:
-            receiver = self._receivers.get((sender, frame[at : at + TELL_BYTES]))
+            receiver = self._receivers.get((sender, tell_of(frame, at)))
             if receiver is not None and (weight := receiver.pass_on(frame)):
                 return weight
         self._before = (self._receiver.arrivals, self.host.posted)
@@ -358,7 +371,7 @@ class CutThrough:
         if at < _NUMBER_BYTES or batch.items or batch.skips or told.body.root != sender:
             return
         self._tell_at[sender] = at
-        name = (sender, frame[at : at + TELL_BYTES])
+        name = (sender, tell_of(frame, at))
         now = self.now()
         topic, size, came_at = self._lone.pop(name, ("", 0, 0.0))
         self._lone[name] = (batch.topic, len(frame), now)
@@ -378,15 +391,20 @@ class CutThrough:
     def _make_receiver(
         self, frame: bytes, told: Tell[Message], batch: PublicationBatch, hops: int
     ) -> CutThroughReceiver | None:
-        stream = self._inbound.at_rest(batch)
         route = self.broker.router.arriving(batch.topic)
         to = route.receivers
         same, other = (to.plain5, to.plain3) if batch.version == V5 else (to.plain3, to.plain5)
-        if stream is None or not same or other or to.special or to.groups or route.feed is not None:
+        if not same or other or to.special or to.groups or route.feed is not None:
             return None
         head = head_of(batch.run, batch.topic, batch.version)
         template = template_of(self._content_of, told, batch, head)
-        if template is None or not template.fits(frame) or template.holes[1][0] - template.holes[0][1] < TELL_BYTES:
+        if template is None or not template.fits(frame):
+            return None
+        (_, number_end), (first_at, _), _ = template.holes
+        if number_end + len(tell_of(frame, number_end)) > first_at:
+            return None
+        stream = self._inbound.at_rest(batch)
+        if stream is None:
             return None
         view = self.overlay.view if isinstance(told.body, Deliver) else None
         return CutThroughReceiver(self, template, head, stream, same, hops, self.host.weight_of(told), view)

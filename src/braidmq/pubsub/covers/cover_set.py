@@ -22,7 +22,7 @@ COVERS_MAX = 64
 """Covers in a set."""
 COVERS_LEAST = 2
 """What all names can be covered with: `#` and HIDDEN."""
-SIBLINGS_MAX = 8
+SIBLINGS_MAX = 16
 """Levels that may follow the same levels in different covers: more are joined into `+`."""
 FIRST_LEVELS_MAX = 32
 """First levels in a set, and first levels with `$`: more are joined. There may be more of them than of others."""

@@ -133,6 +133,10 @@ class KnownWants(Service):
         """The brokers that want a topic, as far as is known."""
         return [one.receiver for one in self._index.brokers(topic) if not one.is_silent]
 
+    def filters(self, topic: str) -> list[str]:
+        """The filters by which other brokers want a topic, silent ones included."""
+        return self._index.filters(topic)
+
     def is_wanted(self, topic: str) -> bool:
         return any(not one.is_silent for one in self._index.brokers(topic))
 

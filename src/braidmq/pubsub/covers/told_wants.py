@@ -12,6 +12,7 @@ else, it is told all anew. A watcher that does not answer is not waited for, and
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -363,7 +364,8 @@ class ToldWants:
             if cover in self.filters:
                 wanted[cover] = None
                 continue
-            under = [one for one in self.filters.overlapping([cover]) if covers(cover, one)]
+            wanting = (one for one in self.filters.overlapping([cover]) if covers(cover, one))
+            under = list(islice(wanting, SPLIT_BELOW + 1))  # there may be a great many
             is_changed = is_changed or len(under) <= SPLIT_BELOW
             wanted.update(dict.fromkeys(under if len(under) <= SPLIT_BELOW else [cover]))
         if is_changed:

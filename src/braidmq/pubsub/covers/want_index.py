@@ -97,6 +97,12 @@ class WantIndex(Generic[B]):
             hits.extend([self._brokers[one] for one in self._tree.match(topic)])
         return _each_once(hits) if hits else []
 
+    def filters(self, topic: str) -> list[str]:
+        """The filters by which a topic is wanted."""
+        levels = topic.split("/")
+        made = [shape % pick(levels) for shape, pick in self._shapes_for(len(levels), topic[:1] == "$")]
+        return [*[one for one in (topic, *made) if one in self._brokers], *self._tree.match(topic)]
+
     def filters_of(self, broker: B) -> Iterator[str]:
         """What a broker wants, in the order in which it was added; the index may change meanwhile."""
         return iter(list(self._filters.get(broker, ())))

@@ -12,6 +12,7 @@ import msgspec
 
 from braidmq.host import Address
 from braidmq.keys import Role
+from braidmq.mqtt.topics import matches
 from braidmq.pubsub.method import Method, WildcardMethod, ignore
 from braidmq.sim.checkers.complaints import Complaints
 from braidmq.sim.checkers.pubsub import suspended_only_without_subscribers
@@ -191,6 +192,8 @@ class TrialBrokers:
             if self.methods.get(broker) is method:
                 await method.advertise(topic)
                 roles.advertised[topic] = True
+                if self.kind.entry.takes_filters:
+                    self._on_wants(broker, topic)
 
     async def _subscribe(self, broker: int, method: Method, roles: Roles, topic: str) -> None:
         """Subscribes, if that is still wanted."""
@@ -255,6 +258,16 @@ class TrialBrokers:
         method = self.methods[broker]
         method.on_message = partial(self.meter.received, broker)
         method.on_demand = self.roles[broker].demand.__setitem__
+        if isinstance(method, WildcardMethod):
+            method.on_wants = partial(self._on_wants, broker)
+
+    def _on_wants(self, broker: int, topic_filter: str) -> None:
+        """It may have changed who wants what a filter matches: that is looked up for each topic."""
+        roles, method = self.roles[broker], self.methods.get(broker)
+        if isinstance(method, WildcardMethod):
+            for topic in roles.advertised:
+                if matches(topic_filter, topic) and method.is_wanted(topic) != roles.demand.get(topic, False):
+                    method.on_demand(topic, method.is_wanted(topic))
 
     def _introduce(self, mine: int) -> Address | None:
         """Some other broker that is in, None if there is none."""
@@ -317,7 +330,7 @@ class TrialBrokers:
             return []
         wrong = []
         for topic, (publishers, subscribers) in self.members.items():
-            told = {broker: self._is_told_of_demand(broker, topic) for broker in publishers}
+            told = {broker: self.roles[broker].demand.get(topic, False) for broker in publishers}
             counts_own = self.kind.entry.delivers_own
             alone = (
                 {} if counts_own else {broker: told.pop(broker) for broker in publishers if [broker] == [*subscribers]}
@@ -325,12 +338,3 @@ class TrialBrokers:
             wrong += suspended_only_without_subscribers(topic, told, bool(subscribers))
             wrong += suspended_only_without_subscribers(topic, alone, False)
         return wrong
-
-    def _is_told_of_demand(self, broker: int, topic: str) -> bool:
-        """Whether a topic is wanted, as a publisher's method says: of its own accord, or when it is asked."""
-        method = self.methods[broker]
-        return (
-            method.is_wanted(topic)
-            if isinstance(method, WildcardMethod)
-            else self.roles[broker].demand.get(topic, False)
-        )
