@@ -364,11 +364,26 @@ def test_who_left_is_kept_alive_by_no_route(world: World) -> None:
     assert receivers(router.route("dev/2")) == {"c", "o"}
 
 
-def test_a_plain_filter_of_which_no_route_is_remembered_changes_no_version(world: World) -> None:
+def test_a_connection_does_not_go_by_a_route_that_was_given_up_to_make_room() -> None:
+    """What it published last it remembers itself."""
+    world = World(limits=Limits(route_cache_max=8))
+    client, other, subscriber = world.client("c"), world.client("o"), world.client("s")
+    world.client("all").subscribe("#")
+    for _ in range(3):
+        client.publish("t", b"1")
+    for number in range(100):
+        other.publish(f"x/{number}", b"")
+    assert string("t") not in world.broker.router.routes
+    subscriber.subscribe("t")
+    client.publish("t", b"2")
+    subscriber.expect_payloads(b"2")
+
+
+def test_making_room_for_a_fleet_does_not_disturb_those_that_send_one_at_a_time() -> None:
+    world = World(limits=Limits(route_cache_max=8))
+    world.client("all").subscribe("#")
     client = world.client("c")
-    client.publish("a", b"")
     before = world.broker.router.version
-    client.subscribe("b")
+    for number in range(100):
+        client.publish(f"x/{number}", b"")
     assert world.broker.router.version == before
-    client.subscribe("a")
-    assert world.broker.router.version > before

@@ -61,14 +61,17 @@ class RestingStreams:
         of_origin.streams[topic] = (noted | _USED) + (count << 1)
         return True
 
+    def has(self, origin: str, incarnation: int, topic: str) -> bool:
+        of_origin = self._by_origin.get(origin)
+        noted = None if of_origin is None else of_origin.streams.get(topic)
+        return of_origin is not None and noted is not None and of_origin.read(noted)[0] == incarnation
+
     def take(self, origin: str, incarnation: int, topic: str) -> int | None:
         """The last number of a stream, which is not at rest any more; None if it was not."""
-        of_origin = self._by_origin.get(origin)
-        if of_origin is None or topic not in of_origin.streams:
+        if not self.has(origin, incarnation, topic):
             return None
-        known, last = of_origin.read(of_origin.streams[topic])
-        if known != incarnation:
-            return None
+        of_origin = self._by_origin[origin]
+        _, last = of_origin.read(of_origin.streams[topic])
         del of_origin.streams[topic]
         self._count -= 1
         return last

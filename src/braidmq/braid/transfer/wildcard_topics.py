@@ -111,7 +111,8 @@ class WildcardTopics(OutboundTopics):
         return self.for_publication(topic)
 
     def for_publication(self, topic: str) -> OutboundTopic:
-        outbound_topic = super().for_publication(topic)
+        outbound_topic = self._by_topic.get(topic) or self._make(topic)
+        outbound_topic.used_at = self.queue.stamp()
         if not outbound_topic.is_settled and self._method.knows(topic):
             self._settle(outbound_topic)
         return outbound_topic
