@@ -112,6 +112,11 @@ class ToldWants:
     def is_watched_by(self, address: Address) -> bool:
         return address in self._addresses
 
+    def is_known_to(self, address: Address) -> bool:
+        """Whether the broker there has taken all that it was told: what clients here want, and nothing from before."""
+        watcher = self._watchers.get(self._addresses.get(address, ""))
+        return watcher is not None and watcher.is_current
+
     # What clients want
 
     async def subscribe(self, topic_filter: str) -> None:
