@@ -3,6 +3,8 @@ to know."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from braidmq.braid.catch_up.history import GENERATIONS_MAX, History
@@ -58,6 +60,12 @@ class Told:
 
     def publish(self, topic: str, body: bytes) -> bool:
         return False
+
+    def publish_many(self, publications: Sequence[tuple[str, bytes]]) -> None: ...
+
+    def publish_many_surely(
+        self, publications: Sequence[tuple[str, bytes]], timeout_s: float, on_outcome: OnOutcome
+    ) -> None: ...
 
     def publish_within(self, topic: str, body: bytes, cluster: str) -> bool:
         return False

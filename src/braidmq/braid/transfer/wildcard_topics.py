@@ -24,8 +24,9 @@ FINDERS_MAX = 4
 FOUND_AT_ONCE = 256
 """Topics that are settled, one after the other, before others have their turn."""
 
-_NOBODY, _SILENT, _SOMEBODY = range(3)
-"""Who wants a topic: nobody; perhaps a broker that has fallen silent; a broker that can be reached."""
+_NOT_HEARD, _NOBODY, _SILENT, _SOMEBODY = range(4)
+"""Who wants a topic: nobody that can be reached; nobody at all; perhaps a broker that has fallen silent; a broker that
+can be reached. The first is all that QoS 0 needs."""
 
 
 class WantsQueue(SendQueue):
@@ -37,12 +38,8 @@ class WantsQueue(SendQueue):
         """How often the wants of other brokers have changed."""
         self.keeps_all_until = host.now() + AFTER_START_S
         """Until then QoS 1 and 2 is kept, whoever wants it."""
-        self._method = method
-
-    def demand_for(self, topic: str) -> int:
-        if self._method.is_wanted(topic):
-            return _SOMEBODY
-        return _SILENT if self._method.was_wanted(topic) else _NOBODY
+        self.is_wanted = method.is_wanted
+        self.was_wanted = method.was_wanted
 
 
 class WildcardTopic(OutboundTopic):
@@ -53,13 +50,13 @@ class WildcardTopic(OutboundTopic):
         super().__init__(queue, topic, incarnation)
         self._version = -1
         """How often wants had changed when the demand was looked up."""
-        self._demand = _NOBODY
+        self._demand = _NOT_HEARD
         self._cut_through: LastingPath | None = None
 
     def look_up(self) -> None:
         """Finds out who wants it: wants may have changed since that was last done."""
         self._version = self._queue.version
-        self._demand = self._queue.demand_for(self.topic)
+        self._demand = _SOMEBODY if self._queue.is_wanted(self.topic) else _NOT_HEARD
         self._cut_through = None
 
     @property
@@ -89,7 +86,11 @@ class WildcardTopic(OutboundTopic):
         self._cut_through = path
 
     def was_recently_wanted(self, now: float) -> bool:
-        return self.is_open or self._demand == _SILENT or now < self._queue.keeps_all_until
+        if self.is_open or now < self._queue.keeps_all_until:
+            return True
+        if self._demand == _NOT_HEARD:
+            self._demand = _SILENT if self._queue.was_wanted(self.topic) else _NOBODY
+        return self._demand == _SILENT
 
 
 class WildcardTopics(OutboundTopics):
