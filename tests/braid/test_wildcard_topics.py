@@ -12,7 +12,7 @@ from braidmq.braid.transfer import outbound, outbound_topic, wildcard_topics
 from braidmq.braid.transfer.batch import BatchItem
 from braidmq.braid.transfer.outbound import AFTER_START_S, IDLE_S
 from braidmq.braid.transfer.outbound_topic import OutboundTopic
-from braidmq.braid.transfer.wildcard_topics import FINDERS_MAX, WildcardTopics
+from braidmq.braid.transfer.wildcard_topics import FINDERS_MAX, RECENT_MAX, WildcardTopics
 from braidmq.broker.store import MemoryStore
 from braidmq.host import Host
 from braidmq.mqtt.packets import V5
@@ -245,10 +245,10 @@ def test_a_change_is_seen_by_the_next_publication_and_touches_no_topic() -> None
         bench.want(f"dev/{number}")
     assert bench.method.looked_up == 0
     assert [topic.is_open for topic in topics] == [number < 50 for number in range(100)]
-    assert bench.method.looked_up == 100
+    assert bench.method.looked_up == 50, "the others are not concerned"
     send(topics[0], b"x")
     assert topics[0].wanted == ("dev/0",)
-    assert bench.method.looked_up == 100, "nothing has changed since"
+    assert bench.method.looked_up == 50, "nothing has changed since"
     bench.method.wants.clear()
     bench.topics.on_wants("#")
     assert not topics[0].is_open
@@ -273,6 +273,25 @@ def test_a_cut_through_does_not_outlive_a_change() -> None:
     assert topic.cut_through is path
     bench.want("dev/+")
     assert topic.cut_through is None
+
+
+@pytest.mark.parametrize("changes", [1, RECENT_MAX, RECENT_MAX + 1])
+@pytest.mark.parametrize("topic", ["a/b", "a", "$a/b", "ab/c"])
+@pytest.mark.parametrize("topic_filter", ["a/b", "a/+", "a/#", "+/b", "#", "$a/#", "$a/b", "a", "ab/#", "+"])
+def test_a_short_way_is_given_up_for_changes_that_concern_it_and_only_for_those(
+    topic: str, topic_filter: str, changes: int
+) -> None:
+    bench = Bench()
+    bench.method.covers |= {"a", "$a", "ab"}
+    outbound_topic = bench.topics.for_publication(topic)
+    assert not outbound_topic.is_open
+    outbound_topic.cut_through = path = Path()
+    bench.want(topic_filter)
+    for number in range(changes - 1):
+        bench.topics.on_wants(f"elsewhere/{number}/#")
+    concerned = topic_filter == "#" or matches(topic_filter, topic)
+    assert outbound_topic.is_open == matches(topic_filter, topic)
+    assert (outbound_topic.cut_through is path) == (not concerned and changes <= RECENT_MAX)
 
 
 def test_qos_1_is_kept_after_the_start_and_for_who_has_fallen_silent() -> None:
