@@ -8,12 +8,14 @@ import pytest
 
 from braidmq.braid.catch_up.cursors import Cursors
 from braidmq.braid.catch_up.history import History
-from braidmq.braid.catch_up.reconcile import Reconciler
+from braidmq.braid.catch_up.reconcile import Missed, Reconciler
+from braidmq.braid.catch_up.wanted_sets import TellWanted
 from braidmq.braid.interest.client_filters import ClientFilters
 from braidmq.braid.transfer.batch import BatchItem, PublicationBatch
 from braidmq.braid.transfer.outbound import AFTER_START_S, IDLE_S
 from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.broker.store import MemoryStore
+from braidmq.host import Message
 from braidmq.sim.engine import Simulator
 from braidmq.sim.network import Constant, Faults, Partition
 from tests.conformance.pair import persistent
@@ -215,6 +217,122 @@ def test_another_history_at_the_same_address_is_not_taken_for_the_old_one() -> N
     asking.ask_soon("there#2", cursors.of("there#2", 1, 0.0))
     sim.run(10)
     assert [one.origin for one in got] == ["there#2"]
+
+
+class Catching:
+    """A broker that wants many filters, and one with a history."""
+
+    def __init__(self, count: int) -> None:
+        self.sim = Simulator(1, Constant(0.01))
+        here, there = self.sim.host(0), self.sim.host(1)
+        self.history = History(MemoryStore(), ())
+        Reconciler(
+            there,
+            "there",
+            self.history,
+            Cursors(MemoryStore(), ()),
+            ClientFilters(),
+            self.now,
+            _ignore,
+            _ignore,
+            _never,
+        )
+        self.cursors, self.filters = Cursors(MemoryStore(), ()), ClientFilters()
+        for number in range(count):
+            self.filters.add(f"cmd/{number}/+", 0.0)
+        self.cursor = self.cursors.of("there", 1, 0.0)
+        self.got: list[str] = []
+        self.asking = Reconciler(
+            here, "here", self.history, self.cursors, self.filters, self.now, self.take, _ignore, _never
+        )
+        self.sent: list[Message] = []
+        self.sim.on_message = lambda _sender, _to, message, _hops: self.sent.append(message)
+
+    def now(self) -> float:
+        return 1000.0 + self.sim.now
+
+    def take(self, batch: PublicationBatch) -> None:
+        if self.cursors.mark_handled("there", self.cursor, batch.items[0].offset):
+            self.got.append(batch.topic)
+
+    def publish(self, *topics: str) -> None:
+        for topic in topics:
+            self.history.append(topic, 1, 1, BatchItem(b"", 1, False, "", b"", None), self.now())
+        self.history.written()
+
+    def ask(self, seconds: float = 5.0) -> list[Message]:
+        """What is sent for it."""
+        self.sent.clear()
+        self.asking.ask_soon("there", self.cursor)
+        self.sim.run(self.sim.now + seconds)
+        return list(self.sent)
+
+
+def test_of_many_filters_hashes_are_told_once_and_then_what_has_changed() -> None:
+    catching = Catching(10_000)
+    catching.publish("cmd/7/go", "cmd/7/go/on", "cmd/10000/go", "log")
+    told = [one for one in catching.ask() if isinstance(one, TellWanted)]
+    assert len(told) == 3, "some thousand at a time"
+    assert sum(len(one.added) for one in told) == 8 * 10_000
+    assert catching.got == ["cmd/7/go"]
+    assert catching.cursor.floor == 4
+    catching.publish("cmd/8/go", "log")
+    assert not any(isinstance(one, TellWanted) for one in catching.ask())
+    catching.filters.discard("cmd/8/+")
+    catching.filters.add("log", catching.now())
+    catching.publish("cmd/8/go", "cmd/9/go", "log")
+    (change,) = [one for one in catching.ask() if isinstance(one, TellWanted)]
+    assert (len(change.added), len(change.removed)) == (8, 8)
+    assert catching.got == ["cmd/7/go", "cmd/8/go", "cmd/9/go", "log"]
+    assert catching.cursor.floor == 9
+
+
+def test_a_broker_that_has_forgotten_what_is_wanted_is_told_all() -> None:
+    catching = Catching(2_000)
+    catching.publish("cmd/7/go")
+    catching.ask()
+    catching.sim.hosts[1].restart()
+    Reconciler(
+        catching.sim.hosts[1],
+        "there",
+        catching.history,
+        Cursors(MemoryStore(), ()),
+        ClientFilters(),
+        catching.now,
+        _ignore,
+        _ignore,
+        _never,
+    )
+    catching.filters.add("log", catching.now())
+    catching.publish("cmd/8/go", "log")
+    (told,) = [one for one in catching.ask() if isinstance(one, TellWanted)]
+    assert told.base == b""
+    assert catching.got == ["cmd/7/go", "cmd/8/go", "log"]
+
+
+def test_a_long_history_is_looked_through_a_part_at_a_time() -> None:
+    catching = Catching(10)
+    catching.publish(*[f"log/{number}" for number in range(10_000)], "cmd/3/go")
+    answers = [one for one in catching.ask(30) if isinstance(one, Missed)]
+    assert [one.floor for one in answers] == [4000, 8000, 10_001]
+    assert catching.got == ["cmd/3/go"]
+    assert catching.cursor.floor == 10_001
+
+
+def test_the_floor_rises_though_filters_come_all_the_time() -> None:
+    catching = Catching(2_000)
+    for number in range(500):
+        catching.publish(f"cmd/{number}/go", "log")
+        catching.filters.add(f"new/{number}", catching.now())
+        if number % 10 == 0:
+            catching.asking.ask_soon("there", catching.cursor)
+        catching.sim.run(catching.sim.now + 0.005)
+    rounds = len([one for one in catching.sent if isinstance(one, TellWanted)])
+    assert rounds < 20
+    assert catching.cursor.floor > 300
+    catching.ask(30)
+    assert catching.got == [f"cmd/{number}/go" for number in range(500)]
+    assert catching.cursor.floor == 1000
 
 
 def _ignore(*_: object) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from braidmq.braid.retained import queries, replication
+from braidmq.braid.retained.replication import RetainedReplication
 from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.sim.network import Network, Uniform
 from tests.conformance import wire
@@ -165,6 +167,38 @@ def test_more_than_one_answer_holds_is_fetched_page_by_page(topic_filter: str, m
     subscriber.subscribe(topic_filter)
     sites.run(5)
     assert retained(subscriber) == sorted(expected.items())
+
+
+@pytest.mark.parametrize("room", [replication.ANSWER_BYTES_MAX, 1000])
+def test_subscriptions_that_come_together_ask_together(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever of it fits an answer: the rest is asked for once more."""
+    monkeypatch.setattr(replication, "ANSWER_BYTES_MAX", room)
+    asked: list[int] = []
+    question_about = RetainedReplication.question_about
+
+    def note(self: RetainedReplication, filters: Sequence[str]) -> bytes:
+        asked.append(len(filters))
+        return question_about(self, filters)
+
+    monkeypatch.setattr(RetainedReplication, "question_about", note)
+    sites = Sites(3, method="covers")
+    for number in (0, 1):
+        client = sites.client(number, f"replica{number}")
+        for device in range(number, 400, 10):
+            client.connection.receive(wire.publish(f"cmd/{device}/x", b"%d" % device * 20, retain=True, version=V5))
+    sites.run(10)
+    readers = [sites.client(2, f"reader{reader}") for reader in range(4)]
+    asked.clear()
+    for device in range(400):
+        readers[device % 4].connection.receive(wire.subscribe(1 + device, (f"cmd/{device}/#", 1), version=V5))
+    sites.run(10)
+    got = [one for reader in readers for one in retained(reader)]
+    kept = [device for number in (0, 1) for device in range(number, 400, 10)]
+    assert sorted(got) == sorted((f"cmd/{device}/x", b"%d" % device * 20) for device in kept)
+    again = sum(asked) - 400
+    assert (again > 0) == (room == 1000)
+    assert len(asked) < 20 + again
+    assert max(asked) <= queries.BATCH_MAX
 
 
 def test_pages_are_fetched_no_faster_than_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

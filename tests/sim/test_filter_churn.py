@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -127,6 +127,16 @@ class TellAll(Service):
     ) -> bool:
         on_outcome(Outcome((), (), 0.0, {}))
         return self._send(topic, body, cluster)
+
+    def publish_many(self, publications: Sequence[tuple[str, bytes]]) -> None:
+        for topic, body in publications:
+            self._send(topic, body, None)
+
+    def publish_many_surely(
+        self, publications: Sequence[tuple[str, bytes]], timeout_s: float, on_outcome: OnOutcome
+    ) -> None:
+        self.publish_many(publications)
+        on_outcome(Outcome((), (), 0.0, {}))
 
     def ask(self, topic: str, body: bytes, timeout_s: float, on_outcome: OnOutcome) -> None:
         on_outcome(Outcome((), (), 0.0, {}))

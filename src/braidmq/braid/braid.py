@@ -56,7 +56,7 @@ class Braid:
         host, presence, limiter = overlay.host, Presence(overlay.host), TaskLimiter(overlay.host)
         inbound = InboundStreams(host, cluster)
         interest = InterestParts(broker, host, overlay, method, presence, limiter, cluster)
-        catch_up = CatchUpParts(broker, host, origin, since, introducers, interest.filters, inbound, cluster)
+        catch_up = CatchUpParts(broker, host, origin, since, introducers, interest.filters, inbound, cluster, method)
         followed, until_effective = catch_up.heads.followed, interest.announcer.waits.until_effective
         roaming = RoamingParts(broker, host, overlay, presence, name, origin, cluster, followed, until_effective)
         retained = RetainedParts(broker, host, method, name)

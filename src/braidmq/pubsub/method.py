@@ -6,7 +6,7 @@ broker that subscribes, once, and tells the publishing broker when demand for wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from braidmq.host import Address
@@ -104,6 +104,16 @@ class WildcardMethod(ScopedMethod, Protocol):
     on_wants: Callable[[str], None]
     """Called with a filter that another broker begins or ceases to want, or that may no longer be reached for it: then
     it may have changed whether topics that it matches are wanted, and by whom."""
+
+    def publish_many(self, publications: Sequence[tuple[str, bytes]]) -> None:
+        """As `publish`, for topics and what is published to them: those for the same brokers go together."""
+        ...
+
+    def publish_many_surely(
+        self, publications: Sequence[tuple[str, bytes]], timeout_s: float, on_outcome: OnOutcome
+    ) -> None:
+        """As `publish_surely`, with an outcome for each of the messages that it takes."""
+        ...
 
     def knows(self, topic: str) -> bool:
         """Whether it is known which other brokers want a topic; if not, `advertise` finds it out."""

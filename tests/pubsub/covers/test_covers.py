@@ -288,6 +288,35 @@ def test_a_publication_stays_inside_its_cluster() -> None:
     ]
 
 
+def test_publications_of_many_topics_for_the_same_brokers_go_as_one_message() -> None:
+    brokers = Brokers(4)
+    brokers.want(1, ["dev/+/telemetry"])
+    brokers.want(2, ["dev/0003/telemetry"])
+    brokers.want(3, ["log/#"])
+    brokers.offer(0, *devices(20))
+    brokers.forget()
+    publications = [(topic, topic.encode() * 100) for topic in devices(100)]
+    brokers.methods[0].publish_many(publications)
+    brokers.run(0.5)
+    assert sorted(brokers.sent) == [(0, 1)] * 4 + [(0, 2)], (
+        "one to both; the others take three, of which each has a bound"
+    )
+    got = {address: {one.topic: one.body for at, one in brokers.got if at == address} for address in range(4)}
+    assert got == {
+        0: {},
+        1: dict(publications),
+        2: {"dev/0003/telemetry": dict(publications)["dev/0003/telemetry"]},
+        3: {},
+    }
+    assert len(brokers.got) == 101
+    outcomes: list[Outcome] = []
+    brokers.forget()
+    brokers.methods[0].publish_many_surely(publications[:10], 5.0, outcomes.append)
+    brokers.run(1.0)
+    assert len(brokers.got) == 11
+    assert [outcome.complete for outcome in outcomes] == [True, True]
+
+
 def test_a_proof_names_those_that_are_missing() -> None:
     brokers = Brokers(3)
     brokers.want(1, ["dev/#"])

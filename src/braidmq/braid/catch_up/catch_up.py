@@ -16,6 +16,7 @@ from braidmq.braid.roaming.incoming import MOVED
 from braidmq.braid.transfer.inbound import InboundStreams
 from braidmq.broker.broker import Broker
 from braidmq.host import Host
+from braidmq.pubsub.method import Method, WildcardMethod
 
 
 class CatchUpParts:
@@ -29,6 +30,7 @@ class CatchUpParts:
         filters: ClientFilters,
         inbound: InboundStreams,
         cluster: str,
+        method: Method,
     ) -> None:
         """`origin` names the history of this broker. What was published before `since` is not missed here."""
         self.history = History(broker.store, [msgspec.msgpack.decode(row, type=Sent) for row in broker.saved_history])
@@ -46,6 +48,7 @@ class CatchUpParts:
             inbound.is_holding,
             cluster,
             introducers.has_parted,
+            isinstance(method, WildcardMethod),
         )
 
 

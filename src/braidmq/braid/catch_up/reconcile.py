@@ -18,7 +18,7 @@ from enum import Enum
 import msgspec
 
 from braidmq.braid.catch_up.cursors import Cursor, Cursors
-from braidmq.braid.catch_up.history import History, Sent
+from braidmq.braid.catch_up.history import HISTORY_MESSAGES_MAX, History, Sent
 from braidmq.braid.catch_up.wanted_sets import TellWanted, WantedSet, WantedSets, WantedTaken, set_of
 from braidmq.braid.catch_up.wants_telling import Wants, WantsTelling
 from braidmq.braid.interest.client_filters import ClientFilters
@@ -102,16 +102,19 @@ class Reconciler(Service):
         is_holding: Callable[[str], bool],
         cluster: str = "",
         has_parted: Callable[[Address], bool] = lambda _address: False,
+        tells_hashes: bool = True,
     ) -> None:
         """`now` is the clock by which publications are stored. `receive` handles what was missed, `on_fetched` is told
         an origin and up to which offset that was all; `is_holding` says whether something of an origin is still held
-        back, `has_parted` whether a broker has left its address. `cluster` is that of this broker."""
+        back, `has_parted` whether a broker has left its address. `cluster` is that of this broker. `tells_hashes` if
+        all brokers understand hashes of filters."""
         self._host = host
         self._cluster = cluster
         self._name = name
         self._history = history
         self._cursors = cursors
         self._filters = filters
+        self._tells_hashes = tells_hashes
         self._telling = WantsTelling(host, filters, now)
         self._receive = receive
         self._on_fetched = on_fetched
@@ -205,7 +208,7 @@ class Reconciler(Service):
         answer = await ask(self._host, to, asked, (Missed, TellFilters), timeout_s=ASK_TIMEOUT_S)
         if not isinstance(answer, TellFilters):
             return answer
-        if len(self._filters) <= FILTERS_NAMED_MAX:
+        if len(self._filters) <= FILTERS_NAMED_MAX or not self._tells_hashes:
             asked = msgspec.structs.replace(asked, digest=self._filters.digest, filters=tuple(self._filters))
         else:
             wants = await self._telling.tell(to, answer.known)
@@ -250,6 +253,8 @@ class Reconciler(Service):
             return is_wanted[sent.topic] and may_see(asked.cluster, sent.item.forward)
 
         looked_max = max(LOOKED_MIN, LOOKED_MAX // (1 + len(wanted.shapes)))
+        if not asked.until:  # a broker of before, which takes a page with nothing in it for the last
+            looked_max = HISTORY_MESSAGES_MAX
         page = self._history.missed(
             asked.floor, asked.since, asked.seen, wants, PAGE_BYTES_MAX, asked.until, looked_max
         )

@@ -17,7 +17,7 @@ from braidmq.broker.local_topics import LOCAL_PREFIXES
 from braidmq.broker.message import Message, Reached
 from braidmq.host import Host
 from braidmq.overlay.ranges import Outcome
-from braidmq.pubsub.method import Method, ProvenMethod, ScopedMethod
+from braidmq.pubsub.method import Method, ProvenMethod, ScopedMethod, WildcardMethod
 
 PROOF_S = 30.0
 """How long a publication of QoS 1 or 2 is repeated to brokers that have not answered for it."""
@@ -51,6 +51,8 @@ class PublicationSender:
         """The method, if it can prove which brokers have a publication."""
         self._scoped = method if isinstance(method, ScopedMethod) else None
         """The method, if it can keep a publication inside a cluster."""
+        self._wildcard = method if isinstance(method, WildcardMethod) else None
+        """The method, if it knows who wants what, and can bring together what is for the same brokers."""
         self._presence = presence
         self._outbound = outbound
         self._history = history
@@ -114,18 +116,47 @@ class PublicationSender:
         if not ready:
             return
         is_corked = self.cork()
-        publish = self.publisher.publish if len(ready) <= FEW_TOPICS else self.publish
-        for outbound_topic in ready:
-            for batch in outbound_topic.batches():
-                publish(outbound_topic, batch)
+        if len(ready) > FEW_TOPICS and self._wildcard is not None:
+            self._publish_many(self._wildcard, ready)
+        else:
+            publish = self.publisher.publish if len(ready) <= FEW_TOPICS else self.publish
+            for outbound_topic in ready:
+                for batch in outbound_topic.batches():
+                    publish(outbound_topic, batch)
         if is_corked:
             self.uncork()
+
+    def _publish_many(self, method: WildcardMethod, ready: list[OutboundTopic]) -> None:
+        """Gives batches of many topics to the method at once, so that those for the same brokers go together.
+
+        Of one topic, what is to be proven and what is not must not overtake each other: so only topics with one batch
+        go that way.
+        """
+        told: list[tuple[str, bytes]] = []
+        proven: list[tuple[str, bytes]] = []
+        for outbound_topic in ready:
+            batches = outbound_topic.batches()
+            if len(batches) != 1 or any(item.forward for item in batches[0].items):
+                for batch in batches:
+                    self.publish(outbound_topic, batch)
+            else:
+                items = batches[0].items
+                some = proven if items and items[0].qos else told
+                some.append((outbound_topic.topic, pack(batches[0])))
+        if told:
+            method.publish_many(told)
+        if proven:
+            method.publish_many_surely(proven, PROOF_S, self._on_outcome)
 
     def publish(self, outbound_topic: OutboundTopic, batch: PublicationBatch) -> None:
         """Gives a batch to the method, for each filter that wants it."""
         body = pack(batch)
+        if not batch.items:
+            for topic_filter in list(outbound_topic.wanted):
+                self._method.publish(topic_filter, body)
+            return
         proven = self._proven if any(item.qos for item in batch.items) else None
-        scope = scope_of(batch.items[0].forward) if batch.items else None
+        scope = scope_of(batch.items[0].forward)
         for topic_filter in list(outbound_topic.wanted):  # to publish may show that nobody wants it any more
             if scope is not None:
                 self._publish_within(topic_filter, body, scope, proven is not None)

@@ -17,7 +17,7 @@ many brokers subscribe and nothing flows, go by a key each as in SG-TBPS (`relay
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -36,7 +36,8 @@ from braidmq.pubsub.covers.messages import (
     PublishingBroker,
     WantingAnswer,
 )
-from braidmq.pubsub.covers.multicast import Multicast, Receiver
+from braidmq.pubsub.covers.multicast import Multicast, Receiver, pack
+from braidmq.pubsub.covers.multicast_messages import MANY_TOPICS
 from braidmq.pubsub.covers.rendezvous import Rendezvous
 from braidmq.pubsub.covers.told_wants import ToldWants
 from braidmq.pubsub.method import OnDemand, OnMessage, OnQuestion, Publication, ignore, no_answer
@@ -64,6 +65,9 @@ MEET_AGAIN_S = 60.0
 LINKS_CHANGED_S, MEET_AGAIN_S_MIN = 3.0, 15.0
 """How soon, when neighbours in the overlay have changed, and how often at most: two parts of a braid may have become
 one."""
+
+TOGETHER_BYTES_MAX = 64 << 10
+"""Publications of several topics that go as one message; one of them may be larger."""
 
 STRANGERS_MAX = 1024
 STRANGER_S = 1.0
@@ -202,15 +206,47 @@ class Covers(Service):
         if _is_internal(topic):
             return self.relay_free.publish_surely(topic, body, timeout_s, on_outcome, cluster)
         receivers = self._receivers(topic, cluster)
-        if not receivers:
-            return False
+        if receivers:
+            self._deliver(topic, body, receivers, timeout_s, on_outcome)
+        return bool(receivers)
 
+    def _deliver(
+        self, topic: str, body: bytes, receivers: Sequence[Receiver], timeout_s: float, on_outcome: OnOutcome
+    ) -> None:
         def on_missing(missing: tuple[Receiver, ...]) -> None:
             keys = [self._key(topic, one) for one in missing]
             on_outcome(Outcome(tuple([(key, key + JUST_AFTER) for key in keys]), (), 0.0, {}))
 
         self.multicast.deliver(topic, body, receivers, timeout_s, on_missing)
-        return True
+
+    def publish_many(self, publications: Sequence[tuple[str, bytes]]) -> None:
+        for receivers, topic, body in self._together(publications):
+            self.multicast.send(topic, body, receivers)
+
+    def publish_many_surely(
+        self, publications: Sequence[tuple[str, bytes]], timeout_s: float, on_outcome: OnOutcome
+    ) -> None:
+        for receivers, topic, body in self._together(publications):
+            self._deliver(topic, body, receivers, timeout_s, on_outcome)
+
+    def _together(self, publications: Sequence[tuple[str, bytes]]) -> Iterator[tuple[tuple[Receiver, ...], str, bytes]]:
+        """The messages that publications take: receivers, topic and body. Those of one topic stay in their order."""
+        by_receivers: dict[tuple[Receiver, ...], list[tuple[str, bytes]]] = {}
+        sizes: dict[tuple[Receiver, ...], int] = {}
+        for publication in publications:
+            receivers = tuple(self.known.receivers(publication[0]))
+            if not receivers:
+                continue
+            some = by_receivers.setdefault(receivers, [])
+            size = sizes.get(receivers, 0) + len(publication[1])
+            if some and size > TOGETHER_BYTES_MAX:
+                yield receivers, *_as_one(some)
+                some = by_receivers[receivers] = []
+                size = len(publication[1])
+            some.append(publication)
+            sizes[receivers] = size
+        for receivers, some in by_receivers.items():
+            yield receivers, *_as_one(some)
 
     def _receivers(self, topic: str, cluster: str | None) -> list[Receiver]:
         return [one for one in self.known.receivers(topic) if is_within(one.cluster, cluster)]
@@ -267,8 +303,9 @@ class Covers(Service):
     # What arrives
 
     def _on_copy(self, publication: Publication) -> None:
-        if not self.told.is_watched_by(publication.origin):
-            self._on_stranger(publication.origin)
+        if not self.told.is_known_to(publication.origin):
+            if not self.told.is_watched_by(publication.origin):
+                self._on_stranger(publication.origin)
             if not self.told.filters.overlapping([publication.topic]):
                 return  # it was for this broker's last process
         self.on_message(publication)
@@ -343,6 +380,10 @@ class Covers(Service):
             if now >= sweeps_at:
                 sweeps_at = now + SWEEP_S
                 self.told.sweep()
+
+
+def _as_one(publications: Sequence[tuple[str, bytes]]) -> tuple[str, bytes]:
+    return publications[0] if len(publications) == 1 else (MANY_TOPICS, pack(publications))
 
 
 def _is_internal(topic: str) -> bool:

@@ -12,10 +12,14 @@ that are further away, or a message would leave the sender's own cluster and com
 `send` only tells. `deliver` also proves: every receiver says to the root that it has the message, and those that have
 not said so get it again, directly. A copy that comes a second time is not handed over again, and not passed on again,
 since the root sees to all that are missing; but it is acknowledged again, for the first acknowledgement may be lost.
+
+Publications of many topics that are for the same brokers can go as one message (`pack`): a fleet in which each device
+has a topic of its own would else take a message for each.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 from zlib import crc32
@@ -23,7 +27,7 @@ from zlib import crc32
 import msgspec
 
 from braidmq.host import Address, Host, Reply, Service, handles
-from braidmq.pubsub.covers.multicast_messages import CopyReceived, Listed, MulticastCopy
+from braidmq.pubsub.covers.multicast_messages import MANY_TOPICS, CopyReceived, Listed, MulticastCopy
 from braidmq.pubsub.method import Method, OnMessage, Publication
 
 DIRECT_MAX = 8
@@ -46,6 +50,9 @@ SEEN_MAX = 4096
 """Copies of each kind that a broker tells from new ones. One that comes again after so many others counts as new."""
 
 
+_log = logging.getLogger("braidmq.braid")
+
+
 class Receiver(NamedTuple):
     """A broker that is to get a message."""
 
@@ -53,6 +60,9 @@ class Receiver(NamedTuple):
     address: Address
     cluster: str
 
+
+Publishing = tuple[str, bytes]
+"""A topic, and what is published to it."""
 
 OnMissing = Callable[[tuple[Receiver, ...]], None]
 """Called once, with those that have not said that they have the message."""
@@ -144,10 +154,22 @@ class Multicast(Service):
         if seen.is_new((copy.root, copy.number)):
             if copy.to:
                 self._pass_on(msgspec.structs.replace(copy, hops=copy.hops + 1, to=()), copy.to)
-            self.on_message(Publication(copy.topic, copy.body, copy.root, copy.number, copy.hops))
+            self._hand_over(copy)
         if copy.is_proven:
             self.host.send(copy.root, CopyReceived(copy.number))
         return None
+
+    def _hand_over(self, copy: MulticastCopy) -> None:
+        if copy.topic != MANY_TOPICS:
+            self.on_message(Publication(copy.topic, copy.body, copy.root, copy.number, copy.hops))
+            return
+        try:
+            publications = _unpack(copy.body)
+        except msgspec.MsgspecError as error:
+            _log.warning("%s sent publications that cannot be read: %s", copy.root, error)
+            return
+        for topic, body in publications:
+            self.on_message(Publication(topic, body, copy.root, copy.number, copy.hops))
 
     # Proving
 
@@ -186,6 +208,15 @@ class MulticastMethod(Method, Protocol):
 
     @property
     def multicast(self) -> Multicast: ...
+
+
+def pack(publications: Sequence[Publishing]) -> bytes:
+    """What is sent as the body of a copy with the topic MANY_TOPICS."""
+    return _encode(publications)
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(list[Publishing]).decode
 
 
 class _RecentCopies:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from braidmq.host import Address, Message
 
+MANY_TOPICS = "\0"
+"""The topic of a copy that carries publications of many: no MQTT topic is that."""
+
 Listed = tuple[Address, str]
 """A broker to pass a copy on to: where it is, and its cluster."""
 

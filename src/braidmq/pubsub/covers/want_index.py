@@ -98,10 +98,10 @@ class WantIndex(Generic[B]):
         return _each_once(hits) if hits else []
 
     def filters(self, topic: str) -> list[str]:
-        """The filters by which a topic is wanted."""
+        """The filters by which a topic is wanted, each once."""
         levels = topic.split("/")
         made = [shape % pick(levels) for shape, pick in self._shapes_for(len(levels), topic[:1] == "$")]
-        return [*[one for one in (topic, *made) if one in self._brokers], *self._tree.match(topic)]
+        return list(dict.fromkeys([*[one for one in (topic, *made) if one in self._brokers], *self._tree.match(topic)]))
 
     def filters_of(self, broker: B) -> Iterator[str]:
         """What a broker wants, in the order in which it was added; the index may change meanwhile."""
