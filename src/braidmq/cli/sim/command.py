@@ -29,7 +29,8 @@ HELP: Final = (
     f"Methods: {', '.join(f'{name} ({one.known_as})' if one.known_as else name for name, one in _KNOWN)}, and the "
     f"baselines {listed(_BASELINES, 'and')}. Patterns: alpha, beta, gamma, delta, epsilon, zeta "
     "(publishers and subscribers a topic: 10/990, 500/500, 990/10, 1/9, 5/5, 9/1), subs10 … subs5120 (one "
-    "topic among others, 5 a node), zipf, lookups, or your own as PUBLISHERSxSUBSCRIBERSxTOPICS.\n\n"
+    "topic among others, 5 a node), zipf, lookups, fleet (10,000 device topics and command filters a broker; "
+    "fleet100x50 has fewer), or your own as PUBLISHERSxSUBSCRIBERSxTOPICS.\n\n"
     "With --faults there is a time of faults first: small networks grow by messages, and brokers crash, return, come "
     "and go. Once it is calm, every subscriber must get every message once, nobody else may be bothered, and "
     "publishers must know whether they are wanted: if not, the exit code is 1. The same command gives the same figures "
@@ -48,6 +49,8 @@ EXAMPLES: Final = output.examples(
     ),
     ("A picture of one publication", "braidmq sim --method scribe --nodes 100 --trace scribe.svg"),
     ("Lookups of all nodes", "braidmq sim --method suzaku --pattern lookups --nodes 100000"),
+    ("A fleet: keys, upkeep, first messages", "braidmq sim --method covers --pattern fleet100x100 --nodes 20"),
+    ("The same with a key a topic", "braidmq sim --method adaptive --pattern fleet100x100 --nodes 20"),
     ("For a script", "braidmq sim --method relayfree --json | jq .hops_mean"),
     (
         "A table of 600 trials, on all cores",
