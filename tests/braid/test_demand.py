@@ -197,6 +197,33 @@ def test_watches_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device.subscribe("$demand/tide/+") == 0
 
 
+@pytest.mark.parametrize("method", ["covers"])
+def test_a_change_looks_only_at_topics_that_are_asked_about(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sites = Sites(2, method=method)
+    device = sites.client(0)
+    for number in range(50):
+        device.publish(f"dev/{number}/state", b"x")
+    for about in ("dev/7/+", "dev/9/state"):
+        device.subscribe(f"$demand/{about}")
+        assert [payload for _, payload, _ in told(device)] == [b"0"]
+    looked: list[str] = []
+    demand_topics = sites[0].braid.demand
+    on_change = demand_topics.on_change
+
+    def noting(topic: str) -> None:
+        looked.append(topic)
+        on_change(topic)
+
+    monkeypatch.setattr(demand_topics, "on_change", noting)
+    subscriber = sites.client(1)
+    subscriber.subscribe("dev/1/#")
+    assert looked == []
+    subscriber.subscribe("dev/+/state")
+    sites.run(2)
+    assert sorted(set(looked)) == ["dev/7/state", "dev/9/state"]
+    assert sorted(told(device)) == [("$demand/dev/7/state", b"1", False), ("$demand/dev/9/state", b"1", False)]
+
+
 # Access
 
 

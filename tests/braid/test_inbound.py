@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from braidmq.braid.catch_up.history import GENERATIONS_MAX
+from braidmq.braid.transfer import inbound
 from braidmq.braid.transfer.batch import BatchItem, PublicationBatch
 from braidmq.braid.transfer.inbound import FETCH_S, HELD_MAX, REORDER_S, InboundStreams
 from braidmq.mqtt.packets import V5
@@ -127,3 +130,45 @@ def test_what_is_held_is_bounded() -> None:
     bench = Bench()
     bench.receive(1, *range(3, HELD_MAX + 4))
     assert bench.numbers == [1, *range(3, HELD_MAX + 4)]
+
+
+def test_what_comes_late_of_an_earlier_incarnation_is_known_again() -> None:
+    bench = Bench()
+    bench.receive(1, 2, qos=0)
+    bench.receive(1, incarnation=2, qos=0)
+    bench.receive(2, qos=0)
+    assert bench.inbound.duplicates == 1
+    bench.receive(3, qos=0)
+    bench.receive(2, incarnation=2, qos=0)
+    bench.receive(1, incarnation=2, qos=0)
+    assert bench.got == [(1, 1), (1, 2), (2, 1), (1, 3), (2, 2)]
+    assert bench.inbound.duplicates == 2
+
+
+def test_a_stream_that_a_cut_through_counts_on_goes_on_the_long_way() -> None:
+    bench = Bench()
+    bench.receive(1, qos=0)
+    stream = bench.inbound.at_rest(_batch(1, 1, 0, 0))
+    assert stream is not None
+    stream.last += 2
+    bench.receive(3, 4, 6, qos=0)
+    assert bench.numbers == [1, 4]
+    assert bench.inbound.at_rest(_batch(4, 1, 0, 0)) is None, "it waits for what the last has overtaken"
+    bench.sim.run(bench.sim.now + REORDER_S)
+    assert bench.inbound.at_rest(_batch(6, 1, 0, 0)) is stream
+    assert bench.numbers == [1, 4, 6]
+
+
+def test_streams_that_are_not_at_rest_have_a_bound_and_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbound, "OPEN_MAX", 4)
+    bench = Bench()
+    pinned = []
+    for number in range(1, 11):
+        batch = _batch(1, number, 0, 0)
+        bench.inbound.receive(batch)
+        pinned.append(bench.inbound.at_rest(batch))
+    assert [one is not None and not one.is_new for one in pinned] == 6 * [False] + 4 * [True]
+    for number in range(1, 11):
+        bench.inbound.receive(_batch(2, number, 0, 0))
+    assert sorted(bench.got) == [(number, which) for number in range(1, 11) for which in (1, 2)]
+    assert bench.inbound.duplicates == 0

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import pytest
 
 from braidmq.braid.catch_up.reconcile import Missed
+from braidmq.braid.inspect import status
 from braidmq.braid.inspect.answers import Unanswerable
 from braidmq.braid.inspect.probes import MARK
 from braidmq.braid.inspect.ring import AskStatus
@@ -17,6 +18,8 @@ from braidmq.keys import Role, segment
 from braidmq.overlay.ranges import Deliver, Plan
 from braidmq.pubsub.covers.multicast_messages import CopyReceived, MulticastCopy
 from braidmq.pubsub.relay_free.signals import MESSAGE, QUESTION, RESUME
+from tests.conformance import wire
+from tests.conformance.wire import V5
 
 from .sites import Sites, payloads
 
@@ -164,3 +167,55 @@ def test_publications_are_told_from_upkeep() -> None:
         Missed((), 1, 1),
     ):
         assert weigh(upkeep) == 0
+
+
+def test_many_topics_and_filters_are_told_in_order_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "LOOKED_AT_ONCE", 10)
+    sites = Watched(2)
+    publisher, subscriber = sites.client(0, "p"), sites.client(1, "s")
+    for number in range(25):
+        subscriber.connection.receive(wire.subscribe(1 + number, (f"cmd/{number:02}/+", 0), version=V5))
+        for _ in range(1 + number % 5):
+            publisher.connection.receive(wire.publish(f"dev/{number:02}/up", b"", version=V5))
+    sites.run(20)
+    told = sites.ask(0, sites.status[0].topics("dev/#", 7))
+    busiest = [f"dev/{number:02}/up" for number in (4, 9, 14, 19, 24, 3, 8)]
+    assert [(one.topic, one.publications) for one in told.published] == list(
+        zip(busiest, [5, 5, 5, 5, 5, 4, 4], strict=True)
+    )
+    assert told.published_in_all == 25
+    told = sites.ask(1, sites.status[1].topics("#", 7))
+    assert [one.filter for one in told.interest] == [f"cmd/{number:02}/+" for number in range(7)]
+    assert all(one.stands and one.is_effective for one in told.interest)
+    assert told.interest_in_all == 25
+    assert sites.ask(1, sites.status[1].topics("cmd/07/#")).interest_in_all == 1
+
+
+def test_topics_that_nobody_wants_are_counted_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "COUNTED_AT_ONCE", 10)
+    sites = Watched(2)
+    sites.client(1, "s").subscribe("dev/+/up", 0)
+    publisher = sites.client(0, "p")
+    for number in range(25):
+        for topic in ("up", "down"):
+            publisher.connection.receive(wire.publish(f"dev/{number}/{topic}", b"", version=V5))
+    sites.run(30)
+    counts = [sites.status[0].suspended for _ in range(15)]
+    assert counts == [0, 0, 0, 0, *[25] * 11]
+
+
+def test_covers_are_told_where_the_method_has_them() -> None:
+    sites = Watched(3, "covers")
+    subscriber = sites.client(1, "s")
+    for number in range(200):
+        subscriber.connection.receive(wire.subscribe(1 + number, (f"cmd/{number}/#", 0), version=V5))
+    sites.run(5)
+    sites.client(0, "p").publish("cmd/7/go", b"x", 1)
+    sites.run(5)
+    publishing, wanting = sites.status[0].describe().covers, sites.status[1].describe().covers
+    assert publishing is not None
+    assert wanting is not None
+    assert (publishing.publications, publishing.subscribers, publishing.wants_known) == (["cmd/7/go"], 1, 1)
+    assert (wanting.wants, wanting.watchers) == (["cmd/+/#"], 1)
+    assert sites.ask(0, sites.status[0].topics()).published[0].wanted == ["cmd/7/#"]
+    assert Watched(1, "adaptive").status[0].covers is None

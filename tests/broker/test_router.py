@@ -318,3 +318,72 @@ def test_the_parts_of_a_shared_filter_lead_to_its_group(world: World) -> None:
     assert world.broker.router.group("$share/h/a/+") is None
     assert world.broker.router.group("$share/g/a") is None
     assert world.broker.router.group("a/+") is None
+
+
+def test_a_fleet_that_is_larger_than_the_cache_still_finds_most_of_its_routes() -> None:
+    """Topics come round and round: if the oldest went, each would be gone when its turn comes."""
+    world = World(limits=Limits(route_cache_max=80))
+    client = world.client("c")
+    topics = [f"t/{number}" for number in range(100)]
+    found = 0
+    for _ in range(20):
+        for topic in topics:
+            found += string(topic) in world.broker.router.routes
+            client.publish(topic, b"")
+            assert len(world.broker.router.routes) <= 80
+    assert found > 0.5 * 19 * len(topics)
+
+
+def test_topics_that_the_same_wildcards_match_have_their_receivers_in_common(world: World) -> None:
+    client, other = world.client("c"), world.client("o")
+    client.subscribe("dev/+/telemetry")
+    other.subscribe("dev/#")
+    other.subscribe("dev/3/telemetry")
+    router = world.broker.router
+    one, two, three, state = (
+        router.route(f"dev/{topic}") for topic in ("1/telemetry", "2/telemetry", "3/telemetry", "1/state")
+    )
+    assert one.receivers is two.receivers
+    assert three.receivers is not one.receivers
+    assert receivers(one) == receivers(three) == {"c", "o"}
+    assert receivers(state) == {"o"}
+    assert router.arriving("dev/4/telemetry").receivers is one.receivers
+
+
+def test_who_left_is_kept_alive_by_no_route(world: World) -> None:
+    world.client("c").subscribe("dev/+")
+    plain = world.client("o")
+    plain.subscribe("dev/1")
+    router = world.broker.router
+    shared, own = router.route("dev/2").receivers, router.route("dev/1").receivers
+    assert (len(shared.plain5), len(own.plain5)) == (1, 2)
+    plain.unsubscribe("dev/1")
+    assert (len(shared.plain5), len(own.plain5)) == (1, 0), "what others have in common still holds"
+    plain.subscribe("+/2")
+    assert not shared.plain5
+    assert receivers(router.route("dev/2")) == {"c", "o"}
+
+
+def test_a_connection_does_not_go_by_a_route_that_was_given_up_to_make_room() -> None:
+    """What it published last it remembers itself."""
+    world = World(limits=Limits(route_cache_max=8))
+    client, other, subscriber = world.client("c"), world.client("o"), world.client("s")
+    world.client("all").subscribe("#")
+    for _ in range(3):
+        client.publish("t", b"1")
+    for number in range(100):
+        other.publish(f"x/{number}", b"")
+    assert string("t") not in world.broker.router.routes
+    subscriber.subscribe("t")
+    client.publish("t", b"2")
+    subscriber.expect_payloads(b"2")
+
+
+def test_making_room_for_a_fleet_does_not_disturb_those_that_send_one_at_a_time() -> None:
+    world = World(limits=Limits(route_cache_max=8))
+    world.client("all").subscribe("#")
+    client = world.client("c")
+    before = world.broker.router.version
+    for number in range(100):
+        client.publish(f"x/{number}", b"")
+    assert world.broker.router.version == before

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from braidmq.pubsub.registry import METHODS
+from braidmq.pubsub.registry import METHOD_DEFAULT, METHODS
 from tests.chaos import security
 from tests.chaos.faults import KINDS
 from tests.chaos.soak import Options, Soak
@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--quiet", type=float, default=120.0, help="seconds in which everything must have arrived")
     parser.add_argument("--rate", type=float, default=1.0, help="publications a second, of each publisher")
     parser.add_argument("--groups", type=int, default=10, help="of topics")
-    parser.add_argument("--method", default="adaptive", choices=METHODS)
+    parser.add_argument("--method", default=METHOD_DEFAULT, choices=METHODS)
     parser.add_argument("--security", default="key", choices=security.KINDS, help="between brokers")
     parser.add_argument("--faults", default=",".join(KINDS), help="kinds of faults, with commas between")
     parser.add_argument("--folder", type=Path, help="for logs and data; a temporary one if not given")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from braidmq.mqtt.packets import V3, V5
+from braidmq.pubsub.registry import METHOD_DEFAULT
 from tests.chaos.brokers import Brokers
 from tests.chaos.faults import KINDS, Fault, plan
 from tests.chaos.judge import Verdict, judge, missing
@@ -37,7 +38,7 @@ class Options:
     """Publications a second, of each publisher."""
     groups: int = 4
     seed: int = 1
-    method: str = "adaptive"
+    method: str = METHOD_DEFAULT
     security: str = "key"
     kinds: tuple[str, ...] = KINDS
 

@@ -176,6 +176,8 @@ class Router:
 
     def route(self, topic: str, name: bytes | None = None) -> Route:
         """Where what is published here to a valid topic name goes; remembered by its bytes on the wire."""
+        if is_local(topic):  # no client may publish there: never on the fast path
+            return Route(self._receivers(topic), self.feed_for(topic), self.is_logged(topic))
         if name is None:
             name = string(topic)
         return self.routes.get(name) or self._remember(topic, name)
@@ -192,8 +194,6 @@ class Router:
         return self._remember(topic, name)
 
     def _remember(self, topic: str, name: bytes) -> Route:
-        if is_local(topic):  # no client may publish there: never on the fast path
-            return Route(self._receivers(topic), self.feed_for(topic), self.is_logged(topic))
         outbound = self.federation.outbound_for(topic)
         route = Route(self._receivers(topic), self.feed_for(topic), self.is_logged(topic), outbound)
         if len(self.routes) >= self.routes_max:
@@ -225,13 +225,13 @@ class Router:
 
     def _thin_out(self, routes: dict[Any, Route]) -> None:
         """Makes room for others. Not the oldest go, or a fleet that is larger would never find one again."""
-        self.version += 1
         for name in list(routes)[::THINNED_OUT]:
             self._void(routes.pop(name))
 
     def _void(self, route: Route) -> None:
-        """A route is no longer remembered; its receivers may be those of others, too."""
+        """A route is no longer remembered here. Its receivers, if others have them in common, still hold."""
         if not route.receivers.is_shared:
+            self.version += 1
             route.receivers.void()
 
     def subscribe(self, session: Session, full_filter: str, subscribed: Subscribed) -> bool:
@@ -302,9 +302,9 @@ class Router:
         if has_wildcard(topic_filter):
             self.forget_all()
             return
+        self.version += 1  # a connection may remember a route that was given up here to make room
         for route in (self.routes.pop(string(topic_filter), None), self._arriving.pop(topic_filter, None)):
             if route is not None:
-                self.version += 1
                 self._void(route)
 
     def forget_all(self) -> None:

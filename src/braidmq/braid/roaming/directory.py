@@ -44,6 +44,9 @@ from braidmq.overlay import Overlay
 REGISTER_ROUNDS = 4
 """How often registering looks for the registrars of those that are left."""
 
+AT_ONCE = 500
+"""Clients whose registrars are looked for in one turn."""
+
 AGAIN_S = 0.05
 """How long to wait for a registrar that is just taking over."""
 
@@ -107,7 +110,9 @@ class ClientDirectory:
         others: list[SessionHolder] = []
         for _ in range(REGISTER_ROUNDS):
             groups: dict[Key, tuple[HashRange, list[Client]]] = {}
-            for client_id, client in left.items():
+            for number, (client_id, client) in enumerate(left.items(), 1):
+                if number % AT_ONCE == 0:
+                    await self.host.sleep(0)
                 hash_range = await self.ranges.find(hash_key_of(client_id))
                 if hash_range is not None:
                     groups.setdefault(hash_range.low, (hash_range, []))[1].append(client)

@@ -36,6 +36,9 @@ UNKNOWN_EPOCH = 1
 
 CALL_TIMEOUT_S = 1.0
 
+SESSIONS_AT_ONCE = 2000
+"""Sessions that are looked at in one turn, to register them."""
+
 _log = logging.getLogger("braidmq.braid")
 
 
@@ -108,7 +111,7 @@ class DisplacedSessions(Service):
             await self._register()
 
     async def _register(self) -> None:
-        clients = self._own_clients()
+        clients = await self._own_clients()
         self._clients.forget_all_but(self._broker.sessions)
         others = await self._directory.register(clients.values()) if clients else []
         if others is None:
@@ -119,10 +122,15 @@ class DisplacedSessions(Service):
         for client_id in [one for one in self._clients.displaced if one in clients and one not in elsewhere]:
             self.take_back(client_id)
 
-    def _own_clients(self) -> dict[str, Client]:
-        """The clients whose sessions are here, and neither come nor go just now."""
+    async def _own_clients(self) -> dict[str, Client]:
+        """The clients whose sessions are here, and neither come nor go just now; some at a time."""
         clients: dict[str, Client] = {}
-        for client_id, session in self._broker.sessions.items():
+        sessions = self._broker.sessions
+        for number, (client_id, session) in enumerate(list(sessions.items()), 1):
+            if number % SESSIONS_AT_ONCE == 0:
+                await self._host.sleep(0)
+            if sessions.get(client_id) is not session:
+                continue
             if client_id in self._clients.arriving or self._handovers.is_under_way(client_id):
                 continue
             if session.connection is not None:

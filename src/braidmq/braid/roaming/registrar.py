@@ -6,7 +6,9 @@ neighbour when it leaves.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import islice
 
 from braidmq.bounded import BoundedDict
 from braidmq.braid.roaming.directory_messages import (
@@ -39,6 +41,9 @@ ENTRY_KEPT_S = 4 * REGISTER_S
 ENTRIES_MAX = 1_000_000
 """Entries that a broker keeps, its own and copies; the one that was heard of least recently goes."""
 
+ASKING_MAX = 4
+"""Registrars that have come of which it is remembered what they ask for."""
+
 TIMEOUTS_S = (0.25, 0.5, 1.0)
 """How long a registrar is waited for, each time that it is asked; then it is silent."""
 
@@ -60,6 +65,8 @@ class Registrar(Service):
         self._entries: BoundedDict[str, DirectoryEntry] = BoundedDict(ENTRIES_MAX, self._on_drop)
         """The one that was heard of least recently first."""
         self._heard_at: dict[str, float] = {}
+        self._asked_for: BoundedDict[Address, list[str]] = BoundedDict(ASKING_MAX)
+        """By registrar that has come and asks for its entries: which those are, in their order."""
         self._is_filling = False
         self._host.serve(self)
 
@@ -94,9 +101,18 @@ class Registrar(Service):
             after = told.entries[-1].holder.client_id
 
     @handles(AskEntries)
-    def on_ask_entries(self, _origin: Address, asked: AskEntries) -> Reply:
-        wanted = [one for one in self._entries if one > asked.after and asked.low <= hash_key_of(one) < asked.high]
-        return Copies(tuple([self._entries[one] for one in sorted(wanted)[:PAGE_MAX]]))
+    def on_ask_entries(self, origin: Address, asked: AskEntries) -> Reply:
+        """A page of what is in a hash range; one that asks for more goes on in the order that was found at first."""
+        order = self._asked_for.get(origin) if asked.after else None
+        if order is None:
+            order = sorted(one for one in self._entries if asked.low <= hash_key_of(one) < asked.high)
+        left = order[bisect_right(order, asked.after) :]
+        page = tuple(islice((self._entries[one] for one in left if one in self._entries), PAGE_MAX))
+        if len(page) == PAGE_MAX:
+            self._asked_for.renew(origin, order)
+        else:
+            self._asked_for.pop(origin, None)
+        return Copies(page)
 
     async def leave(self) -> None:
         """Gives the entries to the neighbour that inherits them, and is no registrar any more."""

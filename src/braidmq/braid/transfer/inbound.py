@@ -114,6 +114,9 @@ class InboundStreams:
         if self._resting.advance(batch.origin, batch.incarnation, batch.topic, batch.first, batch.count):
             self.deliver(batch)
             return
+        if batch.first == 1 and self._begins(batch):
+            self.deliver(batch)
+            return
         stream = self._stream(batch)
         follows = batch.first <= stream.last + 1 or self._start(batch) <= stream.last + 1
         if stream.is_new or not follows:
@@ -148,6 +151,15 @@ class InboundStreams:
 
     def _meet(self, origin: str, incarnation: int) -> None:
         self._met.renew(origin, max(self._met.get(origin, 0), incarnation // GENERATIONS_MAX))
+
+    def _begins(self, batch: PublicationBatch) -> bool:
+        """Whether a stream begins with a batch, and has nothing to wait for: then it is at rest behind it."""
+        name = (batch.origin, batch.incarnation, batch.topic)
+        is_known = name in self._open or self._resting.has(*name) or name in self._superseded
+        if is_known or not self._is_met(batch):
+            return False
+        self._put_to_rest(name, batch.count)
+        return True
 
     def _stream(self, batch: PublicationBatch) -> InboundStream:
         name = (batch.origin, batch.incarnation, batch.topic)

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from heapq import nsmallest
 from itertools import islice
 
-from braidmq.braid.catch_up.history import GENERATIONS_MAX, History
+from braidmq.braid.catch_up.history import GENERATIONS_MAX
 from braidmq.braid.transfer.outbound_topic import OutboundTopic, SendQueue
 from braidmq.host import Event, Host
 from braidmq.mqtt.topics import matches
@@ -45,8 +45,8 @@ IDLE_S = 600.0
 class OutboundTopics(ABC):
     """All topics that are published here, or watched as if they were."""
 
-    def __init__(self, origin: str, incarnation: int, host: Host, history: History) -> None:
-        self.queue = SendQueue(origin, host, history)
+    def __init__(self, queue: SendQueue, incarnation: int, host: Host) -> None:
+        self.queue = queue
         """Those with something to send."""
         self.advertise: Callable[[str], Awaitable[None]]
         self.withdraw: Callable[[str], Awaitable[None]]

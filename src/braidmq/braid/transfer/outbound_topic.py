@@ -65,6 +65,8 @@ class SendQueue:
         """Called when something waits for the end of the tick."""
         self.lone: BoundedDict[OutboundTopic, _Lone] = BoundedDict(LONE_MAX)
         """By topic: the last publication that came alone, and took the long way."""
+        self.scoped: dict[OutboundTopic, tuple[Skip, ...]] = {}
+        """By topic: publications for clusters, since the last one for all."""
         self._ready: list[OutboundTopic] = []
         self._held: dict[OutboundTopic, int] = {}
         """Those that are not settled: the bytes that each of them holds."""
@@ -112,6 +114,7 @@ class SendQueue:
         if self._let_go(outbound_topic):
             self.dropped += outbound_topic.waiting_count
         self.lone.pop(outbound_topic, None)
+        self.scoped.pop(outbound_topic, None)
         self.tell_known(outbound_topic)
 
     def _let_go(self, outbound_topic: OutboundTopic) -> bool:
@@ -144,7 +147,7 @@ class SendQueue:
 class OutboundTopic(ABC):
     """What waits to leave, and how it was numbered; a method's kind of it knows who wants it."""
 
-    __slots__ = ("_pieces", "_queue", "_scoped", "incarnation", "is_settled", "number", "topic", "used_at")
+    __slots__ = ("_pieces", "_queue", "incarnation", "is_settled", "number", "topic", "used_at")
 
     def __init__(self, queue: SendQueue, topic: str, incarnation: int) -> None:
         self._queue = queue
@@ -157,8 +160,6 @@ class OutboundTopic(ABC):
         """Of the last publication that was taken."""
         self.used_at = 0.0
         self._pieces: list[_Piece] | None = None
-        self._scoped: tuple[Skip, ...] = ()
-        """Publications for clusters, since the last one for all."""
 
     # Who wants it
 
@@ -218,7 +219,7 @@ class OutboundTopic(ABC):
     @property
     def is_holding(self) -> bool:
         """Whether something waits to leave, or must be said with the next that does."""
-        return bool(self._pieces or self._scoped)
+        return bool(self._pieces) or self in self._queue.scoped
 
     @property
     def waiting_count(self) -> int:
@@ -264,7 +265,7 @@ class OutboundTopic(ABC):
         if len(pieces) == 1:
             version, first, count, run, item, scope = pieces[0]
             items = () if item is None else (item,)
-            skips = self._skips(first, scope) if self._scoped else ()
+            skips = self._skips(first, scope) if self in self._queue.scoped else ()
             origin = self._queue.origin
             return [PublicationBatch(origin, self.incarnation, self.topic, first, count, version, run, items, skips)]
         return self._joined(pieces)
@@ -281,7 +282,7 @@ class OutboundTopic(ABC):
             items = tuple([one[4] for one in some if one[4] is not None])
             run = b"".join([one[3] for one in some])
             count = sum(one[2] for one in some)
-            skips = self._skips(first, scope) if self._scoped else ()
+            skips = self._skips(first, scope) if self in self._queue.scoped else ()
             origin = self._queue.origin
             found.append(
                 PublicationBatch(origin, self.incarnation, self.topic, first, count, version, run, items, skips)
@@ -289,21 +290,24 @@ class OutboundTopic(ABC):
         return found
 
     def _note_scoped(self, number: int, scope: str) -> None:
-        *before, (first, count, cluster) = self._scoped or ((0, 0, ""),)
+        scoped = self._queue.scoped.get(self, ())
+        *before, (first, count, cluster) = scoped or ((0, 0, ""),)
         if cluster == scope and first + count == number:
-            self._scoped = (*before, (first, count + 1, scope))
+            self._queue.scoped[self] = (*before, (first, count + 1, scope))
         else:
-            self._scoped = (*self._scoped, (number, 1, scope))[-SKIPS_MAX:]
+            self._queue.scoped[self] = (*scoped, (number, 1, scope))[-SKIPS_MAX:]
 
     def _skips(self, first: int, scope: str | None) -> tuple[Skip, ...]:
         """What the receivers of a batch may not have got, since the last one that was for all of them."""
-        before = tuple([one for one in self._scoped if one[0] < first])
-        if scope is None:
-            self._scoped = self._scoped[len(before) :]
-            return before
-        for end in range(len(before), 0, -1):
-            if is_within(scope, before[end - 1][2]):
-                return before[end:]
+        scoped = self._queue.scoped.pop(self)
+        before = tuple([one for one in scoped if one[0] < first])
+        kept = scoped[len(before) :] if scope is None else scoped
+        if kept:
+            self._queue.scoped[self] = kept
+        if scope is not None:
+            for end in range(len(before), 0, -1):
+                if is_within(scope, before[end - 1][2]):
+                    return before[end:]
         return before
 
 

@@ -1,7 +1,9 @@
 """Streams of other brokers' topics from which nothing is missing: almost all of them, at almost any time.
 
 Of such a stream only its last number must be known. A broker hears from a hundred thousand devices of other brokers, so
-it is kept as one whole number: the incarnation of the stream, its last publication, and whether it was used lately.
+it is kept as one whole number: the incarnation of the stream, its last publication, and whether it was used lately. The
+incarnation is counted from the first that was heard of its origin, so for most streams the number is small, and takes
+no memory at all.
 """
 
 from __future__ import annotations
@@ -22,9 +24,27 @@ NUMBER_BITS = 48
 _USED = 1
 
 
+class _Origin:
+    """The streams of one broker, by their topics."""
+
+    __slots__ = ("began_at", "streams")
+
+    def __init__(self, began_at: int) -> None:
+        self.began_at = began_at
+        """The incarnation of the first stream that was heard."""
+        self.streams: dict[str, int] = {}
+
+    def noted(self, incarnation: int, last: int) -> int:
+        return (incarnation - self.began_at << NUMBER_BITS | last) << 1
+
+    def read(self, noted: int) -> tuple[int, int]:
+        """The incarnation of a stream, and its last number."""
+        return (noted >> NUMBER_BITS + 1) + self.began_at, noted >> 1 & (1 << NUMBER_BITS) - 1
+
+
 class RestingStreams:
     def __init__(self) -> None:
-        self._by_origin: dict[str, dict[str, int]] = {}
+        self._by_origin: dict[str, _Origin] = {}
         self._count = 0
 
     def __len__(self) -> int:
@@ -32,47 +52,54 @@ class RestingStreams:
 
     def advance(self, origin: str, incarnation: int, topic: str, first: int, count: int) -> bool:
         """Notes so many publications of a stream; False if they do not follow directly on the last."""
-        streams = self._by_origin.get(origin)
-        if streams is None:
+        of_origin = self._by_origin.get(origin)
+        if of_origin is None:
             return False
-        noted = streams.get(topic)
-        if noted is None or noted | _USED != _noted(incarnation, first - 1):
+        noted = of_origin.streams.get(topic)
+        if noted is None or noted & ~_USED != of_origin.noted(incarnation, first - 1):
             return False
-        streams[topic] = (noted | _USED) + (count << 1)
+        of_origin.streams[topic] = (noted | _USED) + (count << 1)
         return True
+
+    def has(self, origin: str, incarnation: int, topic: str) -> bool:
+        of_origin = self._by_origin.get(origin)
+        noted = None if of_origin is None else of_origin.streams.get(topic)
+        return of_origin is not None and noted is not None and of_origin.read(noted)[0] == incarnation
 
     def take(self, origin: str, incarnation: int, topic: str) -> int | None:
         """The last number of a stream, which is not at rest any more; None if it was not."""
-        streams = self._by_origin.get(origin)
-        noted = None if streams is None else streams.get(topic)
-        if streams is None or noted is None or _incarnation(noted) != incarnation:
+        if not self.has(origin, incarnation, topic):
             return None
-        del streams[topic]
+        of_origin = self._by_origin[origin]
+        _, last = of_origin.read(of_origin.streams[topic])
+        del of_origin.streams[topic]
         self._count -= 1
-        return _last(noted)
+        return last
 
     def put(self, origin: str, incarnation: int, topic: str, last: int) -> tuple[int, int] | None:
         """A stream comes to rest. Of a topic only the latest incarnation is kept: the other one, if there is one, and
         its last number."""
-        streams = self._by_origin.get(origin)
-        if streams is None:
-            streams = self._by_origin[origin] = {}
-        noted = streams.get(topic)
+        if self._count >= STREAMS_MAX:
+            self._forget_some()
+        of_origin = self._by_origin.get(origin)
+        if of_origin is None:
+            of_origin = self._by_origin[origin] = _Origin(incarnation)
+        noted = of_origin.streams.get(topic)
+        earlier = None
         if noted is None:
-            if self._count >= STREAMS_MAX:
-                self._forget_some()
-            streams = self._by_origin.setdefault(origin, streams)
             self._count += 1
-        elif _incarnation(noted) > incarnation:
-            return incarnation, last
-        streams[topic] = _noted(incarnation, last)
-        return None if noted is None else (_incarnation(noted), _last(noted))
+        else:
+            earlier = of_origin.read(noted)
+            if earlier[0] > incarnation:
+                return incarnation, last
+        of_origin.streams[topic] = of_origin.noted(incarnation, last)
+        return earlier
 
     def _forget_some(self) -> None:
         """Makes room at the origin that has most; what was used and is not forgotten counts as unused and new."""
-        origin, streams = max(self._by_origin.items(), key=lambda one: len(one[1]))
-        oldest = list(islice(streams.items(), FORGETTING_SAMPLE))
-        oldest.sort(key=lambda one: one[1] & _USED)
+        origin, of_origin = max(self._by_origin.items(), key=lambda one: len(one[1].streams))
+        streams = of_origin.streams
+        oldest = sorted(islice(streams.items(), FORGETTING_SAMPLE), key=lambda one: one[1] & _USED)
         for topic, noted in oldest[FORGOTTEN_AT_ONCE:]:
             del streams[topic]
             streams[topic] = noted & ~_USED
@@ -81,15 +108,3 @@ class RestingStreams:
             self._count -= 1
         if not streams:
             del self._by_origin[origin]
-
-
-def _noted(incarnation: int, last: int) -> int:
-    return (incarnation << NUMBER_BITS | last) << 1 | _USED
-
-
-def _incarnation(noted: int) -> int:
-    return noted >> NUMBER_BITS + 1
-
-
-def _last(noted: int) -> int:
-    return noted >> 1 & (1 << NUMBER_BITS) - 1

@@ -151,8 +151,12 @@ class PublicationSender:
     def publish(self, outbound_topic: OutboundTopic, batch: PublicationBatch) -> None:
         """Gives a batch to the method, for each filter that wants it."""
         body = pack(batch)
+        if not batch.items:
+            for topic_filter in list(outbound_topic.wanted):
+                self._method.publish(topic_filter, body)
+            return
         proven = self._proven if any(item.qos for item in batch.items) else None
-        scope = scope_of(batch.items[0].forward) if batch.items else None
+        scope = scope_of(batch.items[0].forward)
         for topic_filter in list(outbound_topic.wanted):  # to publish may show that nobody wants it any more
             if scope is not None:
                 self._publish_within(topic_filter, body, scope, proven is not None)

@@ -36,7 +36,7 @@ class ShapedTopics(OutboundTopics):
     def __init__(
         self, origin: str, incarnation: int, shapes: Shapes, host: Host, history: History, limiter: TaskLimiter
     ) -> None:
-        super().__init__(origin, incarnation, host, history)
+        super().__init__(SendQueue(origin, host, history), incarnation, host)
         self._assumed_wanted_at = host.now() + AFTER_START_S - HISTORY_S
         self._shapes = shapes
         self._limiter = limiter

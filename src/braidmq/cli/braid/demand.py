@@ -19,7 +19,7 @@ app = typer.Typer(add_completion=False)
 
 HELP: Final = (
     "Show which brokers have clients that want a topic, and by which filters.\n\n"
-    "The question goes to the subscribers of every filter in use that could match the topic. Clients that are away, "
+    "All brokers that could have such clients are asked. Clients that are away, "
     "but whose session waits, count. Nothing is published. The exit code is 1 if not all could be asked."
 )
 EXAMPLES: Final = output.examples(

@@ -248,14 +248,16 @@ class ToldWants:
         """Tells all, what has changed, or what another version of its covers lets through; whether that was taken."""
         broker = watcher.broker
         changed, watcher.changed = watcher.changed, {}
-        if not watcher.is_current or not _are_within(watcher.covers, broker.covers):
+        is_same = watcher.version == broker.version
+        if not watcher.is_current or not (is_same or _are_within(watcher.covers, broker.covers)):
             since = watcher.digest = 0
             added, removed = self.filters.overlapping(broker.covers), []
         else:
             since, before = watcher.number, watcher.covers
             added = [one for one, wanted in changed.items() if wanted]
-            removed = [one for one, wanted in changed.items() if not wanted and _overlaps_any(before, one)]
-            if watcher.version != broker.version:
+            removed = [one for one, wanted in changed.items() if not wanted]
+            if not is_same:
+                removed = [one for one in removed if _overlaps_any(before, one)]
                 found = self.filters.overlapping([one for one in broker.covers if one not in before])
                 added += [one for one in found if one not in changed and not _overlaps_any(before, one)]
         self._number += 1
