@@ -1,7 +1,8 @@
 """Every device publishes once: topics that nobody has heard of, and a subscriber of all of them at another broker.
 
 The rate is that of deliveries, from the first publication to the last delivery. It is compared with the same number of
-messages on one topic that is known. Then new topics come one by one, and each message is timed.
+messages on one topic that is known. Then new topics come one by one, and each message is timed. What a broker does with
+such a burst when publishers and subscriber are its own shows what is the braid's part in it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ FIRST_P99_MAX_US = 50_000
 FILTER = "dev/+/telemetry"
 TOPIC = "dev/%/telemetry"
 ONE_TOPIC = "dev/one/telemetry"
+OWN_FILTER, OWN_TOPIC, OWN_ONE_TOPIC = (name.replace("dev/", "own/") for name in (FILTER, TOPIC, ONE_TOPIC))
 
 
 class Burst(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +47,10 @@ class Burst(msgspec.Struct, frozen=True, kw_only=True):
     again_per_s: float
     one_topic_received: int
     one_topic_per_s: float
+    alone_per_s: float
+    """At one broker: the burst."""
+    alone_one_topic_per_s: float
+    """At one broker: as many on one topic, the second time."""
     first_sent: int
     first_received: int
     first: Times
@@ -74,6 +80,12 @@ def measure(sites: Sequence[Site], devices: int, first_s: float, qos: int, say: 
         say(f"QoS {qos}: {one.received:,} delivered, {one_per_s:,.0f}/s; {FIRST_PER_S} new topics a second")
         sent = round(FIRST_PER_S * first_s)
         first, _ = _play(clients, TOPIC, sent, qos, first=devices, rate=FIRST_PER_S)
+        clients.connect(sites[2].port, 1, "own", id="own", filter=OWN_FILTER, qos=qos)
+        clients.connect(sites[2].port, GATEWAYS, "own-devices", id="own-gateway")
+        say(f"QoS {qos}: the same within one broker")
+        _, alone_per_s = _play(clients, OWN_TOPIC, devices, qos, "own-devices")
+        _play(clients, OWN_ONE_TOPIC, devices, qos, "own-devices")
+        _, alone_one_per_s = _play(clients, OWN_ONE_TOPIC, devices, qos, "own-devices")
     return Burst(
         qos=qos,
         devices=devices,
@@ -85,16 +97,20 @@ def measure(sites: Sequence[Site], devices: int, first_s: float, qos: int, say: 
         again_per_s=again_per_s,
         one_topic_received=one.received,
         one_topic_per_s=one_per_s,
+        alone_per_s=alone_per_s,
+        alone_one_topic_per_s=alone_one_per_s,
         first_sent=sent,
         first_received=first.received,
         first=first.deliveries,
     )
 
 
-def _play(clients: Clients, topic: str, count: int, qos: int, **words: int) -> tuple[Received, float]:
+def _play(
+    clients: Clients, topic: str, count: int, qos: int, group: str = "devices", **words: int
+) -> tuple[Received, float]:
     """What came, and how much a second."""
     clients.expect(count)
-    sent = clients.publish("devices", topic, count, qos=qos, window=WINDOW[qos], **words)
+    sent = clients.publish(group, topic, count, qos=qos, window=WINDOW[qos], **words)
     got = clients.wait_for(count, ARRIVE_S, QUIET_S)
     return got, got.received / max(1e-9, (got.last_ns - sent.began_ns) / 1e9) if got.received else 0.0
 
@@ -113,6 +129,11 @@ def figures(found: Burst) -> list[Figure]:
             "rate of the burst to that of the same topics again", f"{found.per_s / max(1.0, found.again_per_s):.2f}"
         ),
         at_least("rate of the burst to that of one topic", found.ratio, RATIO_MIN, f"{found.ratio:.2f}"),
+        Figure(
+            "within one broker: the burst, one topic, ratio",
+            f"{found.alone_per_s:,.0f}/s, {found.alone_one_topic_per_s:,.0f}/s, "
+            f"{found.alone_per_s / max(1.0, found.alone_one_topic_per_s):.2f}",
+        ),
         exactly(
             f"first messages at {FIRST_PER_S} new topics a second, delivered", found.first_received, found.first_sent
         ),

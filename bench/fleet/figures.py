@@ -37,11 +37,11 @@ QUICK = Sizes(
     devices=2_000,
     burst_steps=(),
     filters=1_000,
-    minutes=0.5,
+    minutes=0.25,
     churn_per_s=50,
-    idle_s=8.0,
+    idle_s=5.0,
     subscriptions=20,
-    first_s=3.0,
+    first_s=2.0,
 )
 
 
