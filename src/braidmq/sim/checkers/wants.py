@@ -200,14 +200,15 @@ class ArrivalChecker:
             self._complain(f"{mine.name} came to the clients of broker {broker}, and no copy of it was seen on its way")
 
     def over(self, after_s: float = ARRIVED_S) -> None:
-        """What was published longer ago than this is over: all who were promised it must have it."""
+        """What was published longer ago than this is over: all who were promised it, and wanted it on, must have it."""
         for number, mine in list(self._under_way.items()):
             if mine.published_at + after_s > self._now():
                 continue
             del self._under_way[number]
             got = {broker for broker, _ in mine.got}
+            due_at = min(self._now(), mine.published_at + ARRIVED_S)
             for broker, wants in mine.promised.items():
-                if broker not in got and any(_held(want, mine.published_at + after_s) for want in wants):
+                if broker not in got and any(_held(want, due_at) for want in wants):
                     what = ", ".join(f"{want.topic_filter!r} since {want.effective_at:.3f} s" for want in wants)
                     self._complain(f"{mine.name} did not reach broker {broker}, whose clients want {what}")
 
