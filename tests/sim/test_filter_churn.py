@@ -55,7 +55,7 @@ class TellAll(Service):
         self.own: dict[str, None] = {}
         self.others: dict[Address, tuple[str, dict[str, None]]] = {}
         self.number = 0
-        self.version = 0
+        self.version = host.incarnation << 32
         self.versions: dict[tuple[Address, str], int] = {}
         self.is_told = False
         host.serve(self)
@@ -85,7 +85,8 @@ class TellAll(Service):
         for peer in self.peers():
             found = await ask(self.host, peer, AskWants(), Told, timeout_s=0.3)
             if found is not None:
-                self.others.setdefault(peer, (found.cluster, {}))[1].update(dict.fromkeys(found.filters))
+                fresh = [one for one in found.filters if (peer, one) not in self.versions]
+                self.others.setdefault(peer, (found.cluster, {}))[1].update(dict.fromkeys(fresh))
                 self.on_wants("#")
         self.is_told = True
 
