@@ -434,7 +434,7 @@ class FilterChurn:
 
     def _on_wants(self, site: Site, topic_filter: str) -> None:
         if site.method is not None:
-            for topic in [topic for topic in site.demand if matches(topic_filter, topic)]:
+            for topic in [topic for topic in site.demand if topic_filter == "#" or matches(topic_filter, topic)]:
                 site.demand[topic] = site.method.is_wanted(topic)
 
     def _on_arrival(self, sender: Address, to: Address, message: Message, _hops: int) -> None:

@@ -87,7 +87,6 @@ class TellAll(Service):
             if found is not None:
                 self.others.setdefault(peer, (found.cluster, {}))[1].update(dict.fromkeys(found.filters))
                 self.on_wants("#")
-                self.on_wants("$x/#")
         self.is_told = True
 
     async def withdraw(self, topic: str) -> None:

@@ -103,7 +103,8 @@ class WildcardMethod(ScopedMethod, Protocol):
 
     on_wants: Callable[[str], None]
     """Called with a filter that another broker begins or ceases to want, or that may no longer be reached for it: then
-    it may have changed whether topics that it matches are wanted, and by whom."""
+    it may have changed whether topics that it matches are wanted, and by whom. `#` is said of all topics, also of those
+    that begin with `$`, which as a filter it does not match."""
 
     def publish_many(self, publications: Sequence[tuple[str, bytes]]) -> None:
         """As `publish`, for topics and what is published to them: those for the same brokers go together."""

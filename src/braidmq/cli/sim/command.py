@@ -49,8 +49,8 @@ EXAMPLES: Final = output.examples(
     ),
     ("A picture of one publication", "braidmq sim --method scribe --nodes 100 --trace scribe.svg"),
     ("Lookups of all nodes", "braidmq sim --method suzaku --pattern lookups --nodes 100000"),
-    ("A fleet: keys, upkeep, first messages", "braidmq sim --method covers --pattern fleet100x100 --nodes 20"),
-    ("The same with a key a topic", "braidmq sim --method adaptive --pattern fleet100x100 --nodes 20"),
+    ("A fleet: keys, upkeep, first messages", "braidmq sim --method covers --pattern fleet20x20 --nodes 12"),
+    ("The same with a key a topic", "braidmq sim --method adaptive --pattern fleet20x20 --nodes 12"),
     ("For a script", "braidmq sim --method relayfree --json | jq .hops_mean"),
     (
         "A table of 600 trials, on all cores",

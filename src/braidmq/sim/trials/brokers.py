@@ -266,7 +266,8 @@ class TrialBrokers:
         roles, method = self.roles[broker], self.methods.get(broker)
         if isinstance(method, WildcardMethod):
             for topic in roles.advertised:
-                if matches(topic_filter, topic) and method.is_wanted(topic) != roles.demand.get(topic, False):
+                is_concerned = topic_filter == "#" or matches(topic_filter, topic)
+                if is_concerned and method.is_wanted(topic) != roles.demand.get(topic, False):
                     method.on_demand(topic, method.is_wanted(topic))
 
     def _introduce(self, mine: int) -> Address | None:
