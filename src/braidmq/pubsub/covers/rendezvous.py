@@ -15,6 +15,7 @@ same time one finds the other, at least.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 
 from braidmq.host import Event, Host
@@ -26,8 +27,12 @@ from braidmq.overlay.ranges import Outcome, RangeDelivery
 PREFIX_LEVELS_MAX = 2
 """Levels of a prefix at which brokers stand; what is longer stands above."""
 
+SIBLINGS_MAX = 4
+"""Prefixes with the same levels above them at which a broker stands. With more of them it stands above, where it meets
+some brokers in vain, but need not go to another place for each device; with half as many, at each of them again."""
+
 KEYS_MAX = 16
-"""Keys of a broker in one role. With more prefixes it stands above some; with half as many, at each of them again."""
+"""Keys of a broker in one role; with more prefixes it stands above them."""
 
 MEET_S = 3.0
 """How long the brokers of the other role are waited for."""
@@ -51,7 +56,7 @@ def text_of(role: Role, prefix: Prefix) -> str:
 def ranges_for(role: Role, prefixes: Iterable[Prefix]) -> list[KeyRange]:
     """Where all brokers of a role stand whose covers can overlap one with such a prefix."""
     found: dict[KeyRange, None] = {}
-    for prefix in prefixes:
+    for prefix in dict.fromkeys(one[:PREFIX_LEVELS_MAX] for one in prefixes):
         for depth in range(len(prefix)):
             found[segment(text_of(role, prefix[:depth]), role)] = None
         low = text_of(role, prefix).encode()
@@ -68,14 +73,18 @@ def keys_at(role: Role, prefixes: Iterable[Prefix], cluster: str, name: str) -> 
 def few_of(prefixes: Iterable[Prefix], standing: Iterable[Prefix] = ()) -> list[Prefix]:
     """At most `KEYS_MAX` prefixes, each of those given or above it; above some a broker may stand already."""
     few = dict.fromkeys(prefix[:PREFIX_LEVELS_MAX] for prefix in prefixes)
-    if len(few) > KEYS_MAX // 2:  # those that stand above some already may stay
-        stands = dict.fromkeys(standing)
-        above = [next((one[:depth] for depth in range(len(one)) if one[:depth] in stands), one) for one in few]
-        few = dict.fromkeys(above)
+    siblings = Counter(prefix[:-1] for prefix in few if len(prefix) > 1)
+    stands = dict.fromkeys(standing)
+    above = {
+        parent: None
+        for parent, count in siblings.items()
+        if count > (SIBLINGS_MAX // 2 if parent in stands else SIBLINGS_MAX)
+    }
+    few = dict.fromkeys(prefix[:-1] if prefix[:-1] in above else prefix for prefix in few)
     while len(few) > KEYS_MAX:
         depth = max(len(prefix) for prefix in few)
         few = dict.fromkeys(prefix[: depth - 1] for prefix in few)
-    return list(few)
+    return [one for one in few if not any(one[:depth] in few for depth in range(len(one)))]
 
 
 class Rendezvous:
