@@ -17,7 +17,7 @@ from tests.conformance.wire import V5
 
 from .sites import Sites
 
-COUNT = 10_000
+COUNT = 5_000
 PUBLISHED_BYTES_MAX = 400
 ARRIVING_BYTES_MAX = 200
 

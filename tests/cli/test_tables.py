@@ -79,7 +79,7 @@ def rows_of(text: str) -> list[dict[str, str]]:
             names = [cell.strip() for cell in line.strip("┃").split("┃")]
         elif line.startswith("│"):
             cells = [cell.strip() for cell in line.strip("│").split("│")]
-            if cells[0] and not (rows and rows[-1][names[0]].endswith("/")):
+            if cells[0] and not (rows and rows[-1].get(names[0], "").endswith("/")):
                 rows.append(dict(zip(names, cells, strict=True)))
             else:
                 for name, cell in zip(names, cells, strict=True):
@@ -138,7 +138,7 @@ def test_topics_of_one_broker_need_no_column_for_it(sites: Sites) -> None:
     [admin] = [address for address in sites.addresses[0] if address.startswith("http:")]
     done = in_process("topics", "--admin", admin, env={"COLUMNS": str(COLUMNS)})
     assert "Published at site1: 1 topic" in done.stdout
-    [row] = rows_of(done.stdout)
+    [row] = [one for one in rows_of(done.stdout) if "topic" in one]
     assert list(row) == ["topic", "sent", "demand", "wanted by", "idle"]
 
 
