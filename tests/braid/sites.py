@@ -26,7 +26,7 @@ from tests.conformance.wire import Type
 
 SETTLE_S = 1.0
 
-METHOD = "relayfree"
+METHOD = "covers"
 """Of sites of which nothing else is said."""
 
 

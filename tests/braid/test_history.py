@@ -24,8 +24,6 @@ from tests.conformance.wire import V5
 from .sites import Sites, payloads
 from .test_catch_up import publish, start, texts
 
-pytestmark = pytest.mark.usefixtures("both_kinds")
-
 
 def test_a_topic_that_was_forgotten_comes_through_again() -> None:
     sites = Sites(3)

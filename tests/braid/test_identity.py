@@ -22,8 +22,6 @@ from tests.conformance.wire import V5
 
 from .sites import Sites, payloads
 
-pytestmark = pytest.mark.usefixtures("both_kinds")
-
 METHODS = pytest.mark.parametrize("method", ["covers", "relayfree", "suzaku", "adaptive"])
 
 

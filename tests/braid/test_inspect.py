@@ -23,8 +23,6 @@ from tests.conformance.wire import V5
 
 from .sites import Sites, payloads
 
-pytestmark = pytest.mark.usefixtures("both_kinds")
-
 T = TypeVar("T")
 
 METHODS = pytest.mark.parametrize("method", ["covers", "relayfree", "suzaku"])

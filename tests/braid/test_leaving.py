@@ -11,8 +11,6 @@ from tests.conformance.wire import V5, Type
 
 from .sites import Site, Sites, payloads
 
-pytestmark = pytest.mark.usefixtures("both_kinds")
-
 TOPICS = 30
 
 

@@ -18,8 +18,6 @@ from tests.conformance.wire import V3, V5
 
 from .sites import Site, Sites, payloads
 
-pytestmark = pytest.mark.usefixtures("both_kinds")
-
 METHODS = pytest.mark.parametrize("method", ["covers", "relayfree", "suzaku"])
 
 SEND_IF_NEW, DO_NOT_SEND = 0x10, 0x20

@@ -21,8 +21,6 @@ from tests.conformance.wire import V3, V5, Received, Type, Will
 
 from .sites import Sites, payloads
 
-pytestmark = pytest.mark.usefixtures("both_kinds")
-
 VERSIONS = pytest.mark.parametrize("version", [V3, V5])
 
 

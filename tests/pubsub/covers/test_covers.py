@@ -333,6 +333,19 @@ def test_a_proof_names_those_that_are_missing() -> None:
     assert outcomes[1].gaps[0][0].endswith(b"b2")
 
 
+def test_with_too_many_proofs_under_way_a_publication_is_told_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("braidmq.pubsub.covers.multicast.OPEN_MAX", 1)
+    brokers = Brokers(2)
+    brokers.want(1, ["dev/#"])
+    brokers.offer(0, "dev/1")
+    outcomes: list[Outcome] = []
+    for body in (b"proven", b"told"):
+        brokers.methods[0].publish_surely("dev/1", body, 5.0, outcomes.append)
+    brokers.run(1.0)
+    assert [one.body for _, one in brokers.got] == [b"proven", b"told"]
+    assert [outcome.complete for outcome in outcomes] == [False, True]
+
+
 def test_those_that_want_a_topic_can_be_asked() -> None:
     brokers = Brokers(4)
     brokers.want(1, ["dev/#"])

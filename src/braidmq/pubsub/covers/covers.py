@@ -217,7 +217,11 @@ class Covers(Service):
             keys = [self._key(topic, one) for one in missing]
             on_outcome(Outcome(tuple([(key, key + JUST_AFTER) for key in keys]), (), 0.0, {}))
 
-        self.multicast.deliver(topic, body, receivers, timeout_s, on_missing)
+        try:
+            self.multicast.deliver(topic, body, receivers, timeout_s, on_missing)
+        except RuntimeError:  # too many are under way: it is told, and not proven
+            self.multicast.send(topic, body, receivers)
+            on_missing(tuple(receivers))
 
     def publish_many(self, publications: Sequence[tuple[str, bytes]]) -> None:
         for receivers, topic, body in self._together(publications):
