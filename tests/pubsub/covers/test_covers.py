@@ -369,3 +369,15 @@ def test_a_broker_that_leaves_is_wanted_for_nothing() -> None:
     brokers.run(SETTLED_S)
     assert not brokers.methods[0].is_wanted("dev/0001/telemetry")
     assert not brokers.methods[0].was_wanted("dev/0001/telemetry")
+
+
+def test_a_publisher_that_leaves_is_told_nothing_any_more() -> None:
+    brokers = Brokers(3)
+    brokers.want(1, ["dev/+/telemetry"])
+    brokers.offer(0, *devices(3))
+    brokers.offer(2, "dev/7/telemetry")
+    assert brokers.methods[1].watchers == 2
+    brokers.do(0, brokers.methods[0].leave())
+    brokers.run(1.0)
+    assert brokers.methods[1].watchers == 1
+    assert brokers.wanting(2, "dev/7/telemetry") == ["b1"]

@@ -33,6 +33,7 @@ from braidmq.pubsub.covers.messages import (
     SUBSCRIBER_MET,
     AskWanting,
     NotWanting,
+    PublishesNoMore,
     PublishingBroker,
     WantingAnswer,
 )
@@ -143,7 +144,7 @@ class Covers(Service):
     async def leave(self) -> None:
         """Nothing is wanted or published here any more."""
         await self.told.leave()
-        await self.known.covers.leave()
+        await self.known.leave()
 
     # What is known
 
@@ -332,6 +333,11 @@ class Covers(Service):
             self.told.meet(broker)
             return self.name.encode()
         return _encode(self.known.described) if kind == SUBSCRIBER_MET else None
+
+    @handles(PublishesNoMore)
+    def on_publishes_no_more(self, _origin: Address, told: PublishesNoMore) -> Reply:
+        self.told.forget(told.name, told.epoch)
+        return None
 
     def _on_internal(self, publication: Publication) -> None:
         self.on_message(publication)

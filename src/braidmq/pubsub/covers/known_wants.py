@@ -25,6 +25,7 @@ from braidmq.pubsub.covers.messages import (
     NotPublishing,
     NotWanting,
     PublishedNow,
+    PublishesNoMore,
     PublishingBroker,
     TellAllWants,
     TellWants,
@@ -282,6 +283,12 @@ class KnownWants(Service):
         if subscriber is not None and subscriber.epoch < told.epoch:
             self._forget(told.name, subscriber)
         return None
+
+    async def leave(self) -> None:
+        """Nothing is published here any more: all that tell what they want need not, and this broker stands nowhere."""
+        for subscriber in self._subscribers.values():
+            self._host.send(subscriber.receiver.address, PublishesNoMore(self._name, self._epoch))
+        await self.covers.leave()
 
     # From time to time
 

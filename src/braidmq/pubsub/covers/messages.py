@@ -78,6 +78,13 @@ class NotPublishing(Message, frozen=True, array_like=True, gc=False):
     """I am not the broker that you mean, or publish nothing any more."""
 
 
+class PublishesNoMore(Message, frozen=True, array_like=True, gc=False):
+    """I leave: do not tell me what your clients want any more."""
+
+    name: str
+    epoch: int
+
+
 class NotWanting(Message, frozen=True, array_like=True, gc=False):
     """You sent me a publication, and I have not told you what my clients want: forget what an earlier process said."""
 

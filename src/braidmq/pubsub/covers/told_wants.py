@@ -211,6 +211,12 @@ class ToldWants:
                     del self._by_cover[cover]
                     self._published.discard(cover)
 
+    def forget(self, name: str, epoch: int) -> None:
+        """A broker publishes nothing any more."""
+        watcher = self._watchers.get(name)
+        if watcher is not None and watcher.broker.epoch == epoch:
+            self._drop(watcher)
+
     def _drop(self, watcher: WatchingBroker) -> None:
         if self._watchers.get(watcher.broker.name) is watcher:
             del self._watchers[watcher.broker.name]
