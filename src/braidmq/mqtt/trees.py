@@ -82,6 +82,36 @@ class _Tree(Generic[V]):
                 yield node.value
             stack.extend(node.children.values())
 
+    def covered(self, topic_filter: str) -> Iterator[V]:
+        """The values of all paths, be they topic names or filters, that a filter covers (`topics.covers`)."""
+        nodes = [self._root]
+        first = True
+        for level in ("#",) if topic_filter == "+/#" else topic_filter.split("/"):
+            if level == "#":
+                for node in nodes:
+                    if first:
+                        for name, child in node.children.items():
+                            if name[:1] != "$":
+                                yield from self._below(child)
+                    else:
+                        yield from self._below(node)
+                return
+            below: list[_Node[V]] = []
+            for node in nodes:
+                if level == "+":
+                    below.extend(
+                        child
+                        for name, child in node.children.items()
+                        if name != "#" and not (first and name[:1] == "$")
+                    )
+                elif level in node.children:
+                    below.append(node.children[level])
+            nodes = below
+            first = False
+        for node in nodes:
+            if node.value is not None:
+                yield node.value
+
 
 class FilterTree(_Tree[V]):
     """Values by topic filter."""
@@ -144,62 +174,10 @@ class FilterTree(_Tree[V]):
                 found.append(rest.value)
         return found
 
-    def covered(self, topic_filter: str) -> Iterator[V]:
-        """The values of all filters that a filter covers, itself included."""
-        nodes = [self._root]
-        first = True
-        for level in ("#",) if topic_filter == "+/#" else topic_filter.split("/"):
-            if level == "#":
-                for node in nodes:
-                    if first:
-                        for name, child in node.children.items():
-                            if name[:1] != "$":
-                                yield from self._below(child)
-                    else:
-                        yield from self._below(node)
-                return
-            below: list[_Node[V]] = []
-            for node in nodes:
-                if level == "+":
-                    below.extend(
-                        child
-                        for name, child in node.children.items()
-                        if name != "#" and not (first and name[:1] == "$")
-                    )
-                elif level in node.children:
-                    below.append(node.children[level])
-            nodes = below
-            first = False
-        for node in nodes:
-            if node.value is not None:
-                yield node.value
-
 
 class NameTree(_Tree[V]):
     """Values by topic name."""
 
     def match(self, topic_filter: str) -> Iterator[V]:
         """The values of all topic names that the filter matches."""
-        nodes = [self._root]
-        first = True
-        for level in topic_filter.split("/"):
-            if level == "#":
-                for node in nodes:
-                    if first:
-                        for name, child in node.children.items():
-                            if name[:1] != "$":
-                                yield from self._below(child)
-                    else:
-                        yield from self._below(node)
-                return
-            below: list[_Node[V]] = []
-            for node in nodes:
-                if level == "+":
-                    below.extend(child for name, child in node.children.items() if not (first and name[:1] == "$"))
-                elif level in node.children:
-                    below.append(node.children[level])
-            nodes = below
-            first = False
-        for node in nodes:
-            if node.value is not None:
-                yield node.value
+        return self.covered(topic_filter)
