@@ -12,7 +12,7 @@ from braidmq.host import Address, Host, Message, Reply, Service, ask, handles
 from braidmq.keys import Key, in_arc
 from braidmq.overlay import Overlay
 from braidmq.overlay.key_ranges import KeyRange
-from braidmq.overlay.ranges import Outcome, RangeDelivery
+from braidmq.overlay.ranges import RangeDelivery
 
 EFFECT_S = 5.0
 """How long a new subscriber makes sure of either; brokers that do not know by then find out by themselves."""
@@ -63,19 +63,5 @@ class Effect(Service):
 
     async def tell(self, body: bytes, *ranges: KeyRange) -> bool:
         """Delivers to all nodes in some ranges; returns when that is proven, or whether it is when time is over."""
-        outcomes: list[Outcome] = []
-        all_known = self._host.event()
-
-        def on_outcome(outcome: Outcome) -> None:
-            outcomes.append(outcome)
-            if len(outcomes) == len(ranges):
-                all_known.set()
-
-        try:
-            for keys in ranges:
-                self._ranges.deliver(*keys, body, EFFECT_S, on_outcome)
-        except RuntimeError:  # too many are under way
-            return False
-        if ranges:
-            await all_known.wait()
-        return all(outcome.complete for outcome in outcomes)
+        outcomes = await self._ranges.deliver_all(ranges, body, EFFECT_S)
+        return outcomes is not None and all(outcome.complete for outcome in outcomes)

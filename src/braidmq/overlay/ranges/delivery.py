@@ -20,7 +20,7 @@ A delivery to a part of a segment may pass nodes that stand before that part. Wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -28,11 +28,12 @@ import msgspec
 
 from braidmq.host import Address, Host, Reply, Service, handles
 from braidmq.keys import Key
+from braidmq.overlay.key_ranges import KeyRange
 from braidmq.overlay.overlay import Overlay
 from braidmq.overlay.peers import Peer
 from braidmq.overlay.ranges.answering import Answers
 from braidmq.overlay.ranges.arriving import Arrivals, OnDelivery, Values
-from braidmq.overlay.ranges.collecting import Collector, OnOutcome
+from braidmq.overlay.ranges.collecting import Collector, OnOutcome, Outcome
 from braidmq.overlay.ranges.errands import EVERYBODY
 from braidmq.overlay.ranges.forwarding import OnNobody, RangeForwarder, onward
 from braidmq.overlay.ranges.messages import (
@@ -129,6 +130,25 @@ class RangeDelivery(Service):
         message = self._message(low, high, body, plan)
         self._collector.begin(message, entrance, timeout_s, on_outcome)
         return message.number
+
+    async def deliver_all(self, ranges: Sequence[KeyRange], body: bytes, timeout_s: float) -> list[Outcome] | None:
+        """Delivers to several ranges, and returns when all is known; None if too many deliveries are under way."""
+        outcomes: list[Outcome] = []
+        all_known = self.host.event()
+
+        def on_outcome(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            if len(outcomes) == len(ranges):
+                all_known.set()
+
+        try:
+            for low, high in ranges:
+                self.deliver(low, high, body, timeout_s, on_outcome)
+        except RuntimeError:
+            return None
+        if ranges:
+            await all_known.wait()
+        return outcomes
 
     def _message(self, low: Key, high: Key, body: bytes, plan: Plan) -> Deliver:
         self._number += 1

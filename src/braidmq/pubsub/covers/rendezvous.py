@@ -22,7 +22,7 @@ from braidmq.host import Event, Host
 from braidmq.keys import Key, Role, key_of, segment
 from braidmq.overlay import Overlay
 from braidmq.overlay.key_ranges import KeyRange
-from braidmq.overlay.ranges import Outcome, RangeDelivery
+from braidmq.overlay.ranges import RangeDelivery
 
 PREFIX_LEVELS_MAX = 2
 """Levels of a prefix at which brokers stand; what is longer stands above."""
@@ -166,21 +166,8 @@ class Rendezvous:
 
     async def ask(self, prefixes: Iterable[Prefix], body: bytes) -> tuple[list[bytes], bool]:
         """Tells all brokers of the other role that may be concerned; what they say, and whether all have said it."""
-        outcomes: list[Outcome] = []
-        through = self._host.event()
-        ranges = ranges_for(self._other, prefixes)
-
-        def on_outcome(outcome: Outcome) -> None:
-            outcomes.append(outcome)
-            if len(outcomes) == len(ranges):
-                through.set()
-
-        try:
-            for low, high in ranges:
-                self._ranges.deliver(low, high, body, MEET_S, on_outcome)
-        except RuntimeError:  # too many deliveries are under way
+        outcomes = await self._ranges.deliver_all(ranges_for(self._other, prefixes), body, MEET_S)
+        if outcomes is None:
             return [], False
-        if ranges:
-            await through.wait()
         answers = [answer for outcome in outcomes for answer in outcome.answers.values()]
         return answers, all(outcome.complete for outcome in outcomes)
