@@ -230,10 +230,15 @@ class ToldWants:
             watcher.is_telling = True
             self._host.spawn(self._tell(watcher))
 
-    async def _tell(self, watcher: WatchingBroker) -> None:
-        """Tells a watcher what it does not know, until it knows all or does not answer."""
+    async def _tell(self, watcher: WatchingBroker, greeting: TellWants | None = None) -> None:
+        """Greets a watcher, if it is to be greeted, and tells it what it does not know, until it knows all or does not
+        answer."""
         waiting: list[Event] = []
         try:
+            if greeting is not None:
+                await self._call(watcher, watcher.broker, greeting)
+                if watcher.is_silent:
+                    return
             while self._owes(watcher) and self._is_there(watcher):
                 waiting.append(watcher.gathering)
                 watcher.gathering = self._host.event()
@@ -283,24 +288,18 @@ class ToldWants:
         more = list(pages_of(added, PAGE_BYTES_MAX)) or [b""]
         gone = list(pages_of(removed, PAGE_BYTES_MAX))
         pages = [(page, b"") for page in more] + [(b"", page) for page in gone]
+        change = self._change_of(watcher, broker, broker.version, since)
         for number, (page, other) in enumerate(pages):
-            told = TellWants(
-                self._name,
-                self._cluster,
-                self._epoch,
-                broker.epoch,
-                broker.version,
-                since,
-                watcher.number,
-                watcher.digest,
-                number,
-                number < len(pages) - 1,
-                page,
-                other,
-            )
+            told = msgspec.structs.replace(change, page=number, more=number < len(pages) - 1, added=page, removed=other)
             if not await self._call(watcher, broker, told):
                 return False
         return True
+
+    def _change_of(self, watcher: WatchingBroker, broker: PublishingBroker, version: int, since: int) -> TellWants:
+        """What is said of a change up to now, without its filters."""
+        return TellWants(
+            self._name, self._cluster, self._epoch, broker.epoch, version, since, watcher.number, watcher.digest
+        )
 
     async def _call(self, watcher: WatchingBroker, broker: PublishingBroker, told: TellWants) -> bool:
         """Whether a watcher has taken what it is told; if not, what it says instead is seen to."""
@@ -347,27 +346,8 @@ class ToldWants:
             self._begin_telling(watcher)
             return
         watcher.is_telling = True
-        try:
-            broker, number = watcher.broker, watcher.number
-            told = TellWants(
-                self._name,
-                self._cluster,
-                self._epoch,
-                broker.epoch,
-                watcher.version,
-                number,
-                number,
-                watcher.digest,
-                period_s=period_s,
-            )
-            await self._call(watcher, broker, told)
-        finally:
-            watcher.is_telling = False
-        if self._is_there(watcher) and self._owes(watcher) and not watcher.is_silent:
-            self._begin_telling(watcher)
-        else:  # what gathered meanwhile has been taken back, or is not waited for
-            gathered, watcher.gathering = watcher.gathering, self._host.event()
-            gathered.set()
+        unchanged = self._change_of(watcher, watcher.broker, watcher.version, watcher.number)
+        await self._tell(watcher, msgspec.structs.replace(unchanged, period_s=period_s))
 
     def sweep(self) -> None:
         """Gives up covers under which nothing is wanted any more, and wide ones under which little is."""
