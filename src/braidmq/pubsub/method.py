@@ -7,10 +7,16 @@ broker that subscribes, once, and tells the publishing broker when demand for wh
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from braidmq.host import Address
 from braidmq.overlay.ranges import OnOutcome
+
+HOME: Final = ""
+"""The topic of all brokers: no client can name it."""
+
+INTERNAL: Final = "$braid/"
+"""What all other topics of the braid itself begin with."""
 
 
 class Publication(NamedTuple):

@@ -7,9 +7,7 @@ there. So they stand side by side, in the order of the brokers' names.
 from __future__ import annotations
 
 from braidmq.keys import Key, Role, key_of
-
-HOME = ""
-"""The topic of all brokers."""
+from braidmq.pubsub.method import HOME as HOME
 
 HOMES_FROM: Key = key_of(HOME, Role.PUBLISHER, "", "")
 HOMES_TO: Key = HOMES_FROM[:-1] + b"\x01"

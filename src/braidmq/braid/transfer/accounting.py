@@ -11,6 +11,7 @@ from braidmq.pubsub.baselines.rendezvous_tree import Submit, TreeDelivery
 from braidmq.pubsub.covers.messages import PUBLISHER_MET, SUBSCRIBER_MET
 from braidmq.pubsub.covers.multicast_messages import MulticastCopy
 from braidmq.pubsub.locality.locality import SUBSCRIBED, HandOver
+from braidmq.pubsub.method import INTERNAL
 from braidmq.pubsub.relay_free.signals import QUESTION, RESUME, SUSPEND
 
 ENVELOPE_BYTES = 40
@@ -20,14 +21,13 @@ HOPS_MAX = 16
 """Hops that are counted one by one; what came further counts as so many."""
 
 _NO_PUBLICATIONS = (QUESTION, SUSPEND, RESUME, SUBSCRIBED, PUBLISHER_MET, SUBSCRIBER_MET)
-_INTERNAL = "$braid/"
-_INTERNAL_KEY = _INTERNAL.encode()
+_INTERNAL_KEY = INTERNAL.encode()
 
 
 def weigh(message: Message) -> int:
     """The bytes that a message takes because of publications in it; 0 if it is upkeep."""
     if isinstance(message, MulticastCopy):
-        if not message.topic or message.topic.startswith(_INTERNAL):
+        if not message.topic or message.topic.startswith(INTERNAL):
             return 0
         listed = sum([len(str(address)) + len(cluster) for address, cluster in message.to]) if message.to else 0
         return ENVELOPE_BYTES + len(message.body) + len(message.topic) + listed

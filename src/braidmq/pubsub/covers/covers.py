@@ -41,12 +41,8 @@ from braidmq.pubsub.covers.multicast import Multicast, Receiver, pack
 from braidmq.pubsub.covers.multicast_messages import MANY_TOPICS
 from braidmq.pubsub.covers.rendezvous import Rendezvous
 from braidmq.pubsub.covers.told_wants import ToldWants
-from braidmq.pubsub.method import OnDemand, OnMessage, OnQuestion, Publication, ignore, no_answer
+from braidmq.pubsub.method import HOME, INTERNAL, OnDemand, OnMessage, OnQuestion, Publication, ignore, no_answer
 from braidmq.pubsub.relay_free import RelayFree
-
-HOME = ""
-INTERNAL = "$braid/"
-"""The topic of all brokers, and what all topics of the braid itself begin with."""
 
 HEARTBEAT_S = 5.0
 """How often a broker says to each that it tells its wants that it is there."""

@@ -21,7 +21,7 @@ from braidmq.host import Address, Message
 from braidmq.keys import Role, key_of
 from braidmq.overlay import Overlay
 from braidmq.pubsub.covers.covers import Covers
-from braidmq.pubsub.method import Method, Publication, WildcardMethod
+from braidmq.pubsub.method import HOME, Method, Publication, WildcardMethod
 from braidmq.sim.checkers.complaints import Complaints
 from braidmq.sim.engine import Simulator
 from braidmq.sim.host import SimHost
@@ -59,8 +59,6 @@ SUBSCRIPTIONS = 200
 
 KEYS_MAX = 300_000
 """Keys that can join in reasonable time, where each topic and filter is one."""
-
-HOME = ""
 
 OnProgress = Callable[[str, float], None]
 
