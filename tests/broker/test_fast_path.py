@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from braidmq.broker import fast_path, receiving
+from braidmq.broker import receiving
 from braidmq.broker.flow import KEPT_UP_S, STALL_S
 from braidmq.broker.limits import Limits
 from braidmq.security.identity import FreeClientIds, Identity
@@ -41,7 +41,8 @@ def one_packet_after_the_other() -> Iterator[None]:
 def without_fast_path() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(receiving, "forward_run", lambda *_arguments: 0)
-        patch.setattr(receiving, "forward_and_acknowledge", lambda *_arguments: False)
+        patch.setattr(receiving, "forward_and_acknowledge", lambda *_arguments: 0)
+        patch.setattr(receiving, "PLAIN_ACKS", frozenset())
         patch.setattr(receiving, "send_repeat", lambda *_arguments: False)
         yield
 
@@ -457,7 +458,7 @@ class Counted:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.taken = dict.fromkeys(("forward_run", "forward_and_acknowledge", "send_repeat"), 0)
         for name in self.taken:
-            patch.setattr(receiving, name, self._counting(name, getattr(fast_path, name)))
+            patch.setattr(receiving, name, self._counting(name, getattr(receiving, name)))
 
     def _counting(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def counting(*arguments: Any) -> Any:

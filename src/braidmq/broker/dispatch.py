@@ -9,7 +9,7 @@ from braidmq.broker.handshake import Handshake
 from braidmq.broker.session import Session
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.codec import decode
-from braidmq.mqtt.errors import malformed, violation
+from braidmq.mqtt.errors import violation
 from braidmq.mqtt.properties import CONNECT
 from braidmq.mqtt.reasons import Reason
 
@@ -63,7 +63,7 @@ def _on_packet(connection: Connection, packet: p.Packet) -> None:
         case p.Puback():
             session.on_puback(packet.packet_id)
         case p.Pubrec():
-            _on_pubrec(connection, session, packet.packet_id, packet.reason)
+            on_pubrec(connection, session, packet.packet_id, packet.reason)
         case p.Pubrel():
             publishing.on_pubrel(connection, packet.packet_id)
         case p.Pubcomp():
@@ -82,7 +82,8 @@ def _on_packet(connection: Connection, packet: p.Packet) -> None:
             raise violation(f"{type(packet).__name__.upper()} from a client")
 
 
-def _on_pubrec(connection: Connection, session: Session, packet_id: int, reason: Reason) -> None:
+def on_pubrec(connection: Connection, session: Session, packet_id: int, reason: Reason) -> None:
+    """The client has a publication of QoS 2, or does not want it (MQTT §4.3.3)."""
     if session.on_pubrec(packet_id, reason):
         connection.awaits_commit = connection.awaits_commit or session.durable
         connection.send(b"\x62\x02" + packet_id.to_bytes(2))
@@ -104,15 +105,3 @@ def _on_auth(connection: Connection, packet: p.Auth) -> None:
     if connection.handshake is None:
         raise violation("AUTH on a connection without an authentication method")
     connection.handshake.on_reauth(packet)
-
-
-def on_plain_ack(connection: Connection, session: Session, header: int, packet_id: int) -> None:
-    """An acknowledgement without reason and properties, as both versions send it when all is well."""
-    if not packet_id:
-        raise malformed("packet identifier 0")  # [MQTT-2.2.1-3]
-    if header == 0x50:
-        _on_pubrec(connection, session, packet_id, Reason.SUCCESS)
-    elif header == 0x62:
-        publishing.on_pubrel(connection, packet_id)
-    else:
-        session.on_pubcomp(packet_id, Reason.SUCCESS)

@@ -1,23 +1,17 @@
-"""The fast path: plain publications, handled where they stand in the buffer.
+"""The fast path: plain QoS 0 publications, handled where they stand in the buffer.
 
 No packet object is made. A run of QoS 0 publications to one topic is recognised by comparing their first bytes, and is
 appended as one piece to what each receiver is sent at the end of the loop tick. Whatever is not plain (a property, a
-retain flag, an unknown topic, a client with restrictions) is declined here and handled by `publishing`.
+retain flag, an unknown topic, a client with restrictions) is declined here and handled by `publishing`; runs of QoS 1
+and 2 are in `acknowledged_path`.
 """
 
 from __future__ import annotations
 
 from braidmq.broker.connection import Connection
 from braidmq.broker.message import Message
-from braidmq.broker.router import Receivers
 from braidmq.broker.runs import Repeat, append_run, payloads_of, translated
-from braidmq.broker.session import SENT, Session
 from braidmq.mqtt.packets import V5
-from braidmq.mqtt.wire import varint
-
-_ACKNOWLEDGED = (b"", b"\x40\x02", b"\x50\x02")
-_NOBODY = (b"", b"\x40\x03", b"\x50\x03")
-"""PUBACK and PUBREC, plain and with a reason code (0x10: no matching subscribers)."""
 
 
 def send_repeat(connection: Connection, repeat: Repeat, data: bytes) -> bool:
@@ -153,88 +147,3 @@ def _end_of_run(
             count += 1
             if its_size == size:
                 break
-
-
-def forward_and_acknowledge(connection: Connection, data: bytes, body: int, after: int, qos: int) -> bool:
-    """Forwards and acknowledges a QoS 1 or 2 publication without DUP, RETAIN or properties; False if not so plain."""
-    session = connection.session
-    tick = connection.tick
-    if session is None or after - body < 2 or tick.degraded:
-        return False
-    broker = connection.broker
-    name_end = body + 2 + (data[body] << 8 | data[body + 1])
-    payload_at = name_end + 2
-    is_v5 = connection.version == V5
-    if is_v5:
-        payload_at += 1
-        if connection.unacknowledged_tick != tick.number:
-            if connection.held is not None:
-                return False  # its acknowledgement must not overtake those that wait
-            connection.unacknowledged_tick = tick.number
-            connection.unacknowledged = len(session.received)
-        if connection.unacknowledged >= broker.limits.receive_max:
-            return False
-    if payload_at > after or qos > broker.limits.qos_max or (is_v5 and data[payload_at - 1]):
-        return False
-    name = data[body:name_end]
-    packet_id = data[name_end : name_end + 2]
-    if packet_id == b"\0\0" or broker.expires_all:
-        return False
-    if connection.allowed_topics is not None and name not in connection.allowed_topics:
-        return False
-    route = broker.router.routes.get(name) or broker.router.new_route(name, broker.limits.topic_levels_max)
-    if route is None or route.feed is not None or (route.outbound is not None and route.outbound.is_kept):
-        return False
-    if qos == 2 and int.from_bytes(packet_id) in session.received:
-        return False
-    if route.logged:
-        broker.recorder.record_plain(name[2:], session.client_id, broker.now(), data[payload_at:after], qos)
-        connection.awaits_commit = True
-    to = route.receivers
-    if qos == 1 and to.plain1 is not None and to.plain1_version == connection.version:
-        _forward_plain_qos1(connection, to, name, data[name_end + 2 : after], session)
-        broker.metrics.messages_received += 1
-        connection.unacknowledged += is_v5
-        connection.send(b"\x40\x02" + packet_id)
-        if broker.store.dirty:
-            connection.awaits_commit = True
-        return True
-    if qos == 2:
-        number = int.from_bytes(packet_id)
-        session.received.add(number)
-        if session.expiry_s:
-            broker.store.save_received(session.row, number)
-    broker.metrics.messages_received += 1
-    message = Message(name[2:].decode(), name, data[payload_at:after], qos, False, session.client_id)
-    reached = broker.deliver(message, to.targets, to.groups, connection.flow)
-    acknowledgement = _ACKNOWLEDGED[qos] + packet_id
-    if is_v5:
-        connection.unacknowledged += 1
-        if not reached:
-            acknowledgement = _NOBODY[qos] + packet_id + b"\x10"
-    connection.send(acknowledgement)
-    if broker.store.dirty:
-        connection.awaits_commit = True
-    return True
-
-
-def _forward_plain_qos1(publisher: Connection, to: Receivers, name: bytes, tail: bytes, own: Session) -> None:
-    """QoS 1 to sessions that end with their connection, so that the message is never asked for again.
-
-    Only its packet id is remembered; a session that cannot take it at once gets it the careful way. `tail` is what
-    stands behind the packet id, `own` the publisher's session.
-    """
-    tick = publisher.tick
-    touched = tick.touched
-    head = b"\x32" + varint(len(name) + 2 + len(tail)) + name
-    for session in to.plain1 or ():
-        connection = session.connection
-        if session.free > 0 and session.backlog is None and connection is not None and connection.writable:
-            out = connection.out
-            if not out:
-                touched.append(connection)
-            out.append(b"%b%b%b" % (head, session.put_in_flight(SENT).to_bytes(2), tail))
-            tick.metrics.messages_sent += 1
-        else:
-            payload = tail[1:] if to.plain1_version == V5 else tail
-            session.deliver(Message(name[2:].decode(), name, payload, 1, False, own.client_id), 1)

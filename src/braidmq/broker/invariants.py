@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from braidmq.broker.packet_ids import PACKET_ID_MAX
 from braidmq.broker.session import Session
-
-PACKET_ID_MAX = 65_535
 
 
 def check_session(session: Session) -> None:
@@ -17,6 +16,7 @@ def check_session(session: Session) -> None:
         assert session.free == 0, "a window without a connection"
     else:
         under_way = sum(one.under_way for one in inflight.values()) + sum(one.under_way for one in released.values())
+        under_way += 0 if session.runs is None else session.runs.under_way
         assert session.free == session.window - under_way, "the window does not fit what is under way"
     if session.backlog is not None:
         assert len(session.backlog) > 0, "an empty backlog is none"

@@ -6,11 +6,13 @@ goes to `dispatch`.
 
 from __future__ import annotations
 
+from braidmq.broker.acknowledged_path import forward_and_acknowledge
 from braidmq.broker.broker import Broker
 from braidmq.broker.connection import Connection
 from braidmq.broker.connection_state import ConnectionState
-from braidmq.broker.dispatch import dispatch, on_plain_ack
-from braidmq.broker.fast_path import forward_and_acknowledge, forward_run, send_repeat
+from braidmq.broker.dispatch import dispatch
+from braidmq.broker.fast_path import forward_run, send_repeat
+from braidmq.broker.plain_acks import PLAIN_ACKS, on_plain_acks
 from braidmq.broker.transport import Transport
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.errors import PacketError, malformed, violation
@@ -22,8 +24,6 @@ TICK_BYTES_SMALL = 2048
 
 TICK_BYTES_MAX = 4 * 1024 * 1024
 """Bytes read in one tick after which what they led to is written without waiting for the tick's end."""
-
-_PLAIN_ACKS = frozenset((0x50, 0x62, 0x70))
 
 PACKETS_MAX = 500
 """Packets of one client that are handled one by one before other clients have their turn."""
@@ -101,17 +101,13 @@ class PacketReader:
                         work += 1
                         continue
                 elif header == 0x32 or header == 0x34:
-                    if forward_and_acknowledge(connection, data, body, after, header >> 1 & 3):
-                        at = after
+                    stop = forward_and_acknowledge(connection, data, at, body, after)
+                    if stop:
+                        at = stop
                         work += 1
                         continue
-                elif header == 0x40 and length == 2 and connection.session is not None:
-                    connection.session.on_puback(data[body] << 8 | data[body + 1])
-                    at = after
-                    continue
-                elif length == 2 and header in _PLAIN_ACKS and connection.session is not None:
-                    on_plain_ack(connection, connection.session, header, data[body] << 8 | data[body + 1])
-                    at = after
+                elif length == 2 and header in PLAIN_ACKS and connection.session is not None:
+                    at = on_plain_acks(connection, connection.session, data, at)
                     continue
                 if connection.state is ConnectionState.AUTHENTICATING:
                     break

@@ -18,7 +18,7 @@ from braidmq.broker.session import Session
 from braidmq.broker.shares import ShareGroup
 from braidmq.broker.subscription import Subscribed
 from braidmq.mqtt.errors import PacketError
-from braidmq.mqtt.packets import V3, V5
+from braidmq.mqtt.packets import V3
 from braidmq.mqtt.topics import check_topic, has_wildcard, split_share
 from braidmq.mqtt.trees import FilterTree
 from braidmq.mqtt.wire import string, text_of
@@ -80,7 +80,7 @@ class Receivers:
     `special` the targets that need it made for them (identifiers, no-local, aliases, a packet size bound, or away).
     """
 
-    __slots__ = ("groups", "is_shared", "mixed", "plain1", "plain1_version", "plain3", "plain5", "special", "targets")
+    __slots__ = ("groups", "is_shared", "mixed", "plain3", "plain5", "special", "sure", "targets")
 
     def __init__(self, audiences: Iterable[Audience]) -> None:
         self.is_shared = False
@@ -104,14 +104,16 @@ class Receivers:
                 self.plain5.append(connection)
         self.mixed = any(session in found for group in self.groups for session in group.members)
         """Whether a session is reached both by itself and in a group: then its copies must keep step."""
-        self.plain1: list[Session] | None = None
-        self.plain1_version = 0
-        """The receivers of a QoS 1 publication of this version, if all of them take it plain and need not keep it."""
-        one_version = bool(self.plain3) != bool(self.plain5)
-        if one_version and not self.special and not self.groups:
+        self.sure: list[Target] | None = None
+        """The receivers of QoS 1 and 2, if all of them take it plain and none of them must keep it."""
+        if not self.special and not self.groups:
             if all(target.qos > 0 and not target.session.durable for target in self.targets):
-                self.plain1 = [target.session for target in self.targets]
-                self.plain1_version = V3 if self.plain3 else V5
+                self.sure = self.targets
+
+    def has(self, session: Session) -> bool:
+        return any(target.session is session for target in self.targets) or any(
+            session in group.members for group in self.groups
+        )
 
     def void(self) -> None:
         """It no longer holds: a connection that remembers it must not keep alive receivers that have left."""

@@ -20,6 +20,8 @@ from braidmq.broker.flow import Flow
 from braidmq.broker.limits import FOREVER, Limits
 from braidmq.broker.message import Delivery, Message
 from braidmq.broker.metrics import Metrics
+from braidmq.broker.packet_ids import IdRange, following
+from braidmq.broker.runs_in_flight import PUBREC, RunsInFlight
 from braidmq.broker.store import SavedSession, Store
 from braidmq.broker.subscription import Subscribed
 from braidmq.broker.tick import Tick
@@ -30,9 +32,6 @@ from braidmq.mqtt.reasons import Reason
 from braidmq.security.identity import Identity, is_foreign
 
 DUP = 0x08
-
-SENT = Delivery(NOTHING, 1, under_way=True)
-"""Stands in flight for a QoS 1 publication that will never be sent again: its session ends with the connection."""
 
 
 class SessionBroker(Protocol):
@@ -66,6 +65,7 @@ class Session:
         "received",
         "released",
         "row",
+        "runs",
         "stored",
         "subscriptions",
         "tick",
@@ -91,6 +91,8 @@ class Session:
         self.filter_bytes = 0
         self.inflight: dict[int, Delivery] = {}
         self.released: dict[int, Delivery] = {}
+        self.runs: RunsInFlight | None = None
+        """What was sent in runs and waits for answers; `inflight` and `released` have the rest."""
         self.received: set[int] = set()
         self.backlog: Backlog | None = None
         self.pump_tick = -1
@@ -140,7 +142,8 @@ class Session:
 
     @property
     def burden(self) -> int:
-        return len(self.inflight) + len(self.backlog or ())
+        in_runs = 0 if self.runs is None else self.runs.sent_count
+        return len(self.inflight) + in_runs + len(self.backlog or ())
 
     # Sending
 
@@ -196,7 +199,7 @@ class Session:
         if not connection.send_publish(delivery.message, first_byte, packet_id, delivery.ids):
             del self.inflight[packet_id]  # too large for this client: as if it had been sent [MQTT-3.1.2-25]
             self.free += 1
-            self._discard(delivery)
+            self.discard(delivery)
             return
         delivery.packet_id = packet_id
         delivery.under_way = True
@@ -205,13 +208,24 @@ class Session:
 
     def put_in_flight(self, delivery: Delivery) -> int:
         """Puts a delivery in flight under a packet id that is free [MQTT-2.2.1-4]."""
-        packet_id = self._last_id % 65535 + 1
-        while packet_id in self.inflight or packet_id in self.released:
-            packet_id = packet_id % 65535 + 1
+        packet_id = following(self._last_id)
+        while packet_id in self.inflight or packet_id in self.released or packet_id in (self.runs or ()):
+            packet_id = following(packet_id)
         self._last_id = packet_id
         self.inflight[packet_id] = delivery
         self.free -= 1
         return packet_id
+
+    def put_run_in_flight(self, qos: int, count: int) -> IdRange | None:
+        """Puts so many publications in flight that will never be sent again, and that the window allows; their packet
+        ids, None if so many in a row are not free."""
+        if self.runs is None:
+            self.runs = RunsInFlight(self.inflight, self.released)
+        ids = self.runs.put(qos, self._last_id, count)
+        if ids is not None:
+            self._last_id = ids.last
+            self.free -= count
+        return ids
 
     def has_room(self, size: int) -> bool:
         return self.backlog is None or not self.backlog.full(size, self.broker.limits)
@@ -229,7 +243,7 @@ class Session:
             if self.broker.limits.queue_full == "drop_newest" or not delivery.qos:
                 return
             assert self.backlog is not None
-            self._discard(self.backlog.pop())
+            self.discard(self.backlog.pop())
         if self.connection is None and not self.durable:
             metrics.messages_dropped += 1  # the session has just ended
             return
@@ -239,7 +253,8 @@ class Session:
             self.broker.store.save_delivery(self.row, delivery)
         self.broker.order_changed(self)
 
-    def _discard(self, delivery: Delivery) -> None:
+    def discard(self, delivery: Delivery) -> None:
+        """A delivery comes to its end without having been acknowledged."""
         if delivery.row:
             self.broker.store.drop_delivery(delivery)
 
@@ -261,7 +276,7 @@ class Session:
             if delivery.packet_id:
                 self._resend(connection, delivery)
             elif delivery.message.expired(now):  # [MQTT-3.3.2-5]
-                self._discard(delivery)
+                self.discard(delivery)
             elif delivery.qos == 0:
                 connection.send_publish(delivery.message, 0x30 | delivery.retain, 0, delivery.ids)
             else:
@@ -282,17 +297,30 @@ class Session:
             self.free -= 1
         else:
             del self.inflight[packet_id]
-            self._discard(delivery)
+            self.discard(delivery)
 
     # Acknowledgements from the client
 
-    def on_puback(self, packet_id: int) -> None:
-        delivery = self.inflight.pop(packet_id, None)
-        if delivery is SENT:
-            self.free += 1
+    def on_answers(self, header: int, high: bytes, low: bytes) -> bool:
+        """A run of PUBACKs, PUBRECs or PUBCOMPs, by the bytes of their packet ids; False if each is to be looked at."""
+        runs = self.runs
+        if runs is None or not runs.answer(header, high, low):
+            return False
+        if header != PUBREC:
+            self.free += len(high)
             if self.backlog is not None:
                 self.pump()
-        elif delivery is None:
+        return True
+
+    def _look_at(self, packet_id: int) -> None:
+        """An answer that is for none, or not for the oldest, of what was sent in runs."""
+        if self.runs is not None and packet_id in self.runs:
+            self.runs.follow_singly()
+
+    def on_puback(self, packet_id: int) -> None:
+        self._look_at(packet_id)
+        delivery = self.inflight.pop(packet_id, None)
+        if delivery is None:
             if not packet_id:
                 raise malformed("packet identifier 0")  # [MQTT-2.2.1-3]
             if packet_id in self.released:
@@ -305,6 +333,7 @@ class Session:
 
     def on_pubrec(self, packet_id: int, reason: Reason) -> bool:
         """True if a PUBREL is due: the packet id is known [MQTT-4.3.3-4]."""
+        self._look_at(packet_id)
         delivery = self.inflight.get(packet_id)
         if delivery is None:
             return packet_id in self.released
@@ -327,6 +356,7 @@ class Session:
 
         That a client has not found a packet id is legal at any time: both sides may forget (MQTT 5 §3.7.2.1).
         """
+        self._look_at(packet_id)
         delivery = self.released.pop(packet_id, None)
         if delivery is not None:
             self._done(delivery)
@@ -384,41 +414,6 @@ class Session:
                 self._hold(delivery)
         self.was_in_order = self.in_order
 
-    def give_back(self, group: str = "") -> list[Delivery]:
-        """Takes out what shared subscriptions (one, or all) had given to this session and it has not acknowledged.
-
-        What is under way to a connected client stays with it [MQTT-3.10.4-3], and so does a QoS 2 exchange that has
-        begun [MQTT-4.8.2-4].
-        """
-        found = []
-        if self.connection is None:
-            found = [d for d in self.inflight.values() if d.qos == 1 and d.group and group in ("", d.group)]
-            for delivery in found:
-                del self.inflight[delivery.packet_id]
-        if self.backlog is not None:
-            found += self.backlog.remove(lambda d: bool(d.group) and group in ("", d.group) and not d.packet_id)
-            self.backlog = self.backlog or None
-        for delivery in found:
-            self._discard(delivery)
-        return found
-
-    def topics_waiting(self) -> set[str]:
-        """The topics of all that the client has not received for sure."""
-        waiting = self.backlog.waiting if self.backlog is not None else ()
-        return {delivery.message.topic for delivery in (*self.inflight.values(), *waiting)} - {""}
-
-    def withdraw(self, topics: set[str]) -> None:
-        """Takes out what waits or is in flight of these topics."""
-        for packet_id, delivery in list(self.inflight.items()):
-            if delivery.message.topic in topics and not delivery.under_way:
-                del self.inflight[packet_id]
-                self._discard(delivery)
-        if self.backlog is not None:
-            for delivery in self.backlog.remove(lambda one: one.message.topic in topics and not one.packet_id):
-                self._discard(delivery)
-            self.backlog = self.backlog or None
-            self.broker.order_changed(self)
-
     def restore(self, saved: SavedSession) -> None:
         """Restores what was in the store: under way where it has a packet id, waiting where it has none."""
         self.received = saved.received
@@ -440,7 +435,7 @@ class Session:
         waiting = self.backlog.drain() if self.backlog else []
         self.backlog = None
         for delivery in (*waiting, *self.inflight.values(), *self.released.values()):
-            self._discard(delivery)
+            self.discard(delivery)
         for timer in (self.expiry_timer, self.will_timer):
             if timer is not None:
                 timer.cancel()

@@ -22,6 +22,7 @@ from braidmq.broker.shares import ShareGroup
 from braidmq.broker.store import Snapshot
 from braidmq.broker.subscription import Subscribed
 from braidmq.broker.wills import Wills
+from braidmq.broker.withdrawing import give_back, topics_waiting, withdraw
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.reasons import Reason
 from braidmq.security.identity import Access, Identity
@@ -156,7 +157,7 @@ class Sessions(Mapping[str, Session]):
             if full_filter.startswith("$share/"):
                 group = self._router.group(full_filter)
                 if group is not None and any(member.connection for member in group.members):
-                    self._pass_on(session.give_back(full_filter))
+                    self._pass_on(give_back(session, full_filter))
 
     def _expire_later(self, session: Session, ends_at: float | None) -> None:
         if ends_at is not None:
@@ -188,7 +189,7 @@ class Sessions(Mapping[str, Session]):
         for full_filter in session.subscriptions:
             self._router.unsubscribe(session, full_filter)
             self._metrics.subscriptions -= 1
-        left = [] if moved else session.give_back()
+        left = [] if moved else give_back(session)
         check_session(session)
         session.clear()
         self._drop_stored(session)
@@ -236,7 +237,7 @@ class Sessions(Mapping[str, Session]):
         self._metrics.subscriptions -= 1
         if session.durable:
             self._store.drop_subscription(session.row, full_filter)
-        return session.give_back(full_filter) if full_filter.startswith("$share/") else []
+        return give_back(session, full_filter) if full_filter.startswith("$share/") else []
 
     # Shared subscriptions
 
@@ -280,8 +281,8 @@ class Sessions(Mapping[str, Session]):
                 if not may_read(access, identity, session.client_id, full_filter):
                     self._log.info("client %r loses its subscription to %r", session.client_id, full_filter)
                     left += self._unsubscribe(session, full_filter)
-            topics = session.topics_waiting()
+            topics = topics_waiting(session)
             forbidden = {one for one in topics if not may_read(access, identity, session.client_id, one)}
             if forbidden:
-                session.withdraw(forbidden)
+                withdraw(session, forbidden)
         self._pass_on(left)
