@@ -1,7 +1,8 @@
 """The fast path of QoS 1 and 2: plain publications, forwarded and acknowledged as runs, where they stand in the buffer.
 
 A client that publishes much to one topic sends packets that are alike but for their packet ids and payloads: an
-`AcknowledgedRun`. Whatever is not plain is declined here and handled by `publishing`.
+`AcknowledgedRun`. One that comes alone has a still shorter way. Whatever is not plain is declined here and handled by
+`publishing`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from braidmq.broker.acknowledged_run import RUN_MAX, AcknowledgedRun
 from braidmq.broker.connection import Connection
 from braidmq.broker.message import Message
 from braidmq.broker.router import Route, Target
+from braidmq.broker.runs_in_flight import SENT
 from braidmq.broker.session import Session
 from braidmq.broker.tick import Tick
 from braidmq.mqtt.packets import V5
@@ -45,30 +47,23 @@ def forward_and_acknowledge(connection: Connection, data: bytes, at: int, body: 
     route = broker.router.routes.get(name) or broker.router.new_route(name, broker.limits.topic_levels_max)
     if route is None or route.feed is not None or (route.outbound is not None and route.outbound.is_kept):
         return 0
-    stop = _end_of_run(data, at, name_end, after, room, session, route)
-    run = AcknowledgedRun(data[at:stop], after - at, connection.version, name, name_end - at)
-    if run.qos > broker.limits.qos_max:
+    if (data[at] >> 1 & 3) > broker.limits.qos_max:
         return 0
-    plain = run.plain_count() if run.qos == 1 else _count_of_new(run, session)
-    if plain < run.count:
-        if not plain:
+    stop = _end_of_run(data, at, name_end, after, room, session, route)
+    count = 1
+    if stop == after and data[at] == 0x32 and route.receivers.sure_version == connection.version and not route.logged:
+        if not _forward_one(connection, session, route, data[at:name_end], data[name_end:after], name):
             return 0
-        run = run.first(plain)
-    broker.metrics.messages_received += run.count
-    if run.qos == 2:
-        _note_received(connection, session, run)
-    if route.logged:
-        now = broker.now()
-        for payload in run.payloads():
-            broker.recorder.record_plain(name[2:], session.client_id, now, payload, run.qos)
-        connection.awaits_commit = True
-    reached = _forward(connection, session, route, run)
+    else:
+        run = AcknowledgedRun(data[at:stop], after - at, connection.version, name, name_end - at)
+        count = _forward_run(connection, session, route, run)
+        stop = at + count * run.size
+    broker.metrics.messages_received += count
     if is_v5:
-        connection.unacknowledged += run.count
-    connection.send(run.acknowledgements(reached))
+        connection.unacknowledged += count
     if broker.store.dirty:
         connection.awaits_commit = True
-    return at + len(run.packets)
+    return stop if count else 0
 
 
 def _end_of_run(data: bytes, at: int, name_end: int, after: int, room: int, session: Session, route: Route) -> int:
@@ -84,32 +79,69 @@ def _end_of_run(data: bytes, at: int, name_end: int, after: int, room: int, sess
     return stop
 
 
-def _count_of_new(run: AcknowledgedRun, session: Session) -> int:
-    """How many of QoS 2, from the first on, are plain and not under way already."""
+def _forward_one(
+    connection: Connection, publisher: Session, route: Route, head: bytes, tail: bytes, name: bytes
+) -> bool:
+    """A publication of QoS 1 that comes alone, to sessions that end with their connections and speak its version.
+
+    `head` is what stands before its packet id, `tail` the rest; False if it is not plain.
+    """
+    packet_id, behind = tail[:2], tail[2:]
+    if packet_id == b"\0\0" or (connection.version == V5 and behind[0]):
+        return False
+    tick = connection.tick
+    for target in route.receivers.targets:
+        session = target.session
+        client = session.connection
+        if session.free > 0 and session.backlog is None and client is not None and client.writable:
+            if not client.out:
+                tick.touched.append(client)
+            client.out.append(b"%b%b%b" % (head, session.put_in_flight(SENT[1]).to_bytes(2), behind))
+            tick.metrics.messages_sent += 1
+        else:
+            payload = behind[1:] if connection.version == V5 else behind
+            session.deliver(Message(name[2:].decode(), name, payload, 1, False, publisher.client_id), 1)
+    connection.send(b"\x40\x02" + packet_id)
+    return True
+
+
+def _forward_run(connection: Connection, session: Session, route: Route, run: AcknowledgedRun) -> int:
+    """Forwards and acknowledges those of a run, from the first on, that are plain and new; how many they are."""
     count = run.plain_count()
+    if run.qos == 2:
+        count = _count_of_new(run, count, session)
+    if count < run.count:
+        if not count:
+            return 0
+        run = run.first(count)
+    broker = connection.broker
+    if run.qos == 2:
+        session.received.update(run.ids)
+        if session.expiry_s:
+            for packet_id in run.ids:
+                broker.store.save_received(session.row, packet_id)
+    if route.logged:
+        now = broker.now()
+        for payload in run.payloads():
+            broker.recorder.record_plain(run.name[2:], session.client_id, now, payload, run.qos)
+        connection.awaits_commit = True
+    to = route.receivers
+    reached = bool(to.sure)
+    if to.sure is not None:
+        send_run(connection.tick, to.sure, run, session.client_id)
+    else:
+        for message in _messages(run, 0, session.client_id):
+            reached = broker.deliver(message, to.targets, to.groups, connection.flow)
+    connection.send(run.acknowledgements(reached))
+    return count
+
+
+def _count_of_new(run: AcknowledgedRun, count: int, session: Session) -> int:
+    """How many of the first ones, of QoS 2, are not under way already."""
     ids = run.ids[:count]
     if session.received.isdisjoint(ids) and len(set(ids)) == count:
         return count
     return int(count > 0 and ids[0] not in session.received)
-
-
-def _note_received(connection: Connection, session: Session, run: AcknowledgedRun) -> None:
-    session.received.update(run.ids)
-    if session.expiry_s:
-        for packet_id in run.ids:
-            connection.broker.store.save_received(session.row, packet_id)
-
-
-def _forward(connection: Connection, session: Session, route: Route, run: AcknowledgedRun) -> bool:
-    """Gives a run to all that want it here; whether there is anybody."""
-    to = route.receivers
-    if to.sure is not None:
-        send_run(connection.tick, to.sure, run, session.client_id)
-        return bool(to.sure)
-    reached = False
-    for message in _messages(run, 0, session.client_id):
-        reached = connection.broker.deliver(message, to.targets, to.groups, connection.flow)
-    return reached
 
 
 def send_run(tick: Tick, targets: Iterable[Target], run: AcknowledgedRun, sender: str) -> None:
@@ -117,26 +149,26 @@ def send_run(tick: Tick, targets: Iterable[Target], run: AcknowledgedRun, sender
 
     What one of them cannot take at once it gets the careful way.
     """
-    by_version = {run.version: run}
+    translated: AcknowledgedRun | None = None
     for target in targets:
         session = target.session
-        connection = session.connection
+        client = session.connection
         qos = min(run.qos, target.qos)
-        ids = None
-        if connection is not None and session.backlog is None and session.free > 0 and connection.writable:
+        sent = 0
+        if client is not None and session.backlog is None and session.free > 0 and client.writable:
             ids = session.put_run_in_flight(qos, min(run.count, session.free))
-        if ids is not None and connection is not None:
-            version = connection.version
-            if version not in by_version:
-                by_version[version] = run.in_version(version)
-            if not connection.out:
-                tick.touched.append(connection)
-            connection.out.append(by_version[version].with_ids(ids, qos))
-            tick.metrics.messages_sent += ids.count
-            if ids.count == run.count:
-                continue
-        for message in _messages(run, 0 if ids is None else ids.count, sender):
-            session.deliver(message, qos)
+            if ids is not None:
+                sent = ids.count
+                its_run = run
+                if client.version != run.version:
+                    its_run = translated = translated or run.in_version(client.version)
+                if not client.out:
+                    tick.touched.append(client)
+                client.out.append(its_run.with_ids(ids, qos))
+                tick.metrics.messages_sent += sent
+        if sent < run.count:
+            for message in _messages(run, sent, sender):
+                session.deliver(message, qos)
 
 
 def _messages(run: AcknowledgedRun, begin: int, sender: str) -> list[Message]:

@@ -52,7 +52,7 @@ class IdRange:
 
     def overlaps(self, other: IdRange) -> bool:
         distance = (other.first - self.first) % PACKET_ID_MAX
-        return self.count > 0 and (distance < self.count or PACKET_ID_MAX - distance < other.count)
+        return distance < self.count or (self.count > 0 and PACKET_ID_MAX - distance < other.count)
 
     def begins_with(self, high: bytes, low: bytes) -> bool:
         """Whether these are the oldest, in their order."""

@@ -18,7 +18,7 @@ from braidmq.broker.session import Session
 from braidmq.broker.shares import ShareGroup
 from braidmq.broker.subscription import Subscribed
 from braidmq.mqtt.errors import PacketError
-from braidmq.mqtt.packets import V3
+from braidmq.mqtt.packets import V3, V5
 from braidmq.mqtt.topics import check_topic, has_wildcard, split_share
 from braidmq.mqtt.trees import FilterTree
 from braidmq.mqtt.wire import string, text_of
@@ -80,7 +80,7 @@ class Receivers:
     `special` the targets that need it made for them (identifiers, no-local, aliases, a packet size bound, or away).
     """
 
-    __slots__ = ("groups", "is_shared", "mixed", "plain3", "plain5", "special", "sure", "targets")
+    __slots__ = ("groups", "is_shared", "mixed", "plain3", "plain5", "special", "sure", "sure_version", "targets")
 
     def __init__(self, audiences: Iterable[Audience]) -> None:
         self.is_shared = False
@@ -109,11 +109,16 @@ class Receivers:
         if not self.special and not self.groups:
             if all(target.qos > 0 and not target.session.durable for target in self.targets):
                 self.sure = self.targets
+        self.sure_version = 0
+        """The version of all of these, if there are any and they have only one."""
+        if self.sure and bool(self.plain3) != bool(self.plain5):
+            self.sure_version = V3 if self.plain3 else V5
 
     def has(self, session: Session) -> bool:
-        return any(target.session is session for target in self.targets) or any(
-            session in group.members for group in self.groups
-        )
+        for target in self.targets:
+            if target.session is session:
+                return True
+        return any(session in group.members for group in self.groups) if self.groups else False
 
     def void(self) -> None:
         """It no longer holds: a connection that remembers it must not keep alive receivers that have left."""

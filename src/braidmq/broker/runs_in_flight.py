@@ -48,8 +48,9 @@ class RunsInFlight:
         """Puts so many in flight, with the ids behind the last one that was given; None if not all of these are free
         [MQTT-2.2.1-4]."""
         new = IdRange(following(last_id), count)
-        if any(ids.overlaps(new) for ids in (self.sent1, self.sent2, self.released2)):
-            return None
+        for ids in (self.sent1, self.sent2, self.released2):
+            if ids.count and ids.overlaps(new):
+                return None
         if self._inflight or self._released:
             if any(one in new for one in (*self._inflight, *self._released)):
                 return None
