@@ -28,6 +28,9 @@ def on_plain_acks(connection: Connection, session: Session, data: bytes, at: int
     """Acts on the acknowledgement at `at`, and on those of its kind behind it; where they end."""
     header = data[at]
     end = at + ACK_BYTES
+    if header == PUBACK and session.runs is None:
+        session.on_puback(data[at + 2] << 8 | data[at + 3])
+        return end
     if data[end : end + 1] == data[at : at + 1]:
         end = _end_of_run(data, at)
     high, low = data[at + 2 : end : ACK_BYTES], data[at + 3 : end : ACK_BYTES]

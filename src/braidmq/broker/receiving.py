@@ -106,15 +106,6 @@ class PacketReader:
                         at = stop
                         work += 1
                         continue
-                elif (
-                    header == 0x40
-                    and length == 2
-                    and connection.session is not None
-                    and connection.session.runs is None
-                ):
-                    connection.session.on_puback(data[body] << 8 | data[body + 1])
-                    at = after
-                    continue
                 elif length == 2 and header in PLAIN_ACKS and connection.session is not None:
                     at = on_plain_acks(connection, connection.session, data, at)
                     continue
