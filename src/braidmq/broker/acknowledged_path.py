@@ -49,7 +49,9 @@ def forward_and_acknowledge(connection: Connection, data: bytes, at: int, body: 
         return 0
     if (data[at] >> 1 & 3) > broker.limits.qos_max:
         return 0
-    stop = _end_of_run(data, at, name_end, after, room, session, route)
+    stop = after
+    if len(data) - stop >= after - at:
+        stop = _end_of_run(data, at, name_end, after, min(room, route.receivers.room_for_run(session)))
     count = 1
     if stop == after and data[at] == 0x32 and route.receivers.sure_version == connection.version and not route.logged:
         if not _forward_one(connection, session, route, data[at:name_end], data[name_end:after], name):
@@ -66,12 +68,10 @@ def forward_and_acknowledge(connection: Connection, data: bytes, at: int, body: 
     return stop if count else 0
 
 
-def _end_of_run(data: bytes, at: int, name_end: int, after: int, room: int, session: Session, route: Route) -> int:
+def _end_of_run(data: bytes, at: int, name_end: int, after: int, room: int) -> int:
     """Where the publications end that have the size and the topic of the one at `at`, if there is room for them."""
     size = after - at
     last = min(len(data) - size, at + (room - 1) * size)
-    if after > last or route.receivers.has(session):
-        return after  # also: to a publisher that is a receiver itself copies and acknowledgements take turns
     first_bytes = data[at:name_end]
     stop = after
     while stop <= last and data.startswith(first_bytes, stop):
@@ -130,7 +130,7 @@ def _forward_run(connection: Connection, session: Session, route: Route, run: Ac
     if to.sure is not None:
         send_run(connection.tick, to.sure, run, session.client_id)
     else:
-        for message in _messages(run, 0, session.client_id):
+        for message in _messages(run, session.client_id):
             reached = broker.deliver(message, to.targets, to.groups, connection.flow)
     connection.send(run.acknowledgements(reached))
     return count
@@ -145,33 +145,28 @@ def _count_of_new(run: AcknowledgedRun, count: int, session: Session) -> int:
 
 
 def send_run(tick: Tick, targets: Iterable[Target], run: AcknowledgedRun, sender: str) -> None:
-    """Gives a run to sessions that end with their connections, and so are never sent it again.
-
-    What one of them cannot take at once it gets the careful way.
-    """
+    """Gives a run to sessions that end with their connections, and so are never sent it again; one that cannot take all
+    of it at once gets it the careful way."""
     translated: AcknowledgedRun | None = None
     for target in targets:
         session = target.session
         client = session.connection
         qos = min(run.qos, target.qos)
-        sent = 0
-        if client is not None and session.backlog is None and session.free > 0 and client.writable:
-            ids = session.put_run_in_flight(qos, min(run.count, session.free))
-            if ids is not None:
-                sent = ids.count
-                its_run = run
-                if client.version != run.version:
-                    its_run = translated = translated or run.in_version(client.version)
-                if not client.out:
-                    tick.touched.append(client)
-                client.out.append(its_run.with_ids(ids, qos))
-                tick.metrics.messages_sent += sent
-        if sent < run.count:
-            for message in _messages(run, sent, sender):
+        ids = session.put_run_in_flight(qos, run.count) if session.ready and session.free >= run.count else None
+        if ids is None or client is None:
+            for message in _messages(run, sender):
                 session.deliver(message, qos)
+            continue
+        its_run = run
+        if client.version != run.version:
+            its_run = translated = translated or run.in_version(client.version)
+        if not client.out:
+            tick.touched.append(client)
+        client.out.append(its_run.with_ids(ids, qos))
+        tick.metrics.messages_sent += run.count
 
 
-def _messages(run: AcknowledgedRun, begin: int, sender: str) -> list[Message]:
-    """Those of a run from one on, to be looked at one by one."""
+def _messages(run: AcknowledgedRun, sender: str) -> list[Message]:
+    """Those of a run, to be looked at one by one."""
     topic = run.topic
-    return [Message(topic, run.name, payload, run.qos, False, sender) for payload in run.payloads()[begin:]]
+    return [Message(topic, run.name, payload, run.qos, False, sender) for payload in run.payloads()]

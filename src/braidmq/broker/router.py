@@ -14,6 +14,7 @@ from braidmq.broker.client import ConnectedClient
 from braidmq.broker.federation import Alone, Federation, Outbound
 from braidmq.broker.feed import TopicFeed
 from braidmq.broker.local_topics import is_local
+from braidmq.broker.packet_ids import PACKET_ID_MAX
 from braidmq.broker.session import Session
 from braidmq.broker.shares import ShareGroup
 from braidmq.broker.subscription import Subscribed
@@ -114,11 +115,19 @@ class Receivers:
         if self.sure and bool(self.plain3) != bool(self.plain5):
             self.sure_version = V3 if self.plain3 else V5
 
-    def has(self, session: Session) -> bool:
-        for target in self.targets:
-            if target.session is session:
-                return True
-        return any(session in group.members for group in self.groups) if self.groups else False
+    def room_for_run(self, publisher: Session) -> int:
+        """How many publications of QoS 1 or 2 can be given to all receivers at once; at least one, since that is looked
+        at with care. To a publisher that is a receiver itself copies and acknowledgements take turns."""
+        if self.sure is None:
+            return 1
+        room = PACKET_ID_MAX
+        for target in self.sure:
+            session = target.session
+            if session is publisher or not session.ready:
+                return 1
+            if session.free < room:
+                room = session.free
+        return room
 
     def void(self) -> None:
         """It no longer holds: a connection that remembers it must not keep alive receivers that have left."""
