@@ -348,6 +348,7 @@ def test_nothing_is_told_before_it_is_written(tmp_path: Path) -> None:
     publish(sites.client(0), range(3), 1)
     history: History = sites[0].braid.catch_up.history
     item = history.missed(0, 0.0, (), lambda _: True, 1 << 20)[0][0].item
+    assert item is not None
     history.append("tide", 1, 4, item, 0.0)
     assert [one.offset for one in history.missed(0, 0.0, (), lambda _: True, 1 << 20)[0]] == [1, 2, 3]
     history.written()

@@ -7,15 +7,13 @@ A client that publishes much to one topic sends packets that are alike but for t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from braidmq.broker.acknowledged_run import RUN_MAX, AcknowledgedRun
 from braidmq.broker.connection import Connection
 from braidmq.broker.message import Message
-from braidmq.broker.router import Route, Target
+from braidmq.broker.router import Route
+from braidmq.broker.runs import messages_of, send_run
 from braidmq.broker.runs_in_flight import SENT
 from braidmq.broker.session import Session
-from braidmq.broker.tick import Tick
 from braidmq.mqtt.packets import V5
 
 
@@ -45,7 +43,10 @@ def forward_and_acknowledge(connection: Connection, data: bytes, at: int, body: 
     if connection.allowed_topics is not None and name not in connection.allowed_topics:
         return 0
     route = broker.router.routes.get(name) or broker.router.new_route(name, broker.limits.topic_levels_max)
-    if route is None or route.feed is not None or (route.outbound is not None and route.outbound.is_kept):
+    if route is None or route.feed is not None:
+        return 0
+    is_kept = route.outbound is not None and route.outbound.is_kept
+    if is_kept and not _may_leave(route):
         return 0
     if (data[at] >> 1 & 3) > broker.limits.qos_max:
         return 0
@@ -53,12 +54,17 @@ def forward_and_acknowledge(connection: Connection, data: bytes, at: int, body: 
     if len(data) - stop >= after - at:
         stop = _end_of_run(data, at, name_end, after, min(room, route.receivers.room_for_run(session)))
     count = 1
-    if stop == after and data[at] == 0x32 and route.receivers.sure_version == connection.version and not route.logged:
+    if (
+        stop == after
+        and data[at] == 0x32
+        and route.receivers.sure_version == connection.version
+        and not (route.logged or is_kept)
+    ):
         if not _forward_one(connection, session, route, data[at:name_end], data[name_end:after], name):
             return 0
     else:
         run = AcknowledgedRun(data[at:stop], after - at, connection.version, name, name_end - at)
-        count = _forward_run(connection, session, route, run)
+        count = _forward_run(connection, session, route, run, is_kept)
         stop = at + count * run.size
     broker.metrics.messages_received += count
     if is_v5:
@@ -66,6 +72,12 @@ def forward_and_acknowledge(connection: Connection, data: bytes, at: int, body: 
     if broker.store.dirty:
         connection.awaits_commit = True
     return stop if count else 0
+
+
+def _may_leave(route: Route) -> bool:
+    """Whether what may have to leave for other brokers, or to be kept for them, can go as a run: it is known who wants
+    it, and nobody here could get it a second time on another way."""
+    return route.outbound is not None and route.outbound.is_known and route.receivers.sure is not None
 
 
 def _end_of_run(data: bytes, at: int, name_end: int, after: int, room: int) -> int:
@@ -105,7 +117,7 @@ def _forward_one(
     return True
 
 
-def _forward_run(connection: Connection, session: Session, route: Route, run: AcknowledgedRun) -> int:
+def _forward_run(connection: Connection, session: Session, route: Route, run: AcknowledgedRun, is_kept: bool) -> int:
     """Forwards and acknowledges those of a run, from the first on, that are plain and new; how many they are."""
     count = run.plain_count()
     if run.qos == 2:
@@ -130,8 +142,10 @@ def _forward_run(connection: Connection, session: Session, route: Route, run: Ac
     if to.sure is not None:
         send_run(connection.tick, to.sure, run, session.client_id)
     else:
-        for message in _messages(run, session.client_id):
+        for message in messages_of(run, session.client_id):
             reached = broker.deliver(message, to.targets, to.groups, connection.flow)
+    if is_kept and route.outbound is not None:
+        reached = route.outbound.send_acknowledged_run(run, session.client_id, broker.now()) or reached
     connection.send(run.acknowledgements(reached))
     return count
 
@@ -142,31 +156,3 @@ def _count_of_new(run: AcknowledgedRun, count: int, session: Session) -> int:
     if session.received.isdisjoint(ids) and len(set(ids)) == count:
         return count
     return int(count > 0 and ids[0] not in session.received)
-
-
-def send_run(tick: Tick, targets: Iterable[Target], run: AcknowledgedRun, sender: str) -> None:
-    """Gives a run to sessions that end with their connections, and so are never sent it again; one that cannot take all
-    of it at once gets it the careful way."""
-    translated: AcknowledgedRun | None = None
-    for target in targets:
-        session = target.session
-        client = session.connection
-        qos = min(run.qos, target.qos)
-        ids = session.put_run_in_flight(qos, run.count) if session.ready and session.free >= run.count else None
-        if ids is None or client is None:
-            for message in _messages(run, sender):
-                session.deliver(message, qos)
-            continue
-        its_run = run
-        if client.version != run.version:
-            its_run = translated = translated or run.in_version(client.version)
-        if not client.out:
-            tick.touched.append(client)
-        client.out.append(its_run.with_ids(ids, qos))
-        tick.metrics.messages_sent += run.count
-
-
-def _messages(run: AcknowledgedRun, sender: str) -> list[Message]:
-    """Those of a run, to be looked at one by one."""
-    topic = run.topic
-    return [Message(topic, run.name, payload, run.qos, False, sender) for payload in run.payloads()]

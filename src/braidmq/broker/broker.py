@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
+from braidmq.broker.acknowledged_run import AcknowledgedRun
 from braidmq.broker.client import ConnectedClient
 from braidmq.broker.federation import Alone, Federation
 from braidmq.broker.flow import Flow
@@ -20,7 +21,7 @@ from braidmq.broker.notices import ClientNotices
 from braidmq.broker.recorder import Recorder
 from braidmq.broker.retained import Retained, tombstone
 from braidmq.broker.router import Router, Target
-from braidmq.broker.runs import append_run, payloads_of, translated
+from braidmq.broker.runs import append_run, payloads_of, send_run, translated
 from braidmq.broker.session import Session
 from braidmq.broker.sessions import Sessions
 from braidmq.broker.shares import ShareGroup
@@ -265,6 +266,18 @@ class Broker:
                     self.deliver(Message(topic, name, payload, 0), to.special, to.groups)
             if route.feed is not None:
                 route.feed.on_foreign_run(payloads)
+        self.tick.request_flush()
+
+    def takes_run(self, topic: str, count: int) -> bool:
+        """Whether so many publications of QoS 1 or 2 from another broker can be given to clients here as a run."""
+        route = self.router.arriving(topic)
+        to = route.receivers
+        return route.feed is None and to.sure is not None and to.room_for_run(None) >= count
+
+    def inject_acknowledged_run(self, run: AcknowledgedRun, sender: str) -> None:
+        """A run of another broker's client, which is taken (`takes_run`)."""
+        self.metrics.messages_received += run.count
+        send_run(self.tick, self.router.arriving(run.topic).receivers.targets, run, sender)
         self.tick.request_flush()
 
     def deliver(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from braidmq.broker.acknowledged_run import AcknowledgedRun
 from braidmq.broker.admission import Arrived
 from braidmq.broker.message import Message, Reached
 from braidmq.broker.session import Session
@@ -50,8 +51,17 @@ class Outbound(Protocol):
         """The short way, while there is one."""
         ...
 
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known whether anybody wants the topic."""
+        ...
+
     def send_run(self, version: int, run: bytes, count: int) -> None:
         """Plain QoS 0 publications, as they came."""
+        ...
+
+    def send_acknowledged_run(self, run: AcknowledgedRun, sender: str, now: float) -> bool:
+        """Plain publications of QoS 1 or 2, as they came, of a topic that `is_known`; whether anybody wants them."""
         ...
 
 

@@ -115,7 +115,7 @@ class Receivers:
         if self.sure and bool(self.plain3) != bool(self.plain5):
             self.sure_version = V3 if self.plain3 else V5
 
-    def room_for_run(self, publisher: Session) -> int:
+    def room_for_run(self, publisher: Session | None) -> int:
         """How many publications of QoS 1 or 2 can be given to all receivers at once; at least one, since that is looked
         at with care. To a publisher that is a receiver itself copies and acknowledgements take turns."""
         if self.sure is None:

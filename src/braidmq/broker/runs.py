@@ -1,12 +1,15 @@
-"""Runs: plain QoS 0 publications to one topic, as they stood on the wire, given to their receivers as one piece."""
+"""Runs: plain publications to one topic, as they stood on the wire, given to their receivers as one piece."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from braidmq.broker.acknowledged_run import AcknowledgedRun
 from braidmq.broker.client import ConnectedClient
 from braidmq.broker.federation import Outbound
 from braidmq.broker.flow import Flow
+from braidmq.broker.message import Message
+from braidmq.broker.router import Target
 from braidmq.broker.tick import Tick
 from braidmq.mqtt.wire import varint
 
@@ -16,7 +19,7 @@ the way to other brokers."""
 
 
 def append_run(tick: Tick, receivers: list[ConnectedClient], run: bytes, count: int, publisher: Flow | None) -> None:
-    """Adds a run of so many publications to what receivers of its version are sent."""
+    """Adds a run of so many QoS 0 publications to what receivers of its version are sent."""
     touched = tick.touched
     sent = 0
     for receiver in receivers:
@@ -48,3 +51,31 @@ def translated(name: bytes, payloads: list[bytes], to_v5: bool) -> bytes:
     for payload in payloads:
         pieces += (b"\x30", varint(len(name) + len(payload)), name, payload)
     return b"".join(pieces)
+
+
+def send_run(tick: Tick, targets: Iterable[Target], run: AcknowledgedRun, sender: str) -> None:
+    """Gives a run to sessions that end with their connections, and so are never sent it again; one that cannot take all
+    of it at once gets it the careful way."""
+    translated: AcknowledgedRun | None = None
+    for target in targets:
+        session = target.session
+        client = session.connection
+        qos = min(run.qos, target.qos)
+        ids = session.put_run_in_flight(qos, run.count) if session.ready and session.free >= run.count else None
+        if ids is None or client is None:
+            for message in messages_of(run, sender):
+                session.deliver(message, qos)
+            continue
+        its_run = run
+        if client.version != run.version:
+            its_run = translated = translated or run.in_version(client.version)
+        if not client.out:
+            tick.touched.append(client)
+        client.out.append(its_run.with_ids(ids, qos))
+        tick.metrics.messages_sent += run.count
+
+
+def messages_of(run: AcknowledgedRun, sender: str) -> list[Message]:
+    """Those of a run, to be looked at one by one."""
+    topic = run.topic
+    return [Message(topic, run.name, payload, run.qos, False, sender) for payload in run.payloads()]

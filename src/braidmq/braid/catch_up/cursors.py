@@ -105,6 +105,20 @@ class Cursors:
             cursor.raise_floor(min(cursor.seen))
         return True
 
+    def mark_run_handled(self, origin: str, cursor: Cursor, first: int, count: int) -> bool:
+        """Notes that publications that follow one another are handled now; False, and nothing, if some were before."""
+        if first == cursor.floor + 1 and not cursor.seen:
+            cursor.floor += count
+            cursor.head = max(cursor.head, cursor.floor)
+            self._changed[origin] = None
+            return True
+        offsets = range(first, first + count)
+        if first <= cursor.floor or any(one in cursor.seen for one in offsets):
+            return False
+        for offset in offsets:
+            self.mark_handled(origin, cursor, offset)
+        return True
+
     def is_next(self, origin: str, offset: int) -> bool:
         """Whether everything before an offset is handled."""
         cursor = self._by_origin.get(origin)

@@ -2,20 +2,22 @@
 
 A publication that was acknowledged must reach every broker that stayed subscribed, also one that was down or cut off
 when it was sent. So it is kept, numbered by its offset, in the store of the broker where it was published, for a
-bounded time and size. A broker that comes back asks for what it has missed (`reconcile`).
+bounded time and size. A broker that comes back asks for what it has missed (`reconcile`). What came as a run is kept as
+a run, and told apart only for a broker that asks.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from itertools import islice
 from math import inf
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
 
-from braidmq.braid.transfer.batch import BatchItem
+from braidmq.braid.transfer.batch import BatchItem, KeptRun, items_of, run_of
+from braidmq.broker.acknowledged_run import AcknowledgedRun
 from braidmq.broker.store import Store
 
 HISTORY_S = 3600.0
@@ -33,19 +35,56 @@ OVERHEAD_BYTES = 200
 """What keeping a publication costs beside its payload."""
 
 
+TRIMMED_AT_ONCE = 4096
+"""Rows that were forgotten are taken off the list of all when there are so many, and a half of it."""
+
 _NO_RANGE = (1 << 63, 1 << 63)
 """A range behind all offsets."""
 
 
 class Sent(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A publication of QoS 1 or 2, with its offset in the history and its number in the topic's stream."""
+    """A publication of QoS 1 or 2, with its offset in the history and its number in the topic's stream; or a run of
+    them, with those of the first."""
 
     offset: int
     topic: str
     incarnation: int
     number: int
     stored_at: float
-    item: BatchItem
+    item: BatchItem | None
+    """None for a run."""
+    count: int = 1
+    version: int = 0
+    """Of the packets of a run."""
+    run: bytes = b""
+    sender: str = ""
+
+    @property
+    def last(self) -> int:
+        """The offset of the last one."""
+        return self.offset + self.count - 1
+
+    @property
+    def size(self) -> int:
+        """What it takes up, as the bound counts it."""
+        held = len(self.run) if self.item is None else len(self.item.payload) + len(self.item.forward)
+        return OVERHEAD_BYTES + held
+
+    def singly(self) -> list[Sent]:
+        """Each publication for itself."""
+        if self.item is not None:
+            return [self]
+        items = items_of(run_of(self.topic, self.run, self.count, self.version), KeptRun(self.offset, self.sender))
+        return [
+            Sent(item.offset, self.topic, self.incarnation, number, self.stored_at, item)
+            for number, item in enumerate(items, self.number)
+        ]
+
+
+_GONE = Sent(0, "", 0, 0, 0.0, None)
+"""Stands where one was that is forgotten."""
+
+_last_offset = attrgetter("last")
 
 
 class MissedPage(NamedTuple):
@@ -61,9 +100,12 @@ class MissedPage(NamedTuple):
 class History:
     def __init__(self, store: Store, saved: Iterable[Sent]) -> None:
         self._store = store
-        self._sent: deque[Sent] = deque(saved)
-        self._bytes = sum(_size(one) for one in self._sent)
-        self.head = self._sent[-1].offset if self._sent else 0
+        self._sent: list[Sent] = list(saved)
+        self._begin = 0
+        """How many of them are forgotten."""
+        self._count = sum(one.count for one in self._sent)
+        self._bytes = sum(one.size for one in self._sent)
+        self.head = self._sent[-1].last if self._sent else 0
         """The offset of the last one; offsets are never used twice."""
         self.kept = self.head
         """The last one that is written; brokers may be told of those behind it only when they are, too."""
@@ -71,7 +113,7 @@ class History:
         """How many had to go before their time."""
 
     def __len__(self) -> int:
-        return len(self._sent)
+        return self._count
 
     @property
     def bytes(self) -> int:
@@ -80,14 +122,27 @@ class History:
 
     def append(self, topic: str, incarnation: int, number: int, item: BatchItem, now: float) -> BatchItem:
         """Keeps a publication; the item as it is sent, with its offset."""
-        self.head += 1
-        item = msgspec.structs.replace(item, offset=self.head)
-        sent = Sent(self.head, topic, incarnation, number, now, item)
-        self._sent.append(sent)
-        self._bytes += _size(sent)
-        self._store.save_sent(self.head, msgspec.msgpack.encode(sent))
-        self.trim(now)
+        item = msgspec.structs.replace(item, offset=self.head + 1)
+        self._append(Sent(self.head + 1, topic, incarnation, number, now, item))
         return item
+
+    def append_run(
+        self, topic: str, incarnation: int, number: int, run: AcknowledgedRun, sender: str, now: float
+    ) -> KeptRun:
+        """Keeps a run."""
+        kept = KeptRun(self.head + 1, sender)
+        self._append(
+            Sent(kept.offset, topic, incarnation, number, now, None, run.count, run.version, run.packets, sender)
+        )
+        return kept
+
+    def _append(self, sent: Sent) -> None:
+        self.head = sent.last
+        self._sent.append(sent)
+        self._count += sent.count
+        self._bytes += sent.size
+        self._store.save_sent(sent.last, msgspec.msgpack.encode(sent))
+        self.trim(sent.stored_at)
 
     def written(self) -> None:
         """All that was appended is in the store."""
@@ -96,17 +151,22 @@ class History:
     def trim(self, now: float) -> None:
         """Forgets what is too old or too much."""
         last = 0
-        while len(self._sent) > 1:  # the newest one stays, for its offset
-            oldest = self._sent[0]
+        while self._begin < len(self._sent) - 1:  # the newest one stays, for its offset
+            oldest = self._sent[self._begin]
             is_old = now - oldest.stored_at > HISTORY_S
-            if not is_old and self._bytes <= HISTORY_BYTES_MAX and len(self._sent) <= HISTORY_MESSAGES_MAX:
+            if not is_old and self._bytes <= HISTORY_BYTES_MAX and self._count <= HISTORY_MESSAGES_MAX:
                 break
-            self.forgotten += not is_old
-            self._sent.popleft()
-            self._bytes -= _size(oldest)
-            last = oldest.offset
+            self.forgotten += 0 if is_old else oldest.count
+            self._sent[self._begin] = _GONE
+            self._begin += 1
+            self._count -= oldest.count
+            self._bytes -= oldest.size
+            last = oldest.last
         if last:
             self._store.drop_sent(last)
+            if self._begin >= TRIMMED_AT_ONCE and self._begin > len(self._sent) // 2:
+                del self._sent[: self._begin]
+                self._begin = 0
 
     def missed(
         self,
@@ -124,26 +184,40 @@ class History:
         """
         found: list[Sent] = []
         size = 0
-        ranges = iter(seen)
-        low, high = next(ranges, _NO_RANGE)
-        first = self._sent[0].offset if self._sent else self.head + 1
-        begin = max(0, floor + 1 - first)
-        last = min(self.kept, first + begin + looked_max - 1)
-        settled = last
-        for sent in islice(self._sent, begin, max(begin, last + 1 - first)):
-            if sent.stored_at >= until:
-                settled = min(settled, sent.offset - 1)
-            while high < sent.offset:
-                low, high = next(ranges, _NO_RANGE)
-            if low <= sent.offset or sent.stored_at < since or not wants(sent):
-                continue
-            size += _size(sent)
-            if found and size > bytes_max:
-                last = sent.offset - 1
+        last = settled = self.kept
+        begin = bisect_right(self._sent, floor, lo=self._begin, key=_last_offset)
+        ranges = _Ranges(seen)
+        for at in range(begin, len(self._sent)):
+            row = self._sent[at]
+            if row.last > self.kept:
                 break
-            found.append(sent)
+            looked_max -= row.count
+            if looked_max < 0 and at > begin:
+                last = row.offset - 1
+                break
+            if row.stored_at >= until:
+                settled = min(settled, row.offset - 1)
+            if row.stored_at < since or not wants(row):
+                continue
+            for sent in row.singly():
+                if sent.offset <= floor or ranges.have(sent.offset):
+                    continue
+                size += sent.size
+                if found and size > bytes_max:
+                    last = sent.offset - 1
+                    return MissedPage(found, last, min(settled, last))
+                found.append(sent)
         return MissedPage(found, last, min(settled, last))
 
 
-def _size(sent: Sent) -> int:
-    return OVERHEAD_BYTES + len(sent.item.payload) + len(sent.item.forward)
+class _Ranges:
+    """Ranges of offsets in their order, asked about in their order."""
+
+    def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
+        self._rest = iter(ranges)
+        self._low, self._high = next(self._rest, _NO_RANGE)
+
+    def have(self, offset: int) -> bool:
+        while self._high < offset:
+            self._low, self._high = next(self._rest, _NO_RANGE)
+        return self._low <= offset

@@ -220,7 +220,7 @@ class Reconciler(Service):
     def _receive_all(self, origin: str, answer: Missed) -> None:
         for row in answer.sent:
             sent = msgspec.msgpack.decode(row, type=Sent)
-            if self._filters.wanted(sent.topic, sent.stored_at):
+            if sent.item is not None and self._filters.wanted(sent.topic, sent.stored_at):
                 self.fetched += 1
                 self._receive(
                     PublicationBatch(origin, sent.incarnation, sent.topic, sent.number, 1, V5, b"", (sent.item,))
@@ -250,7 +250,7 @@ class Reconciler(Service):
         def wants(sent: Sent) -> bool:
             if sent.topic not in is_wanted:
                 is_wanted[sent.topic] = wanted.wants(sent.topic)
-            return is_wanted[sent.topic] and may_see(asked.cluster, sent.item.forward)
+            return is_wanted[sent.topic] and (sent.item is None or may_see(asked.cluster, sent.item.forward))
 
         looked_max = max(LOOKED_MIN, LOOKED_MAX // (1 + len(wanted.shapes)))
         if not asked.until:  # a broker of before, which takes a page with nothing in it for the last

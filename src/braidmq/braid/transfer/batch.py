@@ -1,7 +1,8 @@
 """What brokers send each other: publications of one topic, in their order, a batch at a time.
 
-Plain QoS 0 publications travel as the PUBLISH packets that they came in, one behind the other, and go out to clients at
-the other end without being taken apart. Everything else is a `BatchItem`.
+Plain publications travel as the PUBLISH packets that they came in, one behind the other, and go out to clients at the
+other end without being taken apart: those of QoS 0 of any size, those of QoS 1 and 2 as a run (one sender, one size;
+`AcknowledgedRun`). Everything else is a `BatchItem`.
 
 A batch is numbered by its origin, topic by topic without holes, so that a receiver sees what is missing, what comes a
 second time, and what has overtaken. All items of a batch have the same scope (`scope`). Brokers outside it do not get
@@ -12,7 +13,9 @@ from __future__ import annotations
 
 import msgspec
 
+from braidmq.broker.acknowledged_run import AcknowledgedRun
 from braidmq.broker.message import Message
+from braidmq.mqtt.packets import V5
 from braidmq.mqtt.wire import string
 
 Skip = tuple[int, int, str]
@@ -35,6 +38,14 @@ class BatchItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """When it was published (Unix time), if it is retained."""
 
 
+class KeptRun(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """That the packets of a batch are of QoS 1 or 2."""
+
+    offset: int
+    """Of the first one in the origin's history; those behind it follow."""
+    sender: str
+
+
 class PublicationBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Publications of one topic. `first` is the number of the first one; (origin, incarnation) began to count at 1."""
 
@@ -49,6 +60,27 @@ class PublicationBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     items: tuple[BatchItem, ...]
     skips: tuple[Skip, ...] = ()
     """What was published before it and stays in clusters, since the last one that all of its receivers had."""
+    kept: KeptRun | None = None
+    """Of packets of QoS 1 and 2."""
+
+    @property
+    def offset(self) -> int:
+        """Where it begins in the origin's history; 0 if it is of QoS 0."""
+        if self.kept is not None:
+            return self.kept.offset
+        return self.items[0].offset if self.items else 0
+
+    @property
+    def acknowledged_run(self) -> AcknowledgedRun:
+        """The packets, if they are of QoS 1 or 2."""
+        return run_of(self.topic, self.run, self.count, self.version)
+
+    def with_items(self) -> PublicationBatch:
+        """The same, with an item for each packet of QoS 1 or 2, so that they can be told apart."""
+        if self.kept is None:
+            return self
+        items = items_of(self.acknowledged_run, self.kept)
+        return msgspec.structs.replace(self, version=V5, run=b"", items=items, kept=None)
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -62,6 +94,21 @@ def pack(batch: PublicationBatch) -> bytes:
 def unpack(body: bytes) -> PublicationBatch:
     """Raises msgspec.MsgspecError if it is none."""
     return _decode(body)
+
+
+def run_of(topic: str, packets: bytes, count: int, version: int) -> AcknowledgedRun:
+    """Packets of QoS 1 or 2, all of one size."""
+    name = string(topic)
+    return AcknowledgedRun(packets, len(packets) // count, version, name, packets.index(name) + len(name))
+
+
+def items_of(run: AcknowledgedRun, kept: KeptRun) -> tuple[BatchItem, ...]:
+    return tuple(
+        [
+            BatchItem(payload, run.qos, False, kept.sender, b"", None, offset)
+            for offset, payload in enumerate(run.payloads(), kept.offset)
+        ]
+    )
 
 
 def item_of(message: Message, now: float) -> BatchItem:

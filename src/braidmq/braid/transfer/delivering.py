@@ -12,7 +12,7 @@ from braidmq.braid.catch_up.reconcile import Reconciler
 from braidmq.braid.retained.queries import RetainedQueries
 from braidmq.braid.retained.replication import RetainedReplication
 from braidmq.braid.roaming.marks import Marks
-from braidmq.braid.transfer.batch import BatchItem, PublicationBatch, message_of, unpack
+from braidmq.braid.transfer.batch import BatchItem, KeptRun, PublicationBatch, message_of, unpack
 from braidmq.braid.transfer.inbound import InboundStreams
 from braidmq.broker.broker import Broker
 from braidmq.pubsub.method import Publication
@@ -57,7 +57,7 @@ class PublicationReceiver:
         self.arrivals += 1
         self.last_batch = batch
         if batch.origin != self._origin:  # clients here have had it from the broker itself
-            if batch.items and batch.items[0].offset:
+            if batch.offset:
                 self._cursors.of(batch.origin, arrival.origin, self._since)
             self._inbound.receive(batch)
 
@@ -69,7 +69,11 @@ class PublicationReceiver:
 
     def deliver(self, batch: PublicationBatch) -> None:
         """Gives publications of another broker to the clients here."""
-        if batch.run:
+        if batch.kept is not None:
+            if self._deliver_run(batch, batch.kept):
+                return
+            batch = batch.with_items()
+        elif batch.run:
             self._broker.inject_run(batch.topic, batch.run, batch.version)
         now = self._broker.now()
         for item in batch.items:
@@ -82,6 +86,18 @@ class PublicationReceiver:
                 else:
                     self._broker.inject(message)
         self._marks.current = None
+
+    def _deliver_run(self, batch: PublicationBatch, kept: KeptRun) -> bool:
+        """Gives a run of QoS 1 or 2 to the clients here; False if it has to be looked at one by one."""
+        cursor = self._cursors.get(batch.origin)
+        if cursor is None or not self._broker.takes_run(batch.topic, batch.count):
+            return False
+        if not self._cursors.mark_run_handled(batch.origin, cursor, kept.offset, batch.count):
+            return False
+        self._broker.inject_acknowledged_run(batch.acknowledged_run, kept.sender)
+        if len(cursor.seen) > SEEN_MANY:
+            self._reconciler.ask_soon(batch.origin, cursor)
+        return True
 
     def _is_new(self, origin: str, item: BatchItem) -> bool:
         """Whether a publication has not been handled before, in this incarnation of the broker or an earlier one."""

@@ -65,7 +65,7 @@ class InboundStream:
     @property
     def kept_at(self) -> int:
         """The offset of the first batch that is held; 0 if what is missing before it is in no history."""
-        return _offset(self.held[min(self.held)])
+        return self.held[min(self.held)].offset
 
 
 class InboundStreams:
@@ -198,7 +198,7 @@ class InboundStreams:
 
     def _is_met(self, batch: PublicationBatch) -> bool:
         """Whether nothing of earlier streams can be missing before this batch."""
-        offset = _offset(batch)
+        offset = batch.offset
         if offset and self.is_next(batch.origin, offset):
             self._meet(batch.origin, batch.incarnation)
         return not offset or batch.incarnation // GENERATIONS_MAX <= self._met.get(batch.origin, -1)
@@ -269,6 +269,7 @@ class InboundStreams:
 
     def _receive_late(self, stream: InboundStream, batch: PublicationBatch) -> None:
         """What is before the last one: items of QoS 1 and 2 may have been missing, the rest is here already."""
+        batch = batch.with_items()
         if not batch.items:
             self.duplicates += batch.count
             return
@@ -278,11 +279,6 @@ class InboundStreams:
                 self.deliver(_only(batch, number))
             else:
                 self.duplicates += 1
-
-
-def _offset(batch: PublicationBatch) -> int:
-    """Where a batch is in its origin's history; 0 if it is of QoS 0."""
-    return batch.items[0].offset if batch.items else 0
 
 
 def _only(batch: PublicationBatch, number: int) -> PublicationBatch:

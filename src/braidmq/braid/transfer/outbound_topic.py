@@ -12,7 +12,8 @@ from typing import Protocol
 
 from braidmq.bounded import BoundedDict
 from braidmq.braid.catch_up.history import History
-from braidmq.braid.transfer.batch import BatchItem, PublicationBatch, Skip
+from braidmq.braid.transfer.batch import BatchItem, KeptRun, PublicationBatch, Skip
+from braidmq.broker.acknowledged_run import AcknowledgedRun
 from braidmq.broker.federation import OutboundShortcut
 from braidmq.host import Host
 from braidmq.keys import is_within
@@ -36,8 +37,9 @@ LONE_MAX = 4096
 STAMP_S = 1.0
 """How exactly it is known when a topic was last used: many share one note of the time."""
 
-_Piece = tuple[int, int, int, bytes, BatchItem | None, str | None]
-"""What waits to be sent: version, number, count, plain publications or an item, and its scope."""
+_Piece = tuple[int, int, int, bytes, BatchItem | KeptRun | None, str | None]
+"""What waits to be sent: version, number, count, plain publications, an item or what is to be known of those of QoS 1
+and 2, and its scope."""
 
 _Lone = tuple[int, int, float]
 """Version, size and time of a publication that came alone."""
@@ -246,10 +248,21 @@ class OutboundTopic(ABC):
         elif item.qos:  # brokers that want it will see that it is missing, and ask for it
             self.number += 1
 
-    def _add(self, version: int, count: int, run: bytes, item: BatchItem | None, scope: str | None = None) -> None:
+    def send_acknowledged_run(self, run: AcknowledgedRun, sender: str, now: float) -> bool:
+        """Plain publications of QoS 1 or 2, as they came: kept, and sent if anybody wants them; whether that is so."""
+        kept = self._queue.history.append_run(self.topic, self.incarnation, self.number + 1, run, sender, now)
+        if self.wanted:
+            self._add(run.version, run.count, run.packets, kept)
+            return True
+        self.number += run.count  # brokers that want it will see that it is missing, and ask for it
+        return False
+
+    def _add(
+        self, version: int, count: int, run: bytes, item: BatchItem | KeptRun | None, scope: str | None = None
+    ) -> None:
         piece = (version, self.number + 1, count, run, item, scope)
         if not self.is_settled:
-            self._queue.hold(self, len(run) if item is None else len(item.payload))
+            self._queue.hold(self, len(item.payload) if isinstance(item, BatchItem) else len(run))
         elif self._pieces is None:
             self._queue.touch(self)
         if self._pieces is None:
@@ -263,31 +276,32 @@ class OutboundTopic(ABC):
         self.used_at = self._queue.stamp()
         pieces, self._pieces = self._pieces or [], None
         if len(pieces) == 1:
-            version, first, count, run, item, scope = pieces[0]
-            items = () if item is None else (item,)
-            skips = self._skips(first, scope) if self in self._queue.scoped else ()
-            origin = self._queue.origin
-            return [PublicationBatch(origin, self.incarnation, self.topic, first, count, version, run, items, skips)]
+            return [self._batch(pieces)]
         return self._joined(pieces)
 
     def _joined(self, pieces: list[_Piece]) -> list[PublicationBatch]:
         found: list[PublicationBatch] = []
         while pieces:
-            version, first, _, _, _, scope = pieces[0]
             kind = _kind(pieces[0])
             alike = 1
             while alike < len(pieces) and _kind(pieces[alike]) == kind:
                 alike += 1
             some, pieces = pieces[:alike], pieces[alike:]
-            items = tuple([one[4] for one in some if one[4] is not None])
-            run = b"".join([one[3] for one in some])
-            count = sum(one[2] for one in some)
-            skips = self._skips(first, scope) if self in self._queue.scoped else ()
-            origin = self._queue.origin
-            found.append(
-                PublicationBatch(origin, self.incarnation, self.topic, first, count, version, run, items, skips)
-            )
+            found.append(self._batch(some))
         return found
+
+    def _batch(self, alike: list[_Piece]) -> PublicationBatch:
+        """Pieces of one kind, as one batch."""
+        version, first, count, run, item, scope = alike[0]
+        kept = item if isinstance(item, KeptRun) else None
+        items: tuple[BatchItem, ...] = (item,) if isinstance(item, BatchItem) else ()
+        if len(alike) > 1:
+            items = tuple([one[4] for one in alike if isinstance(one[4], BatchItem)])
+            run = b"".join([one[3] for one in alike])
+            count = sum(one[2] for one in alike)
+        skips = self._skips(first, scope) if self in self._queue.scoped else ()
+        origin = self._queue.origin
+        return PublicationBatch(origin, self.incarnation, self.topic, first, count, version, run, items, skips, kept)
 
     def _note_scoped(self, number: int, scope: str) -> None:
         scoped = self._queue.scoped.get(self, ())
@@ -314,9 +328,12 @@ class OutboundTopic(ABC):
 _NEVER: _Lone = (0, 0, 0.0)
 
 
-def _kind(piece: _Piece) -> tuple[int, bool, bool, str | None]:
-    version, _, _, _, item, scope = piece
-    return version, item is None, item is not None and item.qos > 0, scope
+def _kind(piece: _Piece) -> tuple[int, int, str | None]:
+    """What is equal in pieces that travel as one batch; a run of QoS 1 or 2 is like no other."""
+    version, number, _, _, item, scope = piece
+    if isinstance(item, KeptRun):
+        return version, -number, scope
+    return version, 0 if item is None else 1 + (item.qos > 0), scope
 
 
 def _nothing() -> None:

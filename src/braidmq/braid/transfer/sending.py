@@ -140,8 +140,7 @@ class PublicationSender:
                 for batch in batches:
                     self.publish(outbound_topic, batch)
             else:
-                items = batches[0].items
-                some = proven if items and items[0].qos else told
+                some = proven if batches[0].offset else told
                 some.append((outbound_topic.topic, pack(batches[0])))
         if told:
             method.publish_many(told)
@@ -151,12 +150,12 @@ class PublicationSender:
     def publish(self, outbound_topic: OutboundTopic, batch: PublicationBatch) -> None:
         """Gives a batch to the method, for each filter that wants it."""
         body = pack(batch)
-        if not batch.items:
+        if not batch.items and batch.kept is None:
             for topic_filter in list(outbound_topic.wanted):
                 self._method.publish(topic_filter, body)
             return
-        proven = self._proven if any(item.qos for item in batch.items) else None
-        scope = scope_of(batch.items[0].forward)
+        proven = self._proven if batch.offset else None
+        scope = scope_of(batch.items[0].forward) if batch.items else None
         for topic_filter in list(outbound_topic.wanted):  # to publish may show that nobody wants it any more
             if scope is not None:
                 self._publish_within(topic_filter, body, scope, proven is not None)
