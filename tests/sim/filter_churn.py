@@ -141,6 +141,8 @@ class FilterChurn:
             self.sim.run(self.sim.now + self.chance.uniform(0, STEP_MAX_S))
             self.checker.over(self.over_s)
         self.sim.run(self.sim.now + (CALM_S if self.has_faults else ARRIVED_S))
+        self._settle()  # what waits to be known is published only then
+        self.sim.run(self.sim.now + ARRIVED_S)
         self.checker.over(0.0)
         self.checker.window_s = CALM_WINDOW_S
         self.check_all()
@@ -156,9 +158,7 @@ class FilterChurn:
             asked += [(site, topic) for topic in dict.fromkeys(topics)]
         for site, topic in asked:
             self.do(site, f"the advertising of {topic!r}", self._make_known(site, topic))
-        until = self.sim.now + SETTLED_S
-        while self.under_way and self.sim.now < until:
-            self.sim.run(self.sim.now + 1.0)
+        self._settle()
         self.complaints.add(f"{what} has not taken effect" for what in self.under_way)
         for site, topic in asked:
             self.check_topic(site, topic)
@@ -171,6 +171,12 @@ class FilterChurn:
             self.sim.at(self.sim.now + position * 0.01, partial(self.publish, site, topic, how, is_calm=True))
         self.sim.run(self.sim.now + len(asked) * 0.01 + PROOF_S + ARRIVED_S)
         self.checker.over(0.0)
+
+    def _settle(self) -> None:
+        """Until all that was asked for has taken effect, or that takes too long."""
+        until = self.sim.now + SETTLED_S
+        while self.under_way and self.sim.now < until:
+            self.sim.run(self.sim.now + 1.0)
 
     def check_topic(self, site: Site, topic: str) -> None:
         method = site.method
