@@ -72,6 +72,8 @@ def read_changes(path: Path) -> list[Change]:
     try:
         _check_file(path)
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+            if not database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                return []  # it was just made
             return _Import(database, _version(path, database)).changes
     except (sqlite3.Error, OSError, msgspec.MsgspecError) as error:
         raise _unusable(path, error) from error

@@ -9,6 +9,7 @@ whoever has time for them; a journal that nobody compacts only grows.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -27,6 +28,8 @@ COMPACT_BYTES: Final = 64 * 1024 * 1024
 """Less than this behind a snapshot is not worth a compaction."""
 COMPACT_RATIO: Final = 1.0
 """Nor is less than so many times what the snapshot has."""
+
+_log = logging.getLogger("braidmq.journal")
 
 
 class Journal:
@@ -79,7 +82,9 @@ class Journal:
         if last is not None and last.position < self.position:
             self._begin = last.position
             self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
-            os.ftruncate(self._file, self._size)
+            if (unfinished := os.fstat(self._file).st_size - self._size) > 0:
+                _log.info("%s: %d bytes that a crash left unfinished are cut off", self._path, unfinished)
+                os.ftruncate(self._file, self._size)
             if self._is_synced:
                 os.fsync(self._file)
         if self._file < 0 or last is None or (last.synced == ALL) != self._is_synced:
