@@ -6,6 +6,7 @@ Prints the size of the snapshot, or on the error output why there is none. It ma
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,7 @@ NICENESS: Final = 10
 
 
 def main(folder: str, position: str) -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, which ends this
     os.nice(NICENESS)
     try:
         sys.stdout.write(f"{compact(Path(folder), int(position))}\n")

@@ -53,9 +53,8 @@ class JournalUpkeep:
 
     async def _compact(self, position: int) -> None:
         command = [sys.executable, "-m", "braidmq.journal.compactor", str(self._journal.folder), str(position)]
-        # A group of its own, so that Ctrl-C does not reach it.
         process = await asyncio.create_subprocess_exec(
-            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, process_group=0
+            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
         try:
             told, errors = await process.communicate()
