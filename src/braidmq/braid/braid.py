@@ -21,6 +21,9 @@ from braidmq.braid.membership.home import HOME
 from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.membership.membership import MembershipParts
 from braidmq.braid.membership.presence import Presence
+from braidmq.braid.mirrors.adopting import Adoptions
+from braidmq.braid.mirrors.broker_copy import BrokerCopies
+from braidmq.braid.mirrors.gone_histories import GoneHistories
 from braidmq.braid.retained.retained import RetainedParts
 from braidmq.braid.roaming.roaming import RoamingParts
 from braidmq.braid.task_limiter import TaskLimiter
@@ -116,6 +119,26 @@ class Braid:
         return BraidFederation(
             self.broker, self.presence, self.interest, self.demand, cursors, self.transfer, self.retained, self.roaming
         )
+
+    def act_for(self, copies: BrokerCopies) -> Adoptions:
+        """Has this broker act for those that are gone and of which it has copies."""
+        roaming = self.roaming
+        adoptions = Adoptions(
+            self.broker,
+            self.host,
+            copies,
+            roaming.clients,
+            roaming.directory,
+            roaming.incoming,
+            self.retained.replication,
+            self.catch_up.missed_fetcher,
+        )
+        roaming.handovers.adopt = adoptions.begin
+        roaming.takeovers.adopt_here = adoptions.adopt_here
+        histories = GoneHistories(self.host, copies)
+        self.catch_up.heads.gone = histories.heads
+        self.catch_up.reconciler.gone = histories.get
+        return adoptions
 
     # What the method brings
 

@@ -339,6 +339,14 @@ class Broker:
             self.drop_retained(topic)
         self.metrics.retained_messages = len(self.retained)
 
+    def adopt_retained(self, message: Message) -> bool:
+        """Keeps a retained message, or a tombstone, of a broker that is gone; False if there is a newer one here."""
+        last = self.retained.get(message.topic)
+        if (last is not None and last.at >= message.at) or message.expired(self.now()):
+            return False
+        self._keep(message)
+        return True
+
     def _bury(self, topic: str, at: float) -> None:
         """Deletes a message; other brokers may have older copies, which must not come back for it."""
         if self.federation.keeps_tombstones and not is_local(topic):

@@ -7,6 +7,7 @@ import msgspec
 from braidmq.braid.catch_up.cursors import Cursors
 from braidmq.braid.catch_up.heads import HistoryHeads
 from braidmq.braid.catch_up.history import History, Sent
+from braidmq.braid.catch_up.missed_fetching import MissedFetcher
 from braidmq.braid.catch_up.reconcile import Reconciler
 from braidmq.braid.identity import IDENTITY_ROW
 from braidmq.braid.interest.client_filters import ClientFilters
@@ -36,6 +37,7 @@ class CatchUpParts:
         self.history = History(broker.store, [msgspec.msgpack.decode(row, type=Sent) for row in broker.saved_history])
         self.cursors = Cursors(broker.store, [row for row in broker.saved_cursors if _is_cursor(row[0])])
         self.heads = HistoryHeads(host, origin, since, self.history, self.cursors, introducers)
+        self.missed_fetcher = MissedFetcher(host, origin, self.history, self.cursors, cluster, broker.now)
         self.reconciler = Reconciler(
             host,
             origin,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from braidmq.braid.catch_up.cursors import Cursors
 from braidmq.braid.catch_up.history import History
@@ -27,10 +27,15 @@ class HistoryHeads:
         self._history = history
         self._cursors = cursors
         self._introducers = introducers
+        self.gone: Callable[[], list[Head]] = list
+        """Those of brokers that are gone, which are answered for here."""
 
     def told(self) -> tuple[Head, ...]:
         """What this broker says of them."""
-        heads = [(origin, cursor.address, cursor.head) for origin, cursor in self._cursors]
+        gone = self.gone()
+        answered = {origin for origin, _, _ in gone}
+        heads = [(origin, one.address, one.head) for origin, one in self._cursors if origin not in answered]
+        heads += gone
         if own := self._history.head:
             heads.insert(0, (self._origin, self._host.address, own))
         return tuple(heads)

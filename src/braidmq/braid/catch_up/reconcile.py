@@ -120,6 +120,8 @@ class Reconciler(Service):
         self._on_fetched = on_fetched
         self._is_holding = is_holding
         self._has_parted = has_parted
+        self.gone: Callable[[str], History | None] = lambda _origin: None
+        """The history of a broker that is gone, if it is answered for here."""
         self._wanted_sets = WantedSets()
         self._asking: dict[str, bool] = {}
         """The origins that are being asked, and whether they are to be asked once more."""
@@ -204,6 +206,9 @@ class Reconciler(Service):
         seen = tuple([(low, high) for low, high in cursor.seen_ranges() if high > floor])
         digest = self._filters.digest
         asked = AskMissed(origin, floor, cursor.since, seen, digest, None, self._cluster, began.at)
+        gone = self.gone(origin)
+        if gone is not None:
+            return self._missed(gone, asked, set_of(digest, tuple(self._filters)))
         to = cursor.address
         answer = await ask(self._host, to, asked, (Missed, TellFilters), timeout_s=ASK_TIMEOUT_S)
         if not isinstance(answer, TellFilters):
@@ -234,7 +239,8 @@ class Reconciler(Service):
 
     @handles(AskMissed)
     def on_ask_missed(self, asker: Address, asked: AskMissed) -> Reply:
-        if asked.origin != self._name:  # that history was lost with its store; this is another one
+        history = self._history if asked.origin == self._name else self.gone(asked.origin)
+        if history is None:  # that history was lost with its store; this is another one
             return Missed((), asked.floor, asked.floor)
         wanted = self._wanted_sets.get(asker, asked.digest)
         if wanted is None:
@@ -242,9 +248,9 @@ class Reconciler(Service):
                 return TellFilters(self._wanted_sets.digest_of(asker))
             wanted = set_of(asked.digest, asked.filters)
             self._wanted_sets.put(asker, wanted)
-        return self._missed(asked, wanted)
+        return self._missed(history, asked, wanted)
 
-    def _missed(self, asked: AskMissed, wanted: WantedSet) -> Missed:
+    def _missed(self, history: History, asked: AskMissed, wanted: WantedSet) -> Missed:
         is_wanted: dict[str, bool] = {}
 
         def wants(sent: Sent) -> bool:
@@ -255,8 +261,6 @@ class Reconciler(Service):
         looked_max = max(LOOKED_MIN, LOOKED_MAX // (1 + len(wanted.shapes)))
         if not asked.until:  # a broker of before, which takes a page with nothing in it for the last
             looked_max = HISTORY_MESSAGES_MAX
-        page = self._history.missed(
-            asked.floor, asked.since, asked.seen, wants, PAGE_BYTES_MAX, asked.until, looked_max
-        )
+        page = history.missed(asked.floor, asked.since, asked.seen, wants, PAGE_BYTES_MAX, asked.until, looked_max)
         sent = tuple([msgspec.msgpack.encode(one) for one in page.sent])
-        return Missed(sent, page.floor, self._history.kept, page.settled)
+        return Missed(sent, page.floor, history.kept, page.settled)

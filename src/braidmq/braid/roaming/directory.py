@@ -24,6 +24,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import msgspec
+
 from braidmq.braid.roaming.directory_messages import (
     PAGE_MAX,
     Claim,
@@ -37,9 +39,12 @@ from braidmq.braid.roaming.directory_messages import (
 )
 from braidmq.braid.roaming.hash_ranges import HIGH, LOW, HashRange, HashRanges, hash_key_of
 from braidmq.braid.roaming.registrar import Registrar, ask_registrar
-from braidmq.host import Host, Reply
+from braidmq.host import Address, Host, Reply
 from braidmq.keys import Key
 from braidmq.overlay import Overlay
+
+SLOW_S = 0.1
+"""After how long without an answer of a registrar its heir is asked to stand in for it."""
 
 REGISTER_ROUNDS = 4
 """How often registering looks for the registrars of those that are left."""
@@ -69,6 +74,8 @@ class ClientDirectory:
         self.name = identity or name
         self.registrar = Registrar(overlay, name)
         self.ranges = HashRanges(overlay)
+        self.mirrors: Callable[[], tuple[Address, ...]] = tuple
+        """The brokers that have a copy of what this one has: told with each entry."""
         self._now = now
 
     async def enter(self) -> None:
@@ -92,7 +99,8 @@ class ClientDirectory:
             if hash_range is None:
                 return None
             stands_in = self.ranges.is_silent(hash_range.registrar)
-            answer = await self._ask(hash_range, Claim(client_id, self.name, epoch, number, stands_in, owner, over))
+            claim = Claim(client_id, self.name, epoch, number, stands_in, owner, over, self.mirrors())
+            answer = await (self._ask(hash_range, claim) if stands_in else self._ask_either(hash_range, claim))
             if isinstance(answer, Claimed):
                 return answer
             if isinstance(answer, TryAgain):
@@ -103,6 +111,31 @@ class ClientDirectory:
             elif stands_in:
                 return None
         return None
+
+    async def _ask_either(self, hash_range: HashRange, claim: Claim) -> Reply:
+        """Asks the registrar and, if that is slow to answer, its heir as well: a client waits. Whoever answers first.
+
+        Both have the claim then, if both are there.
+        """
+        answers: list[Reply] = []
+        answered = self.host.event()
+        under_way = 0
+
+        async def ask_one(request: Claim) -> None:
+            nonlocal under_way
+            under_way += 1
+            answer = await self._ask(hash_range, request)
+            under_way -= 1
+            if answer is not None:
+                answers.append(answer)
+            if answer is not None or not under_way:
+                answered.set()
+
+        self.host.spawn(ask_one(claim))
+        if not await answered.wait(SLOW_S):
+            self.host.spawn(ask_one(msgspec.structs.replace(claim, stands_in=True)))
+            await answered.wait()
+        return answers[0] if answers else None
 
     async def register(self, clients: Iterable[Client]) -> list[SessionHolder] | None:
         """Repeats what this broker holds; what registrars know otherwise. None if a registrar did not answer."""
@@ -130,7 +163,7 @@ class ClientDirectory:
 
     async def _register_page(self, hash_range: HashRange, page: list[Client]) -> Registered | None:
         stands_in = self.ranges.is_silent(hash_range.registrar)
-        answer = await self._ask(hash_range, Register(self.name, tuple(page), stands_in))
+        answer = await self._ask(hash_range, Register(self.name, tuple(page), stands_in, self.mirrors()))
         if isinstance(answer, TryAgain):
             await self.host.sleep(AGAIN_S)
         if not isinstance(answer, Registered):

@@ -23,6 +23,8 @@ class SessionHolder(msgspec.Struct, frozen=True, array_like=True, gc=False):
     name: str
     epoch: int
     owner: str = ""
+    mirrors: tuple[Address, ...] = ()
+    """The brokers that have a copy of what the holder has."""
 
     def is_contested(self, name: str, owner: str) -> bool:
         """Whether another broker has a session of another user under the same client id."""
@@ -49,6 +51,8 @@ class Claim(Message, frozen=True, array_like=True, gc=False):
     owner: str = ""
     over: int = 0
     """The epoch of a holder for another user that has said that it has nothing any more."""
+    mirrors: tuple[Address, ...] = ()
+    """Of the claimant."""
 
 
 class Claimed(Message, frozen=True, array_like=True, gc=False):
@@ -75,6 +79,7 @@ class Register(Message, frozen=True, array_like=True, gc=False):
     name: str
     clients: tuple[Client, ...]
     stands_in: bool
+    mirrors: tuple[Address, ...] = ()
 
 
 class Registered(Message, frozen=True, array_like=True, gc=False):

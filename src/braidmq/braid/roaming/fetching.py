@@ -57,10 +57,11 @@ class SessionFetcher:
         """Repeats a request until it is answered, or time is over: one that refuses may just be starting."""
         ends_at = self._host.now() + wait_s
         while True:
-            reply = await ask(self._host, to, request, Message, timeout_s=CALL_TIMEOUT_S)
+            timeout_s = min(CALL_TIMEOUT_S, wait_s)
+            reply = await ask(self._host, to, request, Message, timeout_s=timeout_s)
             if reply is not None:
                 return reply if isinstance(reply, replies) else None
-            if self._host.now() + CALL_TIMEOUT_S / 2 > ends_at:
+            if self._host.now() + timeout_s / 2 > ends_at:
                 return None
             await self._host.sleep(BUSY_S)
 
@@ -72,13 +73,16 @@ class SessionFetcher:
         answer = await self._ask(holder.address, asked, HasForeignSession, MOVE_WAIT_S)
         return None if answer is None else answer.is_kept
 
-    async def give_up(self, arrival: Arrival, to: Address, move: int) -> GivenUp | None:
-        """Asks a broker to give the client's session up, again while it is busy with it."""
+    async def give_up(
+        self, arrival: Arrival, to: Address, move: int, of: str = "", wait_s: float = MOVE_WAIT_S
+    ) -> GivenUp | None:
+        """Asks a broker to give the client's session up, again while it is busy with it; `of` names the broker that
+        has it, if another one is asked that has a copy."""
         asked = GiveUp(
-            move, arrival.client_id, self._identity, arrival.epoch, arrival.clean, self._cluster, arrival.user
+            move, arrival.client_id, self._identity, arrival.epoch, arrival.clean, self._cluster, arrival.user, of
         )
         while True:
-            answer = await self._ask(to, asked, GivenUp, MOVE_WAIT_S)
+            answer = await self._ask(to, asked, GivenUp, wait_s)
             if answer is None:
                 return None
             arrival.extend(MOVE_WAIT_S)

@@ -66,6 +66,8 @@ class Handovers(Service):
         self._clients = clients
         self._marks = marks
         self._followed = followed
+        self.adopt: Callable[[str, str], bool] = lambda _broker, _client_id: False
+        """Takes a session up from the copy of what a broker has that is gone; whether that is under way."""
         self._by_client: dict[str, Handover] = {}
         self._tails = SessionTails(broker, host, marks, self._by_client)
         self.given = 0
@@ -108,6 +110,8 @@ class Handovers(Service):
             return GivenUp(refusal)
         if handover is not None and handover.is_here:
             self.put_back(client_id)
+        if asked.of and client_id not in self._broker.sessions and self.adopt(asked.of, client_id):
+            return GivenUp(GiveUpAnswer.BUSY)
         was_here = client_id in self._broker.sessions
         session = self._disconnected(client_id, asked.clean)
         if session is None and was_here:

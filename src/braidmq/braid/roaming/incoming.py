@@ -20,12 +20,16 @@ from braidmq.braid.roaming.moved import state_of, subscribe_all, unsubscribe_all
 from braidmq.braid.roaming.sessions import RoamingSession
 from braidmq.broker.broker import Broker
 from braidmq.broker.router import filter_cost
+from braidmq.broker.store import SavedSession
 from braidmq.broker.subscription import Subscribed
 from braidmq.host import Address, Host
 from braidmq.mqtt.topics import split_share
 
 EFFECTIVE_WAIT_S = 3.0
 """How long a CONNECT waits until subscriptions that have moved here have taken effect in the whole braid."""
+
+ADOPTED_WAIT_S = 0.5
+"""The same for a session whose broker is gone: its client waits, and what is published meanwhile is fetched."""
 
 OVERLAP_S = 40.0
 """How long a session that has come checks marks: longer than its relay lasts."""
@@ -119,6 +123,32 @@ class IncomingSessions:
         self._clients.came_from[client_id] = giver.name
         self._host.spawn(self._confirm(giver.address, move, client_id, session))
         return True
+
+    async def adopt(
+        self, saved: SavedSession, giver: str, fetch: Callable[[], Awaitable[FetchedState]]
+    ) -> RoamingSession | None:
+        """Makes the session of a broker that is gone this broker's own: `fetch` says what it has, and is called once
+        what is published now gathers here. None if there is a newer one meanwhile, or it cannot be stored."""
+        broker = self._broker
+        session = RoamingSession(broker, saved.client_id, broker.store.next_row(), saved.expiry_s, self._marks)
+        session.owner = saved.owner
+        subscribe_all(broker, session, saved.subscriptions)
+        await self._until_effective([split_share(one)[1] for one in saved.subscriptions], ADOPTED_WAIT_S)
+        fetched = await fetch()
+        if broker.degraded or saved.client_id in broker.sessions:
+            unsubscribe_all(broker, session, saved.subscriptions)
+            return None
+        self._install(session, saved.subscriptions, fetched)
+        self._checking[session] = giver
+        self._save(session)
+        broker.flush()
+        if broker.degraded:
+            broker.sessions.end(session, moved=True)
+            return None
+        self.taken += 1
+        self._clients.came_from[saved.client_id] = giver
+        self._host.spawn(self._stop_checking_later(session))
+        return session
 
     def _install(self, session: RoamingSession, subscriptions: dict[str, Subscribed], fetched: FetchedState) -> None:
         """Makes what was fetched the client's session here; with what an older one here has, unless it is the same."""

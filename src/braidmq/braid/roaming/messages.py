@@ -38,6 +38,8 @@ class GiveUp(Message, frozen=True, array_like=True, gc=False):
     """Where I am: what must stay in a cluster that I am not in does not move to me."""
     user: str = ""
     """The user that the client is."""
+    of: str = ""
+    """The broker that has the session and does not answer, if you are asked since you have a copy of what it has."""
 
 
 class GivenUp(Message, frozen=True, array_like=True, gc=False):

@@ -170,7 +170,7 @@ class Registrar(Service):
             return Claimed(old.holder.epoch, old.holder, None, is_foreign=True)
         epoch = claim.epoch if old is None else max(claim.epoch, old.holder.epoch + 1)
         before, earlier = (None, None) if old is None else (old.holder, old.before)
-        holder = SessionHolder(claim.client_id, origin, claim.name, epoch, claim.owner)
+        holder = SessionHolder(claim.client_id, origin, claim.name, epoch, claim.owner, claim.mirrors)
         entry = DirectoryEntry(holder, claim.claim, before, earlier)
         self._keep(entry)
         self._copy([entry])
@@ -195,7 +195,7 @@ class Registrar(Service):
             if old is not None and old.holder.is_contested(told.name, owner):  # the one that came first has it
                 highest, is_new = epoch, epoch < old.holder.epoch
             if is_new:
-                holder = SessionHolder(client_id, origin, told.name, highest, owner)
+                holder = SessionHolder(client_id, origin, told.name, highest, owner, told.mirrors)
                 same = old is not None and old.holder == holder
                 entry = old if same and old is not None else DirectoryEntry(holder)
                 self._keep(entry)

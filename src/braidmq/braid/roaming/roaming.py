@@ -35,7 +35,7 @@ class RoamingParts:
         in the whole braid, but not longer than so long."""
         self.marks = Marks()
         self.directory = ClientDirectory(overlay, name, broker.now, identity)
-        clients = ClientRecords()
+        self.clients = clients = ClientRecords()
         self.handovers = Handovers(broker, host, clients, self.marks, followed)
         fetcher = SessionFetcher(broker, host, identity, cluster, clients, self.handovers)
         self.displaced = DisplacedSessions(

@@ -23,7 +23,9 @@ after its restart: then the broker before it still has it, and is asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+
+import msgspec
 
 from braidmq.braid.roaming.clients import Arrival, ClientRecords, Served
 from braidmq.braid.roaming.directory import ClientDirectory
@@ -39,6 +41,9 @@ from braidmq.host import Host
 
 CLAIM_WAIT_S = 5.0
 """How long a CONNECT waits for the directory; then it is served here, and claimed later."""
+
+MIRRORED_WAIT_S = 0.2
+"""How long it waits for an answer of that broker if others have a copy of the session, before one of them is asked."""
 
 HANDED_ON_MAX = 4
 """How often a session may have moved on while it is looked for."""
@@ -67,6 +72,8 @@ class Takeovers:
         self._displaced = displaced
         self._fetcher = fetcher
         self._incoming = incoming
+        self.adopt_here: Callable[[str, str], Awaitable[bool]] = _nothing_here
+        """Takes up a session from the copy that this broker has of what another one has; whether it is here now."""
 
     def arrive(self, client_id: str, user: str, clean: bool, done: Callable[[Arrived], bool]) -> None:
         """Brings the client's session here, if it has one. Calls when it may be opened, or that it may not."""
@@ -132,6 +139,8 @@ class Takeovers:
         """Brings the session from the last holder or, if that knows nothing of it, from the one before it."""
         client_id = arrival.client_id
         answer = await self._bring(arrival, before)
+        if answer in (None, GiveUpAnswer.UNKNOWN):
+            answer = await self._bring_from_mirrors(arrival, before) or answer
         if answer in (None, GiveUpAnswer.UNKNOWN) and earlier is not None and earlier.name != before.name:
             if earlier.name != self._identity:
                 answer = await self._bring(arrival, earlier)
@@ -163,12 +172,28 @@ class Takeovers:
 
     # Bringing its session
 
-    async def _bring(self, arrival: Arrival, holder: SessionHolder) -> GiveUpAnswer | None:
-        """Brings the session from a broker; its answer, None if it gave none or stopped in the middle."""
+    async def _bring_from_mirrors(self, arrival: Arrival, holder: SessionHolder) -> GiveUpAnswer | None:
+        """Brings the session from a broker that has a copy of what its holder has: the holder knows nothing of it, or
+        does not answer. None if there is no copy, or the holder is there after all."""
+        for address in holder.mirrors:
+            mirror = msgspec.structs.replace(holder, address=address, mirrors=())
+            if address == self._host.address:
+                is_brought = await self.adopt_here(holder.name, holder.client_id)
+                answer = GiveUpAnswer.GIVEN if is_brought else None
+            else:
+                answer = await self._bring(arrival, mirror, of=holder.name)
+            if answer not in (None, GiveUpAnswer.UNKNOWN):
+                return answer
+        return None
+
+    async def _bring(self, arrival: Arrival, holder: SessionHolder, of: str = "") -> GiveUpAnswer | None:
+        """Brings the session from a broker, or from its copy of what another one has; its answer, None if it gave none
+        or stopped in the middle."""
         for _ in range(HANDED_ON_MAX):
             move = self._fetcher.new_move()
             arrival.extend(MOVE_WAIT_S)
-            given = await self._fetcher.give_up(arrival, holder.address, move)
+            wait_s = MIRRORED_WAIT_S if holder.mirrors else MOVE_WAIT_S
+            given = await self._fetcher.give_up(arrival, holder.address, move, of, wait_s)
             if given is None:
                 return None
             if given.answer is GiveUpAnswer.ELSEWHERE and given.holder is not None:
@@ -192,3 +217,8 @@ class Takeovers:
                 self._displaced.take_back(client_id)
             else:
                 self._displaced.end_stale(client_id)
+
+
+async def _nothing_here(_broker: str, _client_id: str) -> bool:
+    """There is no copy."""
+    return False

@@ -1,0 +1,88 @@
+"""Fetching what sessions have missed whose broker is gone: asked of every origin, from where that broker had come.
+
+A broker follows the histories of others by its own cursors (`reconcile`). The sessions of a broker that is gone are
+behind by what was published since; its cursors are in the copy of its store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from braidmq.braid.catch_up.cursors import Cursors, SavedCursor
+from braidmq.braid.catch_up.history import History, Sent
+from braidmq.braid.catch_up.reconcile import AskMissed, Missed
+from braidmq.braid.interest.scope import may_see
+from braidmq.braid.task_limiter import run_all
+from braidmq.host import Host, ask
+from braidmq.mqtt.topics import matches
+
+ASK_TIMEOUT_S = 0.3
+"""How long an origin is waited for: a client waits for its session."""
+
+PAGES_MAX = 1000
+"""So much of one history is fetched at the most."""
+
+DIGEST_BYTES = 16
+
+Found = tuple[str, Sent]
+"""An origin, and a publication of its history."""
+
+
+class MissedFetcher:
+    def __init__(
+        self, host: Host, origin: str, history: History, cursors: Cursors, cluster: str, now: Callable[[], float]
+    ) -> None:
+        """`origin` names this broker's own history, `cluster` is where it is."""
+        self._host = host
+        self._origin = origin
+        self._history = history
+        self._cursors = cursors
+        self._cluster = cluster
+        self._now = now
+
+    async def fetch(
+        self, filters: Iterable[str], followed: Mapping[str, SavedCursor], gone: str, since: float
+    ) -> list[Found]:
+        """What was published under filters and is behind what the broker `gone` had followed; of origins that it did
+        not know, what was stored since a time (Unix time). In the order of each origin."""
+        wanted = tuple(filters)
+        if not wanted:
+            return []
+        behind = {origin: SavedCursor(one.address, 0, since, []) for origin, one in self._cursors}
+        behind.update(followed)
+        behind.pop(gone, None)
+        own = behind.pop(self._origin, None) or SavedCursor(self._host.address, 0, since, [])
+        found: dict[str, list[Sent]] = {self._origin: self._own(wanted, own)}
+
+        async def ask_one(origin: str, cursor: SavedCursor) -> None:
+            found[origin] = await self._fetch(origin, cursor, wanted)
+
+        await run_all(self._host, [ask_one(origin, cursor) for origin, cursor in behind.items()])
+        return [(origin, sent) for origin, some in found.items() for sent in some]
+
+    def _own(self, filters: tuple[str, ...], cursor: SavedCursor) -> list[Sent]:
+        def wants(sent: Sent) -> bool:
+            may = sent.item is None or may_see(self._cluster, sent.item.forward)
+            return may and any(matches(one, sent.topic) for one in filters)
+
+        return self._history.missed(cursor.floor, cursor.since, cursor.seen, wants, 1 << 62).sent
+
+    async def _fetch(self, origin: str, cursor: SavedCursor, filters: tuple[str, ...]) -> list[Sent]:
+        known = self._cursors.get(origin)
+        address = cursor.address if known is None else known.address
+        digest = self._host.chance.getrandbits(8 * DIGEST_BYTES).to_bytes(DIGEST_BYTES)
+        found: list[Sent] = []
+        floor = cursor.floor
+        for _ in range(PAGES_MAX):
+            seen = tuple([(low, high) for low, high in cursor.seen if high > floor])
+            asked = AskMissed(origin, floor, cursor.since, seen, digest, filters, self._cluster, self._now())
+            answer = await ask(self._host, address, asked, Missed, timeout_s=ASK_TIMEOUT_S)
+            if answer is None:
+                break
+            found += [msgspec.msgpack.decode(row, type=Sent) for row in answer.sent]
+            if answer.floor >= answer.head or (not answer.sent and answer.floor <= floor):
+                break
+            floor = answer.floor
+        return found

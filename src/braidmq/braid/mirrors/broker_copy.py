@@ -1,0 +1,32 @@
+"""The copy of what another broker has, as those see it that act for that broker when it is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from braidmq.broker.store import Snapshot
+
+
+class BrokerCopy(Protocol):
+    """The copy of what another broker has."""
+
+    @property
+    def owner(self) -> str: ...
+
+    @property
+    def heard_at(self) -> float:
+        """When the broker was last heard from, by the host's clock."""
+        ...
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether it was heard from just now."""
+        ...
+
+    def snapshot(self) -> Snapshot: ...
+
+
+class BrokerCopies(Protocol):
+    def get(self, owner: str) -> BrokerCopy | None: ...
+    def __iter__(self) -> Iterator[BrokerCopy]: ...
