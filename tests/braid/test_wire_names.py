@@ -7,6 +7,7 @@ from braidmq.braid.retained.replication import AskReplicas, CompareReplicas
 
 NAMES = [
     "Again",
+    "AreYouThere",
     "AskEntries",
     "AskKept",
     "AskKeptPage",
@@ -35,6 +36,7 @@ NAMES = [
     "Register",
     "Registered",
     "State",
+    "StillThere",
     "Subscriptions",
     "Tail",
     "Taken",

@@ -41,9 +41,9 @@ from braidmq.braid.roaming.hash_ranges import HIGH, LOW, HashRange, HashRanges, 
 from braidmq.braid.roaming.registrar import Registrar, ask_registrar
 from braidmq.host import Address, Host, Reply
 from braidmq.keys import Key
-from braidmq.overlay import Overlay
+from braidmq.overlay import Overlay, Peer
 
-SLOW_S = 0.1
+SLOW_S = 0.05
 """After how long without an answer of a registrar its heir is asked to stand in for it."""
 
 REGISTER_ROUNDS = 4
@@ -98,7 +98,7 @@ class ClientDirectory:
             hash_range = await self.ranges.find(hash_key)
             if hash_range is None:
                 return None
-            stands_in = self.ranges.is_silent(hash_range.registrar)
+            stands_in = self.ranges.is_silent(hash_range.registrar.address)
             claim = Claim(client_id, self.name, epoch, number, stands_in, owner, over, self.mirrors())
             answer = await (self._ask(hash_range, claim) if stands_in else self._ask_either(hash_range, claim))
             if isinstance(answer, Claimed):
@@ -112,30 +112,38 @@ class ClientDirectory:
                 return None
         return None
 
-    async def _ask_either(self, hash_range: HashRange, claim: Claim) -> Reply:
-        """Asks the registrar and, if that is slow to answer, its heir as well: a client waits. Whoever answers first.
+    def is_silent(self, broker: Address) -> bool:
+        """Whether a broker was asked as a registrar just now, and did not answer."""
+        return self.ranges.is_silent(broker)
 
-        Both have the claim then, if both are there.
-        """
+    async def _ask_either(self, hash_range: HashRange, claim: Claim) -> Reply:
+        """Asks the registrar and, if that is slow to answer, has its heir stand in for it should it be gone: a client
+        waits. Whoever answers first."""
         answers: list[Reply] = []
         answered = self.host.event()
-        under_way = 0
 
-        async def ask_one(request: Claim) -> None:
-            nonlocal under_way
-            under_way += 1
-            answer = await self._ask(hash_range, request)
-            under_way -= 1
-            if answer is not None:
-                answers.append(answer)
-            if answer is not None or not under_way:
-                answered.set()
+        async def ask_registrar_alone() -> None:
+            answers.append(await self._ask(hash_range, claim))
+            answered.set()
 
-        self.host.spawn(ask_one(claim))
+        async def ask_heir() -> None:
+            to = await self.ranges.heir_of(hash_range)
+            request = msgspec.structs.replace(claim, stands_in=True, slow=hash_range.registrar.address)
+            while to is not None and not answers:
+                answer = await self._answer_of(to, request)
+                if isinstance(answer, Claimed):
+                    self.ranges.note_silent(hash_range.registrar)
+                    answers.append(answer)
+                    answered.set()
+                elif not isinstance(answer, TryAgain):
+                    return
+                await self.host.sleep(AGAIN_S)
+
+        self.host.spawn(ask_registrar_alone())
         if not await answered.wait(SLOW_S):
-            self.host.spawn(ask_one(msgspec.structs.replace(claim, stands_in=True)))
+            self.host.spawn(ask_heir())
             await answered.wait()
-        return answers[0] if answers else None
+        return answers[0]
 
     async def register(self, clients: Iterable[Client]) -> list[SessionHolder] | None:
         """Repeats what this broker holds; what registrars know otherwise. None if a registrar did not answer."""
@@ -162,7 +170,7 @@ class ClientDirectory:
         return None
 
     async def _register_page(self, hash_range: HashRange, page: list[Client]) -> Registered | None:
-        stands_in = self.ranges.is_silent(hash_range.registrar)
+        stands_in = self.ranges.is_silent(hash_range.registrar.address)
         answer = await self._ask(hash_range, Register(self.name, tuple(page), stands_in, self.mirrors()))
         if isinstance(answer, TryAgain):
             await self.host.sleep(AGAIN_S)
@@ -175,14 +183,15 @@ class ClientDirectory:
     async def _ask(self, hash_range: HashRange, request: Claim | Register) -> Reply:
         """Asks the registrar of a hash range, or its heir if that is to stand in for it. None if it is silent."""
         to = await self.ranges.heir_of(hash_range) if request.stands_in else hash_range.registrar
-        answer: Reply = None
-        if to is not None and to.address == self.host.address:
-            answer = self._answer(request)
-        elif to is not None:
-            answer = await ask_registrar(self.host, to.address, request)
+        answer = None if to is None else await self._answer_of(to, request)
         if answer is None:
             self.ranges.note_silent(hash_range.registrar)
         return answer
+
+    async def _answer_of(self, to: Peer, request: Claim | Register) -> Reply:
+        if to.address == self.host.address:
+            return self._answer(request)
+        return await ask_registrar(self.host, to.address, request)
 
     def _answer(self, request: Claim | Register) -> Reply:
         if isinstance(request, Claim):

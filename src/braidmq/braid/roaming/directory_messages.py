@@ -53,6 +53,8 @@ class Claim(Message, frozen=True, array_like=True, gc=False):
     """The epoch of a holder for another user that has said that it has nothing any more."""
     mirrors: tuple[Address, ...] = ()
     """Of the claimant."""
+    slow: Address | None = None
+    """The registrar, if it is slow to answer: stand in for it if it does not answer you either."""
 
 
 class Claimed(Message, frozen=True, array_like=True, gc=False):
@@ -87,6 +89,14 @@ class Registered(Message, frozen=True, array_like=True, gc=False):
 
     others: tuple[SessionHolder, ...]
     not_mine: tuple[str, ...]
+
+
+class AreYouThere(Message, frozen=True, array_like=True, gc=False):
+    """To a registrar that is slow to answer somebody."""
+
+
+class StillThere(Message, frozen=True, array_like=True, gc=False):
+    """I am a registrar, and will answer."""
 
 
 class NotMine(Message, frozen=True, array_like=True, gc=False):

@@ -115,8 +115,8 @@ class HashRanges:
             (one.heir for one in self._ranges.values() if one.registrar == hash_range.registrar and one.heir), None
         )
 
-    def is_silent(self, registrar: Peer) -> bool:
-        return self._silent.get(registrar.address, 0.0) > self._overlay.host.now()
+    def is_silent(self, registrar: Address) -> bool:
+        return self._silent.get(registrar, 0.0) > self._overlay.host.now()
 
     def note_silent(self, registrar: Peer) -> None:
         self._silent[registrar.address] = self._overlay.host.now() + SILENT_S

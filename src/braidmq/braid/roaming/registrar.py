@@ -13,6 +13,7 @@ from itertools import islice
 from braidmq.bounded import BoundedDict
 from braidmq.braid.roaming.directory_messages import (
     PAGE_MAX,
+    AreYouThere,
     AskEntries,
     Claim,
     Claimed,
@@ -23,6 +24,7 @@ from braidmq.braid.roaming.directory_messages import (
     Register,
     Registered,
     SessionHolder,
+    StillThere,
     TryAgain,
 )
 from braidmq.braid.roaming.hash_ranges import HIGH, LOW, hash_key_of, is_inside, registrar_key_of
@@ -43,6 +45,13 @@ ENTRIES_MAX = 1_000_000
 
 ASKING_MAX = 4
 """Registrars that have come of which it is remembered what they ask for."""
+
+LOOKS, LOOK_S = 3, 0.2
+"""How often a registrar is asked that is slow to answer another broker, and after how long it counts as silent."""
+
+SILENT_S = 1.0
+SILENT_MAX = 64
+"""How long that is taken for granted, and of how many."""
 
 TIMEOUTS_S = (0.25, 0.5, 1.0)
 """How long a registrar is waited for, each time that it is asked; then it is silent."""
@@ -68,6 +77,10 @@ class Registrar(Service):
         self._asked_for: BoundedDict[Address, list[str]] = BoundedDict(ASKING_MAX)
         """By registrar that has come and asks for its entries: which those are, in their order."""
         self._is_filling = False
+        self._looking: dict[Address, None] = {}
+        """Registrars of which it is being found out whether they are there."""
+        self._silent_until: BoundedDict[Address, float] = BoundedDict(SILENT_MAX)
+        """Those that are not."""
         self._host.serve(self)
 
     def __len__(self) -> int:
@@ -159,7 +172,7 @@ class Registrar(Service):
 
     @handles(Claim)
     def on_claim(self, origin: Address, claim: Claim) -> Reply:
-        if self._is_filling:
+        if self._is_filling or (claim.slow is not None and not self._has_found_silent(claim.slow)):
             return TryAgain()
         if not claim.stands_in and not self._is_mine(hash_key_of(claim.client_id)):
             return NotMine(self._likely_registrar(hash_key_of(claim.client_id)))
@@ -175,6 +188,35 @@ class Registrar(Service):
         self._keep(entry)
         self._copy([entry])
         return Claimed(epoch, before, earlier)
+
+    def _has_found_silent(self, registrar: Address) -> bool:
+        """Whether a registrar that is slow to answer another broker does not answer this one; finds out, if need be."""
+        if self._host.now() < self._silent_until.get(registrar, 0.0):
+            return True
+        if registrar not in self._looking:
+            self._looking[registrar] = None
+            self._host.spawn(self._look_for(registrar))
+        return False
+
+    async def _look_for(self, registrar: Address) -> None:
+        """Several questions, since one may be lost, and time for any of the answers, since the way may be long."""
+        is_there = self._host.event()
+
+        async def ask_once() -> None:
+            if await ask(self._host, registrar, AreYouThere(), StillThere, timeout_s=LOOK_S) is not None:
+                is_there.set()
+
+        for _ in range(LOOKS):
+            self._host.spawn(ask_once())
+            if await is_there.wait(LOOK_S / LOOKS):
+                break
+        else:
+            self._silent_until.renew(registrar, self._host.now() + SILENT_S)
+        del self._looking[registrar]
+
+    @handles(AreYouThere)
+    def on_are_you_there(self, _origin: Address, _asked: AreYouThere) -> Reply:
+        return StillThere()
 
     @handles(Register)
     def on_register(self, origin: Address, told: Register) -> Reply:

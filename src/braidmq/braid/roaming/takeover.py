@@ -138,7 +138,8 @@ class Takeovers:
     async def _bring_from_either(self, arrival: Arrival, before: SessionHolder, earlier: SessionHolder | None) -> None:
         """Brings the session from the last holder or, if that knows nothing of it, from the one before it."""
         client_id = arrival.client_id
-        answer = await self._bring(arrival, before)
+        is_gone = bool(before.mirrors) and self._directory.is_silent(before.address)
+        answer = None if is_gone else await self._bring(arrival, before)
         if answer in (None, GiveUpAnswer.UNKNOWN):
             answer = await self._bring_from_mirrors(arrival, before) or answer
         if answer in (None, GiveUpAnswer.UNKNOWN) and earlier is not None and earlier.name != before.name:
