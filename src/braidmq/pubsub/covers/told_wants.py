@@ -96,6 +96,8 @@ class ToldWants:
         self._name = name
         self._cluster = cluster
         self._epoch = epoch
+        self.period_s = 0.0
+        """How often watchers are greeted that publish something that is wanted here."""
         self._number = 0
         """Of the last change that any watcher was told of: it grows, also where a watcher is met anew."""
         self._watchers: dict[str, WatchingBroker] = {}
@@ -297,9 +299,8 @@ class ToldWants:
 
     def _change_of(self, watcher: WatchingBroker, broker: PublishingBroker, version: int, since: int) -> TellWants:
         """What is said of a change up to now, without its filters."""
-        return TellWants(
-            self._name, self._cluster, self._epoch, broker.epoch, version, since, watcher.number, watcher.digest
-        )
+        change = (self._name, self._cluster, self._epoch, broker.epoch, version, since, watcher.number, watcher.digest)
+        return TellWants(*change, period_s=self.period_s)
 
     async def _call(self, watcher: WatchingBroker, broker: PublishingBroker, told: TellWants) -> bool:
         """Whether a watcher has taken what it is told; if not, what it says instead is seen to."""
