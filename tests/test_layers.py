@@ -18,7 +18,7 @@ FLOORS = (
     ("pubsub",),
     ("select",),
     ("net", "sim", "admin"),
-    ("log",),
+    ("log", "journal"),
     ("processors",),
     ("security",),
     ("broker",),

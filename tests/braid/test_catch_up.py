@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from braidmq.braid.catch_up.history import HISTORY_S
-from braidmq.broker.sqlite_store import SqliteStore
+from braidmq.broker.journal_store import JournalStore
 from braidmq.sim.network import Faults, Uniform
 from tests.conformance.pair import Peer, persistent
 from tests.conformance.wire import V3, V5
@@ -17,15 +17,15 @@ from .sites import Sites, payloads
 pytestmark = pytest.mark.usefixtures("both_kinds")
 
 
-def start(sites: Sites, number: int, folder: Path) -> SqliteStore:
+def start(sites: Sites, number: int, folder: Path) -> JournalStore:
     """A site with a store on disk."""
-    store = SqliteStore(folder / f"site{number}")
+    store = JournalStore(folder / f"site{number}")
     sites.add(number, store=store)
     sites.run(10)
     return store
 
 
-def restart(sites: Sites, number: int, store: SqliteStore, folder: Path) -> SqliteStore:
+def restart(sites: Sites, number: int, store: JournalStore, folder: Path) -> JournalStore:
     """As `kill -9` and a new process: what was not committed is gone."""
     store.close()
     sites[number].crash()

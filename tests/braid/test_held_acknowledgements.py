@@ -8,8 +8,8 @@ import pytest
 
 from braidmq.braid.transfer.outbound import REST_S
 from braidmq.broker.held_acknowledgements import DEMAND_WAIT_S
+from braidmq.broker.journal_store import JournalStore
 from braidmq.broker.limits import Limits
-from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.broker.store import StoreError
 from braidmq.mqtt.reasons import Reason
 from braidmq.sim.network import Constant
@@ -211,7 +211,7 @@ def test_what_waits_counts_for_the_receive_maximum() -> None:
     assert [one.reason for one in last] == [0, 0, 0, Reason.RECEIVE_MAXIMUM_EXCEEDED]
 
 
-class Frail(SqliteStore):
+class Frail(JournalStore):
     """A store that cannot be written while it is told so."""
 
     is_broken = False

@@ -13,7 +13,7 @@ from braidmq.braid.catch_up.wanted_sets import TellWanted
 from braidmq.braid.interest.client_filters import ClientFilters
 from braidmq.braid.transfer.batch import BatchItem, PublicationBatch
 from braidmq.braid.transfer.outbound import AFTER_START_S, IDLE_S
-from braidmq.broker.sqlite_store import SqliteStore
+from braidmq.broker.journal_store import JournalStore
 from braidmq.broker.store import MemoryStore
 from braidmq.host import Message
 from braidmq.sim.engine import Simulator
@@ -81,7 +81,7 @@ def test_a_site_that_was_away_gets_what_came_on_new_topics_of_its_filter(tmp_pat
 def test_a_site_that_crashes_at_once_keeps_its_name(tmp_path: Path) -> None:
     """Else its history would come a second time, under another name."""
     sites = Sites(2)
-    store = SqliteStore(tmp_path / "site7")
+    store = JournalStore(tmp_path / "site7")
     sites.add(7, store=store)
     sites.run(0.5)
     name = sites[7].braid.identity
@@ -105,7 +105,7 @@ def test_what_was_missed_comes_before_what_is_new(tmp_path: Path, count: int) ->
     sites.run(60)
     sites.settle_s = 0.001
     publish(publisher, range(3, count), 1)
-    store = SqliteStore(tmp_path / "site7")
+    store = JournalStore(tmp_path / "site7")
     sites.add(7, store=store)
     sites.settle_s = 0.05
     publish(publisher, range(count, count + 200), 1)
@@ -154,7 +154,7 @@ def test_a_long_absence_is_made_good_page_by_page(tmp_path: Path) -> None:
     bodies = [b"%d" % number + bytes(100_000) for number in range(20)]
     for body in bodies:
         publisher.publish("tide", body, 1)
-    store = SqliteStore(tmp_path / "site7")
+    store = JournalStore(tmp_path / "site7")
     sites.add(7, store=store)
     publisher.publish("tide", b"last", 1)
     sites.run(60)

@@ -13,7 +13,7 @@ from braidmq.braid.identity import IDENTITY_ROW, BrokerIdentity, identity_of
 from braidmq.braid.membership.introducers import PARTED_S
 from braidmq.braid.membership.upkeep import COMPARE_S
 from braidmq.broker.broker import Broker
-from braidmq.broker.sqlite_store import SqliteStore
+from braidmq.broker.journal_store import JournalStore
 from braidmq.config.naming import lasting_address
 from braidmq.config.settings import BraidConfig
 from braidmq.sim.checkers.ring import ring_is_closed_and_sorted
@@ -25,10 +25,10 @@ from .sites import Sites, payloads
 METHODS = pytest.mark.parametrize("method", ["covers", "relayfree", "suzaku", "adaptive"])
 
 
-def with_session(folder: Path, method: str = "relayfree") -> tuple[Sites, SqliteStore]:
+def with_session(folder: Path, method: str = "relayfree") -> tuple[Sites, JournalStore]:
     """Three sites, and site 7 with a store, where the client `ada` has a session that is subscribed to tide."""
     sites = Sites(3, method=method)
-    store = SqliteStore(folder / "site7")
+    store = JournalStore(folder / "site7")
     sites.add(7, store=store)
     sites.run(20)
     client = sites.client(7, "ada", version=V5, **persistent(V5))
@@ -39,7 +39,7 @@ def with_session(folder: Path, method: str = "relayfree") -> tuple[Sites, Sqlite
 
 def move(sites: Sites, folder: Path, old: int, new: int) -> None:
     """The store of a site that has crashed is started elsewhere, under another name."""
-    sites.add(new, store=SqliteStore(folder / f"site{old}"))
+    sites.add(new, store=JournalStore(folder / f"site{old}"))
     assert sites[new].braid.name == f"site{new}"
     assert sites[new].braid.identity.startswith(f"site{old}#")
 
@@ -70,7 +70,7 @@ def test_a_session_is_still_there_at_another_address_under_another_name(tmp_path
 
 def test_what_was_published_before_the_move_is_fetched_from_the_new_address(tmp_path: Path) -> None:
     sites = Sites(3)
-    stores = {number: SqliteStore(tmp_path / f"site{number}") for number in (6, 7)}
+    stores = {number: JournalStore(tmp_path / f"site{number}") for number in (6, 7)}
     for number, store in stores.items():
         sites.add(number, store=store)
         sites.run(20)
@@ -88,7 +88,7 @@ def test_what_was_published_before_the_move_is_fetched_from_the_new_address(tmp_
     stores[7].close()
     move(sites, tmp_path, 7, 8)
     sites.run(30)
-    sites.add(6, store=SqliteStore(tmp_path / "site6"))
+    sites.add(6, store=JournalStore(tmp_path / "site6"))
     sites.run(60)
     client = sites.client(6, "ada", version=V5, **persistent(V5))
     sites.run(5)
@@ -170,7 +170,7 @@ class Life:
 
     def __init__(self, folder: Path, row: object = None) -> None:
         """`row` is what it finds instead of what was written."""
-        self.store = SqliteStore(folder)
+        self.store = JournalStore(folder)
         if row is not None:
             self.store.save_cursor(IDENTITY_ROW, msgspec.msgpack.encode(row))
             self.store.commit()

@@ -10,7 +10,7 @@ import pytest
 
 from braidmq.braid.retained import queries, replication
 from braidmq.braid.retained.replication import RetainedReplication
-from braidmq.broker.sqlite_store import SqliteStore
+from braidmq.broker.journal_store import JournalStore
 from braidmq.sim.network import Network, Uniform
 from tests.conformance import wire
 from tests.conformance.pair import Peer, Rules, Type, persistent
@@ -64,7 +64,7 @@ def kept_at(site: Site) -> dict[str, bytes]:
 def restart(sites: Sites, number: int, folder: Path) -> Site:
     """The broker is killed, and comes back with its store."""
     stop(sites[number])
-    site = sites.add(number, store=SqliteStore(folder))
+    site = sites.add(number, store=JournalStore(folder))
     sites.run(5)
     return site
 
@@ -320,13 +320,13 @@ def test_a_deletion_anywhere_deletes_it_everywhere(method: str, deleter: int) ->
 def test_what_was_deleted_while_its_replica_was_down_does_not_come_back(tmp_path: Path) -> None:
     sites = Sites(3)
     sites[2].crash()
-    sites.add(2, store=SqliteStore(tmp_path / "two"))
+    sites.add(2, store=JournalStore(tmp_path / "two"))
     sites.run(3)
     keep(sites, 2, "tide", b"x")
     stop(sites[2])
     sites.run(10)
     keep(sites, 1, "tide", b"")
-    site = sites.add(2, store=SqliteStore(tmp_path / "two"))
+    site = sites.add(2, store=JournalStore(tmp_path / "two"))
     sites.run(0.2)
     assert kept_at(site) == {"tide": b"x"}
     sites.run(15)
@@ -340,14 +340,14 @@ def test_a_tombstone_survives_the_restart_of_its_broker(tmp_path: Path) -> None:
     sites = Sites(3)
     for number in (1, 2):
         sites[number].crash()
-        sites.add(number, store=SqliteStore(tmp_path / f"{number}"))
+        sites.add(number, store=JournalStore(tmp_path / f"{number}"))
         sites.run(3)
     keep(sites, 2, "tide", b"x")
     stop(sites[2])
     sites.run(10)
     keep(sites, 1, "tide", b"")
     restart(sites, 1, tmp_path / "1")
-    sites.add(2, store=SqliteStore(tmp_path / "2"))
+    sites.add(2, store=JournalStore(tmp_path / "2"))
     sites.run(5)
     for number in range(3):
         assert seen(sites, number, "#") == []
@@ -359,13 +359,13 @@ def test_a_tombstone_survives_the_restart_of_its_broker(tmp_path: Path) -> None:
 def test_an_older_copy_does_not_come_back_when_the_newer_one_goes_away(tmp_path: Path) -> None:
     sites = Sites(4)
     sites[2].crash()
-    sites.add(2, store=SqliteStore(tmp_path / "two"))
+    sites.add(2, store=JournalStore(tmp_path / "two"))
     sites.run(3)
     keep(sites, 2, "tide", b"old")
     stop(sites[2])
     sites.run(10)
     keep(sites, 1, "tide", b"new")
-    sites.add(2, store=SqliteStore(tmp_path / "two"))
+    sites.add(2, store=JournalStore(tmp_path / "two"))
     sites.run(5)
     reader = sites.client(3)
     sites[1].crash()
@@ -445,7 +445,7 @@ def test_expiry_runs_on_at_the_replica_and_leaves_nothing_older() -> None:
 def test_what_a_site_keeps_that_is_down_is_there_for_those_who_subscribe_when_it_is_back(tmp_path: Path) -> None:
     sites = Sites(4)
     sites[2].crash()
-    sites.add(2, store=SqliteStore(tmp_path / "two"))
+    sites.add(2, store=JournalStore(tmp_path / "two"))
     sites.run(3)
     keep(sites, 2, "tide", b"down")
     keep(sites, 1, "tide/up", b"up")
@@ -455,7 +455,7 @@ def test_what_a_site_keeps_that_is_down_is_there_for_those_who_subscribe_when_it
     waiting.subscribe("#")
     sites.run(10)
     assert retained(waiting) == [("tide/up", b"up")]
-    sites.add(2, store=SqliteStore(tmp_path / "two"))
+    sites.add(2, store=JournalStore(tmp_path / "two"))
     sites.run(5)
     assert retained(waiting) == []
     assert seen(sites, 3, "#") == [("tide", b"down"), ("tide/up", b"up")]

@@ -13,7 +13,7 @@ import pytest
 from braidmq.braid.interest.clusters import CLUSTERS_ROW, KEPT_S, Clusters
 from braidmq.braid.transfer.inbound import REORDER_S
 from braidmq.braid.transfer.outbound_topic import SKIPS_MAX
-from braidmq.broker.sqlite_store import SqliteStore
+from braidmq.broker.journal_store import JournalStore
 from braidmq.broker.store import MemoryStore
 from braidmq.config.check import check
 from braidmq.config.problems import Findings
@@ -595,7 +595,7 @@ def test_what_can_be_no_cluster_is_told_at_the_start(path: str) -> None:
 
 
 def test_clusters_are_remembered_and_forgotten(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path)
+    store = JournalStore(tmp_path)
     store.load()
     clusters = Clusters("sea", store, ())
     now = 1e9

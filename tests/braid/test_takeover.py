@@ -13,7 +13,7 @@ from braidmq.braid.roaming.messages import FetchState, FetchSubscriptions, Sessi
 from braidmq.braid.roaming.registrar import REGISTER_S
 from braidmq.braid.roaming.sessions import RoamingSession
 from braidmq.braid.roaming.tail import TAIL_S
-from braidmq.broker.sqlite_store import SqliteStore
+from braidmq.broker.journal_store import JournalStore
 from braidmq.sim.network import Faults, Partition, Uniform
 from tests.conformance import wire
 from tests.conformance.pair import Peer, persistent
@@ -347,10 +347,10 @@ class Disks:
     def __init__(self, sites: Sites, folder: Path) -> None:
         self.sites = sites
         self.folder = folder
-        self.stores: dict[int, SqliteStore] = {}
+        self.stores: dict[int, JournalStore] = {}
 
     def start(self, number: int) -> None:
-        self.stores[number] = SqliteStore(self.folder / f"site{number}")
+        self.stores[number] = JournalStore(self.folder / f"site{number}")
         self.sites.add(number, store=self.stores[number])
         self.sites.run(8)
 

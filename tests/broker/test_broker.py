@@ -12,16 +12,18 @@ from typing import Any
 import pytest
 
 from braidmq.broker.connection_state import ConnectionState
+from braidmq.broker.journal_store import JournalStore
 from braidmq.broker.limits import Limits
 from braidmq.broker.session import Session
-from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.broker.tick import STORE_RETRY_S
 from braidmq.mqtt.reasons import Reason
 from braidmq.security.identity import Credentials, Identity, Refusal, Verdict
 from braidmq.server.metrics.sys_topics import SysTopics
+from tests import store_rows
 from tests.conformance import wire
 from tests.conformance.pair import V3, V5, Peer, Rules, Type, Will, World, persistent
 from tests.conformance.wire import props
+from tests.store_rows import rows
 
 TAKEN_OVER = 0x8E
 NOT_AUTHORIZED = 0x87
@@ -176,7 +178,7 @@ def test_what_the_new_identity_may_not_is_forbidden_from_then_on() -> None:
 
 @pytest.mark.parametrize("stored", [False, True], ids=["memory", "stored"])
 def test_sessions_end_when_their_time_is_over(stored: bool, tmp_path: Path) -> None:
-    world = World(**({"store": SqliteStore(tmp_path)} if stored else {}))
+    world = World(**({"store": JournalStore(tmp_path)} if stored else {}))
     for name, seconds in (("short", 10), ("long", 1000), ("ever", 0xFFFFFFFF)):
         client = world.client(name, clean=False, properties=props(session_expiry=seconds))
         client.subscribe("t", 1)
@@ -187,9 +189,9 @@ def test_sessions_end_when_their_time_is_over(stored: bool, tmp_path: Path) -> N
         assert set(world.broker.sessions) - {"p"} == left
     assert world.broker.metrics.queued_messages == world.broker.metrics.subscriptions == 1
     store = world.broker.store
-    if isinstance(store, SqliteStore):
-        assert store._db.execute("SELECT client_id FROM session").fetchall() == [("ever",)]
-        assert store._db.execute("SELECT count(*) FROM delivery").fetchone() == (1,)
+    if isinstance(store, JournalStore):
+        assert [value[0] for value in rows(store, "session").values()] == ["ever"]
+        assert len(rows(store, "delivery")) == 1
         store.close()
 
 
@@ -368,19 +370,19 @@ async def test_of_two_that_wait_the_later_verdict_takes_over() -> None:
 @pytest.fixture
 def full(tmp_path: Path) -> World:
     """A broker whose disk is full: the first kept session that wants more finds out."""
-    return World(store=SqliteStore(tmp_path))
+    return World(store=JournalStore(tmp_path))
 
 
 def fill_disk(world: World) -> None:
     store = world.broker.store
-    assert isinstance(store, SqliteStore)
-    store._db.execute("PRAGMA max_page_count = 1")
+    assert isinstance(store, JournalStore)
+    store_rows.fill_disk(store)
 
 
 def empty_disk(world: World) -> None:
     store = world.broker.store
-    assert isinstance(store, SqliteStore)
-    store._db.execute("PRAGMA max_page_count = 1000000")
+    assert isinstance(store, JournalStore)
+    store_rows.empty_disk(store)
 
 
 def degrade(world: World) -> Peer:
@@ -441,14 +443,12 @@ def test_a_release_waits_for_the_store(full: World) -> None:
     subscriber.subscribe("t", 2)
     full.client("p").publish("t", b"x", 2)
     got = subscriber.expect_publish("t", b"x")
-    store = full.broker.store
-    assert isinstance(store, SqliteStore)
-    store._db.execute("PRAGMA query_only = ON")
+    fill_disk(full)
     assert got.packet_id is not None
     subscriber.send(wire.ack(Type.PUBREC, got.packet_id))
     subscriber.expect_nothing()
     assert subscriber.link.closed
-    store._db.execute("PRAGMA query_only = OFF")
+    empty_disk(full)
     full.advance(STORE_RETRY_S)
     back = full.client("s", **persistent(V5))
     back.expect(Type.PUBREL, packet_id=got.packet_id)
@@ -457,7 +457,7 @@ def test_a_release_waits_for_the_store(full: World) -> None:
 def test_a_store_that_stays_broken_costs_a_bounded_amount_of_memory(full: World) -> None:
     degrade(full)
     store = full.broker.store
-    assert isinstance(store, SqliteStore)
+    assert isinstance(store, JournalStore)
     publisher = full.client("clean")
     sizes = []
     for number in range(30):
@@ -487,7 +487,7 @@ def test_it_is_tried_again_and_says_so_once(full: World, caplog: pytest.LogCaptu
 
 
 def test_a_clean_client_costs_the_store_nothing(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path)
+    store = JournalStore(tmp_path)
     world = World(store=store)
     commits = world.broker.metrics.store_commits
     for version in (V3, V5):
@@ -625,7 +625,7 @@ def test_a_thousand_clients_come_and_go_and_nothing_grows(world: World) -> None:
 
 
 def test_two_brokers_in_one_process_share_nothing(tmp_path: Path) -> None:
-    first, second = (World(store=SqliteStore(tmp_path / name)) for name in ("first", "second"))
+    first, second = (World(store=JournalStore(tmp_path / name)) for name in ("first", "second"))
     for world in (first, second):
         SysTopics(world.broker).set_interval(10)
     one = first.client("c", **persistent(V5))
@@ -653,7 +653,7 @@ def test_two_brokers_in_one_process_share_nothing(tmp_path: Path) -> None:
 
 
 def test_a_shut_down_tells_everyone_and_keeps_what_must_be_kept(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path)
+    store = JournalStore(tmp_path)
     world = World(store=store)
     kept = world.client("kept", **persistent(V5))
     kept.subscribe("#", 1)
@@ -668,7 +668,7 @@ def test_a_shut_down_tells_everyone_and_keeps_what_must_be_kept(tmp_path: Path) 
     assert unknown.link.closed
     assert not store.dirty
     store.close()
-    after = World(store=SqliteStore(tmp_path))
+    after = World(store=JournalStore(tmp_path))
     back = after.client("kept", **persistent(V5))
     back.expect_payloads(b"gone")
     assert set(after.broker.sessions) == {"kept"}
@@ -680,7 +680,7 @@ def test_a_shut_down_tells_everyone_and_keeps_what_must_be_kept(tmp_path: Path) 
 
 def test_one_commit_and_one_write_a_tick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever came in during a tick is committed once, and each client is written to once."""
-    store = SqliteStore(tmp_path)
+    store = JournalStore(tmp_path)
     world = World(store=store)
     kept = world.client("kept", **persistent(V5))
     kept.subscribe("t", 1)

@@ -18,13 +18,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from braidmq.broker.backlog import BULK
+from braidmq.broker.journal_store import JournalStore
 from braidmq.broker.limits import Limits
 from braidmq.broker.session import Session
-from braidmq.broker.sqlite_store import SqliteStore
+from braidmq.broker.store_changes import RELEASED
 from braidmq.mqtt.packets import V5
 from tests.conformance import wire
 from tests.conformance.pair import V3, Peer, Received, Type, World, persistent
 from tests.conformance.wire import props
+from tests.store_rows import counts, rows
 
 KEPT_S = 100_000
 QUOTA_EXCEEDED = 0x97
@@ -191,7 +193,7 @@ class Sessions(RuleBasedStateMachine):
         self.sender.connect(self.world)
 
     def _store(self) -> dict[str, Any]:
-        return {"store": SqliteStore(Path(self.folder.name))} if self.folder else {}
+        return {"store": JournalStore(Path(self.folder.name))} if self.folder else {}
 
     @property
     def session(self) -> Session:
@@ -334,7 +336,7 @@ class Sessions(RuleBasedStateMachine):
             self.sender.read()
         self.receiver.peer = self.sender.peer = None
         store = self.world.broker.store
-        assert isinstance(store, SqliteStore)
+        assert isinstance(store, JournalStore)
         store._changes.clear()
         store.close()
         self.world.options.update(self._store())
@@ -374,18 +376,17 @@ class Sessions(RuleBasedStateMachine):
     @invariant()
     def the_store_has_what_the_session_has(self) -> None:
         store = self.world.broker.store
-        if not isinstance(store, SqliteStore) or store.dirty:
+        if not isinstance(store, JournalStore) or store.dirty:
             return
         session = self.session
         waiting = [one for one in (session.backlog._items if session.backlog else ()) if not one.packet_id and one.qos]
-        rows = store._db.execute(
-            "SELECT id, packet_id, released FROM delivery WHERE session = ? ORDER BY id", (session.row,)
-        ).fetchall()
-        wanted = [(one.row, one.packet_id, 0) for one in (*session.inflight.values(), *waiting)]
-        wanted += [(one.row, one.packet_id, 1) for one in session.released.values()]
-        assert rows == sorted(wanted)
+        in_flight = rows(store, "in_flight")
+        own = [row for row, value in rows(store, "delivery").items() if value[0] == session.row]
+        wanted = [(one.row, one.packet_id) for one in (*session.inflight.values(), *waiting)]
+        wanted += [(one.row, one.packet_id | RELEASED) for one in session.released.values()]
+        assert [(row, in_flight.get(row, 0)) for row in own] == sorted(wanted)
         messages = {one.message.row for one in (*session.inflight.values(), *waiting)}
-        assert {row for (row,) in store._db.execute("SELECT id FROM message")} == messages
+        assert rows(store, "message").keys() == messages
 
     @invariant()
     def nothing_comes_twice_or_out_of_order(self) -> None:
@@ -442,10 +443,9 @@ class Sessions(RuleBasedStateMachine):
         assert broker.sessions == {}
         assert (broker.metrics.sessions, broker.metrics.subscriptions, broker.metrics.queued_messages) == (0, 0, 0)
         assert len(broker.router._tree) == 0
-        if isinstance(broker.store, SqliteStore):
+        if isinstance(broker.store, JournalStore):
             assert not broker.store.dirty
-            for table in ("session", "subscription", "message", "delivery", "received", "will"):
-                assert broker.store._db.execute(f"SELECT * FROM {table}").fetchall() == [], table
+            assert counts(broker.store) == {}
 
 
 def number_of(payload: bytes) -> int:
@@ -528,7 +528,7 @@ def publish_all(world: World, payloads: list[bytes], qos: int = 1) -> None:
 @pytest.mark.parametrize("stored", [False, True], ids=["memory", "stored"])
 def test_a_full_offline_queue(policy: Any, left: list[bytes], stored: bool, tmp_path: Path) -> None:
     limits = Limits(queue_messages_max=3, queue_full=policy)
-    world = World(limits=limits, **({"store": SqliteStore(tmp_path)} if stored else {}))
+    world = World(limits=limits, **({"store": JournalStore(tmp_path)} if stored else {}))
     subscriber = kept(world)
     subscriber.subscribe("t", 1)
     subscriber.drop()
@@ -537,7 +537,7 @@ def test_a_full_offline_queue(policy: Any, left: list[bytes], stored: bool, tmp_
     assert world.broker.metrics.messages_dropped == 2
     if stored:
         world.broker.store.close()
-        world = World(limits=limits, store=SqliteStore(tmp_path))
+        world = World(limits=limits, store=JournalStore(tmp_path))
     kept(world).expect_payloads(*left)
 
 
@@ -611,7 +611,7 @@ def test_packet_ids_start_again_behind_the_last_and_pass_over_those_in_use() -> 
 
 @pytest.mark.parametrize("version", [V3, V5])
 def test_what_expires_in_the_queue_is_not_sent_and_frees_its_place(version: int, tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path)
+    store = JournalStore(tmp_path)
     world = World(store=store)
     subscriber = world.client("s", version, **persistent(version))
     subscriber.subscribe("t", 1)
@@ -626,7 +626,7 @@ def test_what_expires_in_the_queue_is_not_sent_and_frees_its_place(version: int,
     assert got[0].properties == ({"message_expiry": 45} if version == V5 else {})
     for one in got:
         back.acknowledge(one)
-    assert store._db.execute("SELECT count(*) FROM message").fetchone() == (0,)
+    assert rows(store, "message") == {}
     store.close()
 
 
@@ -714,7 +714,7 @@ def test_much_that_waits_is_sent_over_several_ticks() -> None:
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_too_large_for_the_client_is_as_if_it_had_been_sent(qos: int, tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path)
+    store = JournalStore(tmp_path)
     world = World(store=store)
     properties = props(session_expiry=KEPT_S, maximum_packet_size=60, receive_maximum=1)
     subscriber = world.client("s", clean=False, properties=properties)
@@ -728,13 +728,13 @@ def test_too_large_for_the_client_is_as_if_it_had_been_sent(qos: int, tmp_path: 
     assert got == [b"small", b"last"]
     session = world.broker.sessions["s"]
     assert (session.inflight, session.released, session.backlog, session.free) == ({}, {}, None, 1)
-    assert store._db.execute("SELECT count(*) FROM message").fetchone() == (0,)
+    assert rows(store, "message") == {}
     store.close()
 
 
 def test_a_session_that_is_no_longer_kept_leaves_the_store_at_once(tmp_path: Path) -> None:
     """MQTT 5 lets a client come back with a session expiry of 0: from then on it ends with the connection."""
-    store = SqliteStore(tmp_path)
+    store = JournalStore(tmp_path)
     world = World(store=store)
     subscriber = kept(world)
     subscriber.subscribe("t", 2)
@@ -743,20 +743,19 @@ def test_a_session_that_is_no_longer_kept_leaves_the_store_at_once(tmp_path: Pat
     back = world.client("s", clean=False)
     assert back.connack is not None
     assert back.connack.session_present
-    assert store._db.execute("SELECT client_id FROM session").fetchall() == []
+    assert rows(store, "session") == {}
     for one in back.expect_payloads(b"1", b"2"):
         back.acknowledge(one)
     publish_all(world, [b"3"], 2)
     back.expect_payloads(b"3")
     back.drop()
-    for table in ("session", "subscription", "delivery", "message", "received"):
-        assert store._db.execute(f"SELECT * FROM {table}").fetchall() == [], table
+    assert counts(store) == {}
     store.close()
 
 
 def test_the_folder_of_the_store_is_free_again_when_the_broker_is_gone(tmp_path: Path) -> None:
     for number in range(3):
-        store = SqliteStore(tmp_path)
+        store = JournalStore(tmp_path)
         world = World(store=store)
         client = kept(world)
         assert client.connack is not None

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from braidmq.broker.journal_store import JournalStore
 from braidmq.broker.limits import Limits
-from braidmq.broker.sqlite_store import SqliteStore
 from braidmq.security.access import AccessRules
 from braidmq.security.client_id_patterns import client_id_matches, client_id_problem
 from braidmq.security.client_ids import ClientIdRules
@@ -130,12 +130,12 @@ def test_what_an_anonymous_client_left_behind_is_a_users_as_far_as_it_may_read()
 
 
 def test_the_owner_is_known_after_a_restart(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path)
+    store = JournalStore(tmp_path)
     scene = world(store=store)
     come(scene, "op").subscribe("secret/#", 1)
     scene.settle()
     store.close()
-    store = SqliteStore(tmp_path)
+    store = JournalStore(tmp_path)
     scene = world(store=store)
     come(scene, "bob", reason=0x87)
     op = come(scene, "op")
@@ -205,7 +205,7 @@ def test_a_member_that_loses_a_shared_subscription_passes_nothing_on_to_one_that
 
 
 def test_a_restart_with_new_rules_judges_what_is_in_the_store(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path)
+    store = JournalStore(tmp_path)
     scene = world(OPEN, store=store)
     bob = come(scene, "bob")
     bob.subscribe("secret/#", 1)
@@ -213,7 +213,7 @@ def test_a_restart_with_new_rules_judges_what_is_in_the_store(tmp_path: Path) ->
     come(scene, "op", client_id="pub").publish("secret/x", b"1", 1)
     scene.settle()
     store.close()
-    store = SqliteStore(tmp_path)
+    store = JournalStore(tmp_path)
     scene = world(SECRETS, store=store)
     assert scene.broker.sessions["desk"].subscriptions == {}
     come(scene, "bob").expect_nothing()
@@ -225,7 +225,7 @@ def test_a_restart_with_new_rules_judges_what_is_in_the_store(tmp_path: Path) ->
 
 @pytest.mark.parametrize("how", ["reload", "restart"])
 def test_a_will_that_is_no_longer_allowed_is_not_published(tmp_path: Path, how: str) -> None:
-    store = SqliteStore(tmp_path)
+    store = JournalStore(tmp_path)
     scene = world(OPEN, store=store)
     delay = wire.props(will_delay=5)
     for user in ("op", "bob"):
@@ -236,7 +236,7 @@ def test_a_will_that_is_no_longer_allowed_is_not_published(tmp_path: Path, how: 
     else:
         scene.settle()
         store.close()
-        store = SqliteStore(tmp_path)
+        store = JournalStore(tmp_path)
         scene = world(SECRETS, store=store)
     for _ in range(8):
         scene.advance(1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import resource
-import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ from tests.streams import Publisher, Subscriber, finish, wait_for_more
 if TYPE_CHECKING:
     from tests.conftest import Broker, StartBroker
 
-FILE_NAME = "braidmq.sqlite"
+SEGMENT = f"journal/{0:020}.segment"
 ADMIN = "[admin]\nport = 0\n"
 MB = 1024 * 1024
 
@@ -50,17 +49,6 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
         file.write(data)
 
 
-def execute(*statements: str) -> Callable[[Path], None]:
-    def change(path: Path) -> None:
-        database = sqlite3.connect(path)
-        for statement in statements:
-            database.execute(statement)
-        database.commit()
-        database.close()
-
-    return change
-
-
 def fill_with(data: bytes) -> Callable[[Path], None]:
     def change(path: Path) -> None:
         path.write_bytes(data)
@@ -68,35 +56,24 @@ def fill_with(data: bytes) -> Callable[[Path], None]:
     return change
 
 
-def cut(share: float, bytes_more: int = 0) -> Callable[[Path], None]:
-    def change(path: Path) -> None:
-        os.truncate(path, int(path.stat().st_size * share) + bytes_more)
-
-    return change
-
-
-def wipe_tables(path: Path) -> None:
-    """Everything behind the first page, which holds the schema."""
-    overwrite(path, 4096, b"\xa5" * (path.stat().st_size - 4096))
+def flip_bit(path: Path) -> None:
+    """In the middle, with whole blocks behind it."""
+    at = path.stat().st_size // 2
+    overwrite(path, at, bytes([path.read_bytes()[at] ^ 1]))
 
 
-def replace_by_another(path: Path) -> None:
-    path.unlink()
-    execute("CREATE TABLE note (text TEXT)", "INSERT INTO note VALUES ('somebody else has written this')")(path)
+def wipe(path: Path) -> None:
+    """Everything between the first bytes and the last."""
+    overwrite(path, 1000, b"\xa5" * (path.stat().st_size - 2000))
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
-    "garbage": (fill_with(b"this is not a database, but it is long enough" * 1000), "damaged"),
+    "garbage": (fill_with(b"this is not a journal, but it is long enough" * 1000), "damaged"),
     "garbage, and short": (fill_with(b"?"), "damaged"),
-    "cut in half": (cut(0.5), "damaged"),
-    "cut to its first page": (cut(0, 4096), "damaged"),
-    "cut to its first bytes": (cut(0, 100), "damaged"),
-    "tables overwritten": (wipe_tables, "damaged"),
-    "a table is missing": (execute("DROP TABLE delivery"), "damaged"),
-    "a message is missing": (execute("DELETE FROM message"), "damaged"),
-    "options that cannot be read": (execute("UPDATE subscription SET options = x'c1'"), "damaged"),
-    "a later version": (execute("PRAGMA user_version = 999"), "another version"),
-    "a database of another program": (replace_by_another, ""),
+    "a bit is wrong": (flip_bit, "damaged"),
+    "the middle is overwritten": (wipe, "damaged"),
+    "a later version": (lambda path: overwrite(path, 8, b"\x09"), "another version"),
+    "its header is damaged": (lambda path: overwrite(path, 20, b"\xa5"), "damaged"),
 }
 
 
@@ -110,17 +87,15 @@ def stored(broker: Broker) -> bytes:
             writer.publish("stored/kept", b"x", 1, retain=True)
             writer.send(writer.packet("stored", b"x", 2, 1000))
             writer.find(Type.PUBREC, 1000)
-            live, copy = sqlite3.connect(broker.data / FILE_NAME), sqlite3.connect(":memory:")
-            live.backup(copy)
-            live.close()
-    return copy.serialize()
+            return (broker.data / SEGMENT).read_bytes()
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_file_is_told_and_left_alone(
     start_broker: StartBroker, tmp_path: Path, stored: bytes, damage: str
 ) -> None:
-    path = tmp_path / FILE_NAME
+    path = tmp_path / SEGMENT
+    path.parent.mkdir()
     path.write_bytes(stored)
     do_damage, words = DAMAGES[damage]
     do_damage(path)
@@ -133,8 +108,19 @@ def test_a_damaged_file_is_told_and_left_alone(
     assert path.read_bytes() == damaged
 
 
+def test_what_a_crash_left_unfinished_is_cut_off(start_broker: StartBroker, tmp_path: Path, stored: bytes) -> None:
+    path = tmp_path / SEGMENT
+    path.parent.mkdir()
+    path.write_bytes(stored + stored[-300:-7])
+    broker = start_broker(data=tmp_path)
+    assert "293 bytes that a crash left unfinished are cut off" in broker.log
+    with Client(broker, "stored", **persistent(V5)) as reader:
+        assert len(reader.messages(101)) == 101
+
+
 def test_a_file_that_was_put_back_is_used(start_broker: StartBroker, tmp_path: Path, stored: bytes) -> None:
-    path = tmp_path / FILE_NAME
+    path = tmp_path / SEGMENT
+    path.parent.mkdir()
     path.write_bytes(b"damaged")
     fails_to_start(lambda: start_broker(data=tmp_path))
     path.write_bytes(stored)
@@ -166,8 +152,12 @@ def test_a_folder_that_cannot_be_is_told(start_broker: StartBroker, tmp_path: Pa
         assert str(data) in fails_to_start(partial(start_broker, data=data), exit_codes=(2, 3))
     assert in_the_way.read_text() == "not a folder"
     data = tmp_path / "data"
-    (data / FILE_NAME).mkdir(parents=True)
-    assert str(data / FILE_NAME) in fails_to_start(lambda: start_broker(data=data))
+    data.mkdir()
+    (data / "journal").write_text("not a folder")
+    assert str(data / "journal") in fails_to_start(lambda: start_broker(data=data))
+    (data / "journal").unlink()
+    (data / "braidmq.sqlite").mkdir()
+    assert str(data / "braidmq.sqlite") in fails_to_start(lambda: start_broker(data=data))
 
 
 def test_without_the_store_nothing_is_written(start_broker: StartBroker) -> None:
@@ -197,14 +187,14 @@ class Disk(Protocol):
 
 
 class SizeLimit:
-    """The system refuses every write that would make the store's log longer than it is (RLIMIT_FSIZE)."""
+    """The system refuses every write that would make the journal longer than it is (RLIMIT_FSIZE)."""
 
     data: Path | None = None
     LOG_BYTES = 65_536
     """What the broker's own messages may take up: they are written under the same limit."""
 
     def fill(self, broker: Broker) -> None:
-        log = broker.data / f"{FILE_NAME}-wal"
+        log = broker.data / SEGMENT
         with opened(broker, "filler", **persistent(V5, expiry_s=3600)) as filler:
             while log.stat().st_size < self.LOG_BYTES:
                 filler.subscribe(f"filler/{time.monotonic()}")
@@ -243,8 +233,7 @@ class SmallFileSystem:
 def small_file_system(tmp_path: Path) -> Iterator[SmallFileSystem]:
     folder = tmp_path / "small"
     folder.mkdir()
-    size = "16m"  # the store's own write-ahead log may take 4 MiB, and must not be what fills it
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("a small file system can only be mounted by root")
     yield SmallFileSystem(folder)

@@ -12,7 +12,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from braidmq.admin.contract import PART_ROWS_MAX, BatchPart, BatchRow, Receipt
-from braidmq.broker.sqlite_store import SqliteStore
+from braidmq.broker.journal_store import JournalStore
 from braidmq.broker.transactions import SLICE_ROWS, WRITER_AGE_S, WRITERS_MAX, RefusedPart
 from braidmq.pipeline.sink.batches import PART_ROWS, BatchError, PublishBatch
 from tests.conformance.pair import World
@@ -81,7 +81,7 @@ def test_a_broker_that_is_killed_knows_what_it_has_published(start_broker: Start
 def test_a_broker_that_ends_between_two_slices_goes_on_with_the_next(tmp_path: Path, slices: int) -> None:
     rows = tuple(BatchRow("out", payload) for payload in numbered(0, 2 * SLICE_ROWS + 1))
     part = BatchPart("query/0", 0, 0, True, rows)
-    store = SqliteStore(tmp_path)
+    store = JournalStore(tmp_path)
     world = World(store=store)
     reader = world.client("reader", clean=False, properties=props(session_expiry=3600))
     reader.subscribe("out", 1)
@@ -92,7 +92,7 @@ def test_a_broker_that_ends_between_two_slices_goes_on_with_the_next(tmp_path: P
         world.broker.run_timers()
         world.broker.flush()
     store.close()
-    world = World(store=SqliteStore(tmp_path))
+    world = World(store=JournalStore(tmp_path))
     world.advance(1)
     assert world.broker.transactions.accept(part) is Receipt.REPEATED
     last = BatchPart("query/0", 1, 0, True, (BatchRow("out", b"last"),))

@@ -62,7 +62,7 @@ def test_the_sites_are_announced_each_with_its_ports_and_folder(braid: Braid) ->
     for number, name in enumerate(("site1", "site2", "site3")):
         told = json.loads((braid.data / name / "admin.json").read_text())
         assert told == {"name": name, "url": braid.url(number), "pid": braid.process.pid}
-        assert (braid.data / name / "braidmq.sqlite").exists()
+        assert (braid.data / name / "journal").is_dir()
         assert TOKEN not in (braid.data / name / "admin.json").read_text()
 
 

@@ -6,7 +6,6 @@ import json
 import queue
 import re
 import shutil
-import sqlite3
 import threading
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,12 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from braidmq.braid.identity import IDENTITY_ROW, BrokerIdentity
 from braidmq.braid.membership.upkeep import COMPARE_S
-from braidmq.broker.sqlite_store import FILE_NAME
+from braidmq.broker.journal_store import JournalStore
 from braidmq.overlay.ring import CHECK_INTERVAL_S
 from tests.cli.commands import in_process
 from tests.conftest import Broker, StartBroker
 from tests.raw import readiness, wait_until
+from tests.store_rows import rows
 
 TIMEOUT_S = 60.0
 FIRST = ("--braid", "127.0.0.1:0", "--admin-port", "0")
@@ -58,8 +58,8 @@ def why_not(broker: Broker) -> str:
 
 def ring(broker: Broker) -> list[str]:
     """The names of all brokers, if every one of them is healthy."""
-    rows = asked(broker, "/braid/ring")["brokers"]
-    return [row["name"] for row in rows] if all(row["is_healthy"] for row in rows) else []
+    ring = asked(broker, "/braid/ring")["brokers"]
+    return [one["name"] for one in ring] if all(one["is_healthy"] for one in ring) else []
 
 
 def until_ring(broker: Broker, *names: str) -> None:
@@ -164,11 +164,11 @@ def test_a_store_of_the_release_before_goes_on(start_broker: StartBroker, tmp_pa
     until_ready(first)
     address, number = place_of(first), int(asked(first)["identity"].partition("#")[2], 16)
     first.terminate()
-    with sqlite3.connect(tmp_path / "d" / FILE_NAME) as db:
-        (row,) = db.execute("SELECT row FROM cursor WHERE origin = ?", (IDENTITY_ROW,)).fetchone()
-        own = msgspec.msgpack.decode(row, type=BrokerIdentity)
-        db.execute("UPDATE cursor SET row = ?", (msgspec.msgpack.encode((own.history, own.alive_at)),))
-    db.close()
+    store = JournalStore(tmp_path / "d")
+    own = msgspec.msgpack.decode(rows(store, "cursor")[IDENTITY_ROW], type=BrokerIdentity)
+    store.save_cursor(IDENTITY_ROW, msgspec.msgpack.encode((own.history, own.alive_at)))
+    store.commit()
+    store.close()
     again = start_broker(arguments=["--braid", address, "--admin-port", "0"], data=tmp_path / "d")
     until_ready(again)
     assert asked(again)["name"] == address

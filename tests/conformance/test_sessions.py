@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from braidmq.broker.journal_store import JournalStore
 from braidmq.broker.limits import Limits
-from braidmq.broker.sqlite_store import SqliteStore
 
 from . import wire
 from .pair import TIMER_SLACK_S, V3, V5, Peer, Type, Will, World, persistent
@@ -214,7 +214,7 @@ def test_the_servers_bound_on_session_expiry_is_told_and_kept() -> None:
 def _restart(world: World, folder: Path) -> World:
     """The process dies without a word; another one opens the same store."""
     world.options["store"].close()
-    other = World(**(world.options | {"store": SqliteStore(folder)}))
+    other = World(**(world.options | {"store": JournalStore(folder)}))
     other.now = world.now + 5
     return other
 
@@ -222,7 +222,7 @@ def _restart(world: World, folder: Path) -> World:
 @pytest.mark.statement("3.1.1:MQTT-4.1.0-1", "5.0:MQTT-3.1.2-23", "3.1.1:MQTT-4.4.0-1", "5.0:MQTT-4.4.0-1")
 @pytest.mark.parametrize("online", [True, False], ids=["online", "offline"])
 def test_a_session_survives_the_process(tmp_path: Path, version: int, online: bool) -> None:
-    world = World(store=SqliteStore(tmp_path))
+    world = World(store=JournalStore(tmp_path))
     peer = world.client("c", version, **persistent(version))
     peer.subscribe("t/#", 2)
     publisher = world.client("p", version)
@@ -253,7 +253,7 @@ def test_a_session_survives_the_process(tmp_path: Path, version: int, online: bo
 
 @pytest.mark.statement("3.1.1:MQTT-4.3.3-2", "5.0:MQTT-4.3.3-10")
 def test_half_done_qos_2_survives_the_process(tmp_path: Path, version: int) -> None:
-    world = World(store=SqliteStore(tmp_path))
+    world = World(store=JournalStore(tmp_path))
     subscriber = world.client("s", version, **persistent(version))
     subscriber.subscribe("t", 1)
     peer = world.client("p", version, **persistent(version))
@@ -272,7 +272,7 @@ def test_half_done_qos_2_survives_the_process(tmp_path: Path, version: int) -> N
 
 @pytest.mark.statement("3.1.1:MQTT-3.3.1-5", "5.0:MQTT-3.3.1-5", "3.1.1:MQTT-3.1.2-8", "5.0:MQTT-3.1.2-8")
 def test_retained_messages_and_wills_survive_the_process(tmp_path: Path, version: int) -> None:
-    world = World(store=SqliteStore(tmp_path))
+    world = World(store=JournalStore(tmp_path))
     publisher = world.client("p", version)
     publisher.publish("r/1", b"kept", 1, retain=True)
     publisher.publish("r/2", b"gone", 1, retain=True)
@@ -289,7 +289,7 @@ def test_retained_messages_and_wills_survive_the_process(tmp_path: Path, version
 
 @pytest.mark.statement("5.0:MQTT-4.1.0-2", "5.0:MQTT-3.3.2-5")
 def test_time_goes_on_while_the_process_is_dead(tmp_path: Path) -> None:
-    world = World(store=SqliteStore(tmp_path))
+    world = World(store=JournalStore(tmp_path))
     for name, expiry in (("short", 20), ("long", 1000)):
         peer = world.client(name, properties=props(session_expiry=expiry))
         peer.subscribe("t", 1)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 import pytest
 
 import braidmq
+from braidmq.broker.journal_store import JournalStore
 from braidmq.broker.limits import Limits
-from braidmq.broker.sqlite_store import FILE_NAME, SqliteStore
 from braidmq.server.metrics.exposition import METRICS
 from braidmq.server.metrics.sys_topics import PREFIX, SysTopics
 from tests.conformance.pair import V3, V5, Peer, Type, Will, World, persistent
+from tests.store_rows import rows
 
 INTERVAL_S = 10.0
 
@@ -95,20 +95,18 @@ def test_the_interval_can_be_changed_and_stopped() -> None:
 
 
 def test_they_are_not_in_the_store(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path)
+    store = JournalStore(tmp_path)
     world = World(store=store)
     started(world)
     world.client("c").publish("kept", b"1", 1, retain=True)
     for _ in range(8):
         world.advance(INTERVAL_S)
+    assert list(rows(store, "retained")) == ["kept"]
     store.close()
-    with sqlite3.connect(tmp_path / FILE_NAME) as database:
-        assert database.execute("SELECT topic FROM retained").fetchall() == [("kept",)]
-    database.close()
 
 
 def test_a_kept_session_gets_them_like_any_other_message(tmp_path: Path) -> None:
-    world = World(store=SqliteStore(tmp_path))
+    world = World(store=JournalStore(tmp_path))
     started(world)
     client = world.client("c", **persistent(V5))
     client.subscribe(f"{PREFIX}uptime", 1)

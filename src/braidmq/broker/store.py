@@ -19,7 +19,7 @@ class StoreError(OSError):
     """The store cannot be used; the text says why and what to do."""
 
 
-class SavedDelivery(msgspec.Struct):
+class SavedDelivery(msgspec.Struct, gc=False):
     delivery: Delivery
     released: bool
 
@@ -64,8 +64,10 @@ class Snapshot(msgspec.Struct):
 
 
 class Store(Protocol):
-    dirty: bool
-    """Whether something waits for a commit."""
+    @property
+    def dirty(self) -> bool:
+        """Whether something waits for a commit."""
+        ...
 
     def load(self) -> Snapshot: ...
     def commit(self) -> None:

@@ -26,7 +26,7 @@ _HEAD_BYTES: Final = 8
 """Before each note: its length and its checksum, four bytes each."""
 
 
-class Journal:
+class RowJournal:
     def __init__(self, folder: Path, sync: bool) -> None:
         self._sync = sync
         self._files = [os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600) for name in NAMES]

@@ -24,7 +24,7 @@ from typing import Final, Literal
 
 from braidmq.log.commit import Commit, PartitionRows
 from braidmq.log.errors import LogError, LogInUseError
-from braidmq.log.journal import Journal
+from braidmq.log.journal import RowJournal
 from braidmq.log.offsets import RESERVE, Offsets, OffsetsFile
 from braidmq.log.reader import INFO_NAME, read_info
 from braidmq.log.retention import SEGMENTS_BELOW_BOUND, ClosedSegment, segment_bytes_max, surplus
@@ -79,7 +79,7 @@ class Log:
         try:
             self.id = self._identify()
             self._offsets = OffsetsFile(self.folder)
-            self._journal = Journal(self.folder, self._sync)
+            self._journal = RowJournal(self.folder, self._sync)
             self._recover()
         except LogError:
             os.close(self._folder_lock)

@@ -18,7 +18,7 @@ from typing import IO, Final
 import msgspec
 
 from braidmq.log.errors import LogError
-from braidmq.log.journal import Journal
+from braidmq.log.journal import RowJournal
 from braidmq.log.run import Run
 from braidmq.log.shared_memory import SharedMemory
 from braidmq.log.write_buffer import BUFFERS, WriteBuffer
@@ -57,7 +57,7 @@ class WriterProcess:
             self._memory.close()
             raise
         try:
-            self._journal = Journal(self.folder, settings.sync == "full")
+            self._journal = RowJournal(self.folder, settings.sync == "full")
         except OSError as error:
             self._stop()
             self._memory.close()

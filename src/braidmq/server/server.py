@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from braidmq.braid.node import BraidNode
 from braidmq.broker.broker import Broker
-from braidmq.broker.sqlite_store import SqliteStore
+from braidmq.broker.journal_store import JournalStore
 from braidmq.broker.store import MemoryStore, Store
 from braidmq.config.clients import build_access, build_authenticator, build_methods
 from braidmq.config.naming import broker_name
@@ -33,6 +33,7 @@ from braidmq.server.admin.log_routes import LogRoutes
 from braidmq.server.admin.port import AdminServer
 from braidmq.server.admin.processing_routes import ProcessingRoutes
 from braidmq.server.admin.publish_routes import PublishRoutes
+from braidmq.server.journal_upkeep import JournalUpkeep
 from braidmq.server.listening.listeners import Listeners
 from braidmq.server.metrics.braid_metrics import BraidCollector
 from braidmq.server.metrics.exposition import Exposition
@@ -59,7 +60,7 @@ class Server:
         self._alarm_at = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._store: Store = (
-            SqliteStore(Path(config.data), config.store.sync) if config.store.enabled else MemoryStore()
+            JournalStore(Path(config.data), config.store.sync) if config.store.enabled else MemoryStore()
         )
         self._recorder: LogRecorder | None = None
         try:
@@ -120,6 +121,8 @@ class Server:
             await self.listeners.stop(0)
             self._close_files()
             raise
+        if isinstance(self._store, JournalStore):
+            self._spawn(JournalUpkeep(self._store.journal).run())
         self._set_alarm()
 
     async def stop(self, is_polite: bool = True) -> bool:

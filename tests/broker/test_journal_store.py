@@ -1,23 +1,31 @@
-"""The SQLite store by itself: what goes in comes out, in order, and nothing is lost when it cannot be written."""
+"""The store by itself: what goes in comes out, in order, and nothing is lost when it cannot be written."""
 
 from __future__ import annotations
 
-import sqlite3
+import errno
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from braidmq.broker.journal_store import FOLDER_NAME, JournalStore, read_copy
 from braidmq.broker.message import Delivery, Message
-from braidmq.broker.sqlite_store import FILE_NAME, VERSION, SqliteStore
 from braidmq.broker.store import SavedSession, SavedWill, Snapshot, StoreError
+from braidmq.broker.store_changes import DELIVERY, MESSAGE, RETAINED, SUBSCRIPTION, WILL
 from braidmq.broker.subscription import Subscribed
+from braidmq.journal.files import file_name
+from braidmq.journal.headers import VERSION
+from braidmq.journal.operation import DELETE, PUT
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.properties import Properties
 from braidmq.mqtt.wire import string
+from tests.store_rows import counts
 
 EXAMPLES = settings(max_examples=40, deadline=None, print_blob=True)
 
@@ -27,8 +35,8 @@ times = st.none() | st.floats(0, 5e9)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqliteStore]:
-    opened = SqliteStore(tmp_path)
+def store(tmp_path: Path) -> Iterator[JournalStore]:
+    opened = JournalStore(tmp_path)
     yield opened
     opened.close()
 
@@ -37,24 +45,15 @@ def message(topic: str = "t", payload: bytes = b"x", qos: int = 1) -> Message:
     return Message(topic, string(topic), payload, qos)
 
 
-def reopened(store: SqliteStore) -> Snapshot:
+def reopened(store: JournalStore) -> Snapshot:
     """What a broker that starts on the same folder would find."""
     store.close()
     store.__init__(store.path.parent)  # type: ignore[misc]
     return store.load()
 
 
-def counts(store: SqliteStore) -> dict[str, int]:
-    """Rows that are committed, as another process would see them."""
-    tables = ("session", "subscription", "message", "delivery", "received", "retained", "will")
-    database = sqlite3.connect(store.path)
-    found = {name: database.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in tables}
-    database.close()
-    return {name: count for name, count in found.items() if count}
-
-
 def session(
-    store: SqliteStore, client_id: str = "c", expiry_s: int = 100, ends_at: float | None = None, owner: str = ""
+    store: JournalStore, client_id: str = "c", expiry_s: int = 100, ends_at: float | None = None, owner: str = ""
 ) -> int:
     row = store.next_row()
     store.save_session(row, client_id, expiry_s, ends_at, owner)
@@ -114,7 +113,7 @@ def test_sessions_retained_messages_and_wills_come_back(
     left: dict[str, tuple[Will, float | None, str]],
 ) -> None:
     with TemporaryDirectory() as folder:
-        store = SqliteStore(Path(folder))
+        store = JournalStore(Path(folder))
         saved = []
         for number, (expiry_s, ends_at, subscribed, received) in enumerate(sessions):
             row = session(store, f"é{number}", expiry_s, ends_at, f"user{number}")
@@ -143,7 +142,7 @@ def test_deliveries_come_back_in_their_order_and_share_their_message(
     drawn: list[tuple[Message, set[int], int, str]],
 ) -> None:
     with TemporaryDirectory() as folder:
-        store = SqliteStore(Path(folder))
+        store = JournalStore(Path(folder))
         rows = [session(store, f"c{number}") for number in range(3)]
         wanted: list[list[tuple[bytes, str, int, str, int]]] = [[], [], []]
         packet_id = 0
@@ -170,7 +169,7 @@ def test_deliveries_come_back_in_their_order_and_share_their_message(
     assert sorted(one.holders for one in shared.values()) == sorted(len(receivers) for _, receivers, _, _ in drawn)
 
 
-def test_the_last_word_counts(store: SqliteStore) -> None:
+def test_the_last_word_counts(store: JournalStore) -> None:
     row = session(store, "c", 100, None)
     store.save_session(row, "c", 200, 5.0, "op")
     store.save_subscription(row, "a", Subscribed(0))
@@ -196,29 +195,13 @@ def test_the_last_word_counts(store: SqliteStore) -> None:
     assert snapshot.wills == [SavedWill("c", Will("w", b"2"), 9.0, "op")]
 
 
-def test_a_store_of_an_earlier_version_does_not_know_whose_its_sessions_are(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path)
-    session(store, "c", owner="op")
-    store.save_will("c", Will("w", b"1"), None, "op")
-    store.commit()
-    for table in ("session", "will"):
-        store._db.execute(f"ALTER TABLE {table} DROP COLUMN owner")
-    store._db.execute("PRAGMA user_version = 3")
-    store.close()
-    store = SqliteStore(tmp_path)
-    snapshot = store.load()
-    store.close()
-    assert [(one.client_id, one.owner) for one in snapshot.sessions] == [("c", None)]
-    assert snapshot.wills == [SavedWill("c", Will("w", b"1"), None, None)]
-
-
-def test_a_released_delivery_comes_back_without_its_message(store: SqliteStore) -> None:
+def test_a_released_delivery_comes_back_without_its_message(store: JournalStore) -> None:
     row = session(store)
     delivery = Delivery(message(qos=2), 2, packet_id=7)
     store.save_delivery(row, delivery)
     store.release_delivery(delivery)
     store.commit()
-    assert counts(store) == {"session": 1, "delivery": 1}
+    assert counts(store) == {"session": 1, "delivery": 1, "in_flight": 1}
     (saved,) = reopened(store).sessions
     assert [(one.released, one.delivery.packet_id, one.delivery.qos) for one in saved.deliveries] == [(True, 7, 2)]
     store.drop_delivery(saved.deliveries[0].delivery)
@@ -229,7 +212,7 @@ def test_a_released_delivery_comes_back_without_its_message(store: SqliteStore) 
 # What is freed
 
 
-def test_a_message_goes_with_its_last_delivery(store: SqliteStore) -> None:
+def test_a_message_goes_with_its_last_delivery(store: JournalStore) -> None:
     first, second = session(store, "a"), session(store, "b")
     one = message()
     deliveries = [Delivery(one, 1), Delivery(one, 1)]
@@ -248,7 +231,7 @@ def test_a_message_goes_with_its_last_delivery(store: SqliteStore) -> None:
     assert counts(store) == {"session": 2, "message": 1, "delivery": 1}, "it may come again, as something new"
 
 
-def test_a_message_that_came_and_went_between_two_commits_leaves_nothing(store: SqliteStore) -> None:
+def test_a_message_that_came_and_went_between_two_commits_leaves_nothing(store: JournalStore) -> None:
     row = session(store)
     delivery = Delivery(message(), 1)
     store.save_delivery(row, delivery)
@@ -257,7 +240,7 @@ def test_a_message_that_came_and_went_between_two_commits_leaves_nothing(store: 
     assert counts(store) == {"session": 1}
 
 
-def test_a_session_takes_all_that_is_its_own_with_it(store: SqliteStore) -> None:
+def test_a_session_takes_all_that_is_its_own_with_it(store: JournalStore) -> None:
     gone, stays = session(store, "a"), session(store, "b")
     for row in (gone, stays):
         store.save_subscription(row, "t", Subscribed(1))
@@ -268,10 +251,11 @@ def test_a_session_takes_all_that_is_its_own_with_it(store: SqliteStore) -> None
     store.commit()
     (saved,) = reopened(store).sessions
     assert (saved.row, saved.client_id, len(saved.deliveries)) == (stays, "b", 1)
+    store.commit()
     assert counts(store) == {"session": 1, "subscription": 1, "message": 1, "delivery": 1, "received": 1}
 
 
-def test_a_client_id_may_come_again_in_the_same_tick(store: SqliteStore) -> None:
+def test_a_client_id_may_come_again_in_the_same_tick(store: JournalStore) -> None:
     first = session(store, "c")
     store.save_subscription(first, "t", Subscribed(1))
     store.commit()
@@ -282,7 +266,7 @@ def test_a_client_id_may_come_again_in_the_same_tick(store: SqliteStore) -> None
     assert second != first
 
 
-def test_what_belongs_to_no_session_is_swept_and_never_given_to_another(store: SqliteStore) -> None:
+def test_what_belongs_to_no_session_is_swept_and_never_given_to_another(store: JournalStore) -> None:
     kept = session(store, "kept")
     orphan = store.next_row()
     store.save_subscription(orphan, "t", Subscribed(1))
@@ -298,18 +282,20 @@ def test_what_belongs_to_no_session_is_swept_and_never_given_to_another(store: S
     assert counts(store) == {"session": 2, "message": 1, "delivery": 1}
 
 
-def test_messages_that_nobody_waits_for_are_swept(store: SqliteStore) -> None:
+def test_messages_that_nobody_waits_for_are_swept(store: JournalStore) -> None:
     row = session(store)
     delivery = Delivery(message(), 1)
     store.save_delivery(row, delivery)
     store.commit()
-    store._db.execute("DELETE FROM delivery")
+    store._changes.append((DELETE, DELIVERY, 0, delivery.row))
+    store.commit()
     snapshot = reopened(store)
     assert snapshot.sessions[0].deliveries == []
+    store.commit()
     assert counts(store) == {"session": 1}
 
 
-def test_numbers_go_on_where_they_were(store: SqliteStore) -> None:
+def test_numbers_go_on_where_they_were(store: JournalStore) -> None:
     row = session(store)
     delivery = Delivery(message(), 1)
     store.save_delivery(row, delivery)
@@ -324,10 +310,10 @@ def test_numbers_go_on_where_they_were(store: SqliteStore) -> None:
     assert [one.delivery.row for one in reopened(store).sessions[0].deliveries] == [delivery.row, later.row]
 
 
-# One transaction
+# One block
 
 
-def test_nothing_is_there_before_the_commit_and_all_of_it_behind(store: SqliteStore) -> None:
+def test_nothing_is_there_before_the_commit_and_all_of_it_behind(store: JournalStore) -> None:
     assert not store.dirty
     row = session(store)
     store.save_subscription(row, "t", Subscribed(0))
@@ -340,50 +326,84 @@ def test_nothing_is_there_before_the_commit_and_all_of_it_behind(store: SqliteSt
 
 
 def test_a_process_that_dies_without_a_word_leaves_its_commits(tmp_path: Path) -> None:
-    """The files as they are at that moment, write-ahead log and all, are enough."""
-    store = SqliteStore(tmp_path / "first")
+    """The files as they are at that moment are enough."""
+    store = JournalStore(tmp_path / "first")
     session(store, "committed")
     store.commit()
     session(store, "not committed")
-    (tmp_path / "second").mkdir()
-    for path in (tmp_path / "first").iterdir():
-        (tmp_path / "second" / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(tmp_path / "first", tmp_path / "second")
     store.close()
-    after = SqliteStore(tmp_path / "second")
+    after = JournalStore(tmp_path / "second")
     assert [saved.client_id for saved in after.load().sessions] == ["committed"]
     after.close()
 
 
-@pytest.mark.parametrize(("sync", "level"), [("normal", 1), ("full", 2)])
-def test_the_write_ahead_log_and_its_sync(tmp_path: Path, sync: str, level: int) -> None:
-    store = SqliteStore(tmp_path, sync)  # type: ignore[arg-type]
-    assert store._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert store._db.execute("PRAGMA synchronous").fetchone() == (level,)
+def test_a_copy_is_read_where_it_is(store: JournalStore, tmp_path: Path) -> None:
+    """By somebody who may take over: nothing is locked or changed."""
+    row = session(store)
+    store.save_delivery(row, Delivery(message(), 1))
+    store.commit()
+    copy = shutil.copytree(store.path, tmp_path / "copy")
+    for path in copy.iterdir():
+        path.chmod(0o400)
+    (saved,) = read_copy(copy).sessions
+    assert [one.delivery.message.payload for one in saved.deliveries] == [b"x"]
+    (copy / file_name(0, "segment")).chmod(0o600)
+    (copy / file_name(0, "segment")).write_bytes(b"BMQ-SEG\n" + bytes(range(100)))
+    with pytest.raises(StoreError, match="copy"):
+        read_copy(copy)
+
+
+@pytest.mark.parametrize("sync", ["normal", "full"])
+def test_the_disk_is_waited_for_if_that_is_wanted(
+    tmp_path: Path, sync: Literal["normal", "full"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = JournalStore(tmp_path, sync)
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    session(store)
+    store.commit()
+    assert len(synced) == (sync == "full")
     store.close()
 
 
 # Failures
 
 
-def fill(store: SqliteStore, count: int) -> None:
+def fill(store: JournalStore, count: int) -> None:
     row = session(store)
     for number in range(count):
         store.save_delivery(row, Delivery(message("t", b"%d" % number + bytes(3000)), 1))
 
 
-def test_a_full_disk_keeps_the_changes_for_the_next_try(store: SqliteStore) -> None:
+def short_disk(monkeypatch: pytest.MonkeyPatch, room: int, error: int = errno.ENOSPC) -> list[int]:
+    """The disk takes so many bytes more; returns what is left of them, to be changed."""
+    write, left = os.pwrite, [room]
+
+    def pwrite(file: int, data: bytes, at: int) -> int:
+        if not left[0]:
+            raise OSError(error, os.strerror(error))
+        written = write(file, bytes(data)[: left[0]], at)
+        left[0] -= written
+        return written
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    return left
+
+
+def test_a_full_disk_keeps_the_changes_for_the_next_try(store: JournalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     session(store, "before")
     store.commit()
-    pages = store._db.execute("PRAGMA page_count").fetchone()[0]
-    store._db.execute(f"PRAGMA max_page_count = {pages + 3}")
+    left = short_disk(monkeypatch, 0)
     fill(store, 50)
-    for _ in range(3):
+    for room in (5000, 1, 0):
+        left[0] = room
         with pytest.raises(StoreError, match=r"the disk is full.*make room"):
             store.commit()
         assert store.dirty
         assert counts(store) == {"session": 1}, "all of it or nothing"
     store.save_retained(message("r"))
-    store._db.execute("PRAGMA max_page_count = 1000000")
+    left[0] = 1_000_000
     store.commit()
     assert not store.dirty
     assert counts(store) == {"session": 2, "delivery": 50, "message": 50, "retained": 1}
@@ -391,94 +411,98 @@ def test_a_full_disk_keeps_the_changes_for_the_next_try(store: SqliteStore) -> N
     assert [int(one.delivery.message.payload.split(b"\0")[0]) for one in saved.deliveries] == list(range(50))
 
 
-def test_a_locked_database_keeps_the_changes_for_the_next_try(store: SqliteStore) -> None:
-    store._db.execute("PRAGMA busy_timeout = 0")
-    other = sqlite3.connect(store.path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
+def test_what_cannot_be_written_says_so(store: JournalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = short_disk(monkeypatch, 0, errno.EROFS)
     session(store)
-    with pytest.raises(StoreError, match="locked"):
+    with pytest.raises(StoreError, match=f"{FOLDER_NAME} cannot be used: Read-only file system; check the folder"):
         store.commit()
-    assert store.dirty
-    other.execute("ROLLBACK")
-    other.close()
-    store.commit()
-    assert counts(store) == {"session": 1}
-
-
-def test_a_read_only_database_says_so(store: SqliteStore) -> None:
-    store._db.execute("PRAGMA query_only = ON")
-    session(store)
-    with pytest.raises(StoreError, match=f"{FILE_NAME} cannot be used"):
-        store.commit()
-    store._db.execute("PRAGMA query_only = OFF")
+    left[0] = 1_000_000
     store.commit()
     assert counts(store) == {"session": 1}
 
 
 def test_two_brokers_cannot_have_one_folder(tmp_path: Path) -> None:
-    first = SqliteStore(tmp_path)
+    first = JournalStore(tmp_path)
     with pytest.raises(StoreError, match=r"in use by another broker.*--data"):
-        SqliteStore(tmp_path)
+        JournalStore(tmp_path)
     first.close()
-    SqliteStore(tmp_path).close()
+    JournalStore(tmp_path).close()
 
 
-def test_another_format_is_refused_each_time_with_the_same_words(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path)
-    store._db.execute(f"PRAGMA user_version = {VERSION + 1}")
+def segment(folder: Path) -> Path:
+    """The file of a store that was never sealed."""
+    return folder / FOLDER_NAME / file_name(0, "segment")
+
+
+def test_another_format_is_refused_each_time_with_the_same_words(store: JournalStore, tmp_path: Path) -> None:
     store.close()
+    data = bytearray(segment(tmp_path).read_bytes())
+    data[8] = VERSION + 1
+    segment(tmp_path).write_bytes(data)
     for _ in range(2):
-        words = f"another version \\(format {VERSION + 1}, this one reads 1 to {VERSION}\\)"
+        words = f"another version \\(format {VERSION + 1}, this one reads {VERSION}\\).*--data"
         with pytest.raises(StoreError, match=words):
-            SqliteStore(tmp_path)
+            JournalStore(tmp_path)
+    data[8] = VERSION
+    segment(tmp_path).write_bytes(data)
+    store.__init__(tmp_path)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
-    "rubbish", [b"not a database at all, but long enough to be one" * 100, b"SQLite format 3\0junk"]
+    "rubbish", [b"not a journal at all, but long enough to be one" * 100, b"BMQ-SEG\n" + b"?" * 90]
 )
 def test_a_damaged_file_is_refused_with_a_way_out(tmp_path: Path, rubbish: bytes) -> None:
-    (tmp_path / FILE_NAME).write_bytes(rubbish)
+    segment(tmp_path).parent.mkdir()
+    segment(tmp_path).write_bytes(rubbish)
     for _ in range(2):
-        with pytest.raises(StoreError, match=f"{FILE_NAME} is damaged.*(restore|move it away)"):
-            SqliteStore(tmp_path)
-    assert (tmp_path / FILE_NAME).read_bytes() == rubbish, "nothing of it is thrown away"
+        with pytest.raises(StoreError, match=r"segment (is damaged.*restore.*move it away|was written by another)"):
+            JournalStore(tmp_path)
+    assert segment(tmp_path).read_bytes() == rubbish, "nothing of it is thrown away"
 
 
 @pytest.mark.parametrize(
     "harm",
     [
-        "UPDATE subscription SET options = x'c1'",
-        "UPDATE subscription SET options = x''",
-        "UPDATE will SET will = x'c1ff'",
-        "UPDATE delivery SET ids = x'ff'",
-        "UPDATE delivery SET message = 4711",
-        "DROP TABLE retained",
+        (PUT, SUBSCRIPTION, 1, "t", None),
+        (PUT, SUBSCRIPTION, 1, "t", (1, 2, 3, 4)),
+        (PUT, WILL, 0, "c", (b"\xc1\xff", None, None)),
+        (PUT, DELIVERY, 0, 1, ()),
+        (PUT, DELIVERY, 0, 1, (1, 4711, 1, False, (), "")),
+        (DELETE, MESSAGE, 0, 1),
+        (PUT, RETAINED, 0, "t", b""),
+        (99, RETAINED),
+        ("PUT",),
     ],
 )
-def test_rows_that_make_no_sense_are_reported(store: SqliteStore, harm: str) -> None:
+def test_rows_that_make_no_sense_are_reported(store: JournalStore, harm: tuple[Any, ...]) -> None:
     row = session(store)
+    assert row == 1
     store.save_subscription(row, "t", Subscribed(1))
     store.save_delivery(row, Delivery(message(), 1))
     store.save_will("c", Will("w", b"x"), None, "")
+    store._changes.append(harm)
     store.commit()
-    store._db.execute(harm)
-    with pytest.raises(StoreError, match=FILE_NAME):
-        reopened(store)
+    with pytest.raises(StoreError, match=f"{FOLDER_NAME}.* is damaged.*restore.*move it away"):
+        read_copy(store.path)
 
 
 def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StoreError, match=r"the data folder .*file cannot be used"):
-        SqliteStore(tmp_path / "file")
-    SqliteStore(tmp_path / "new" / "and" / "deep").close()
-    assert (tmp_path / "new" / "and" / "deep" / FILE_NAME).exists()
+        JournalStore(tmp_path / "file")
+    JournalStore(tmp_path / "new" / "and" / "deep").close()
+    assert (tmp_path / "new" / "and" / "deep" / FOLDER_NAME).is_dir()
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / FOLDER_NAME).write_bytes(b"")
+    with pytest.raises(StoreError, match=f"{FOLDER_NAME} cannot be used: .*; check the folder"):
+        JournalStore(tmp_path / "taken")
 
 
 def test_what_is_kept_is_nobody_elses_to_read(tmp_path: Path) -> None:
     """Messages are their clients' own: other users of the machine cannot open the files."""
-    store = SqliteStore(tmp_path / "data")
+    store = JournalStore(tmp_path / "data")
     session(store)
     store.commit()
-    for path in (tmp_path / "data").iterdir():
-        assert path.stat().st_mode & 0o077 == 0 or (tmp_path / "data").stat().st_mode & 0o077 == 0, path.name
+    for path in (tmp_path / "data", *(tmp_path / "data").rglob("*")):
+        assert path.stat().st_mode & 0o077 == 0, path.name
     store.close()
