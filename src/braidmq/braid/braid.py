@@ -30,6 +30,7 @@ from braidmq.braid.transfer.shaped_topics import ShapedTopics
 from braidmq.braid.transfer.transfer import TransferParts
 from braidmq.braid.transfer.wildcard_topics import WildcardTopics
 from braidmq.broker.broker import Broker
+from braidmq.detours.detours import Detours
 from braidmq.overlay import Overlay
 from braidmq.pubsub.method import Method, ProvenMethod, Publication, WildcardMethod
 
@@ -72,6 +73,7 @@ class Braid:
             broker, host, overlay, method, presence, introducers, name, identity, interest, catch_up, outbound
         )
         self.broker, self.host, self.overlay, self.method = broker, host, overlay, method
+        self.detours = Detours(host)
         self.name = name
         self.identity = origin
         """Which broker this is, whatever its name and address; it is also the name of its history."""
@@ -139,6 +141,7 @@ class Braid:
 
     async def enter(self) -> None:
         """Joins the braid, or begins one; then stands for what clients here want."""
+        self.detours.start()
         await self.membership.entering.enter()
         await self.roaming.enter()
         self.membership.gossip.announce_cluster(self.interest.own_shapes)
