@@ -6,8 +6,6 @@ so is the direction; the third broker is never told what to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import inf
 from random import Random
 
 import pytest

@@ -24,7 +24,7 @@ from braidmq.overlay.vectors import DIGITS_MAX, Vector
 from braidmq.pubsub.method import Method
 from braidmq.pubsub.registry import METHODS, MethodName, MethodSettings, OverlaySettings, message_kinds
 
-PROTOCOL = "1"
+PROTOCOL = "2"
 """What brokers say to each other: another number if a message changes so that other brokers cannot read it any more."""
 
 LEAVE_S = 5.0

@@ -160,7 +160,9 @@ class Detours(Service):
             self._rest(address)
 
     async def _ask_others(self, address: Address, probe: _Probe) -> None:
-        others = [one for one in self._ways.linked if one not in (address, self._host.address) and self._is_reached(one)]
+        others = [
+            one for one in self._ways.linked if one not in (address, self._host.address) and self._is_reached(one)
+        ]
         self._host.chance.shuffle(others)
         for other in others[:ASKED_MAX]:
             self._host.send(other, AskReach(address))
@@ -182,6 +184,7 @@ class Detours(Service):
     # Going round
 
     def _go_round(self, address: Address, by: Address) -> None:
+        self._end_detours_by(address)
         self._unreached.pop(address, None)
         self._round[address] = by
         self._ways.go_round(address, by)
@@ -221,7 +224,10 @@ class Detours(Service):
 
     @handles(PingDirectly)
     def on_ping(self, origin: Address, _ping: PingDirectly) -> Reply:
-        self._host.send(origin, AnswerPing())
+        if origin in self._ways.detours:
+            self._host.send(origin, AnswerPing())
+        else:
+            self._ways.send_directly(origin, AnswerPing())
         return None
 
     @handles(AnswerPing)

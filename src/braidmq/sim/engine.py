@@ -323,7 +323,9 @@ class Simulator:
             return
         sender, to = host.address, call.host.address
         if host.taken_ways is not None and to in host.taken_ways.detours:
-            self.transmit(host, host.taken_ways.detours[to], SimPassed(to, sender, reply, call, 0, is_reply=True), None, 1)
+            self.transmit(
+                host, host.taken_ways.detours[to], SimPassed(to, sender, reply, call, 0, is_reply=True), None, 1
+            )
             return
         network = self.network
         delays = network.steady or network.delays(self.chance, sender, to, self.now)

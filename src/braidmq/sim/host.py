@@ -33,7 +33,18 @@ class World(Trampoline, Protocol):
 class SimHost:
     """One host. It dies with all that it did: `incarnation` counts how often."""
 
-    __slots__ = ("address", "alive", "chance", "first", "incarnation", "services", "sim", "table", "taken_ways", "tasks")
+    __slots__ = (
+        "address",
+        "alive",
+        "chance",
+        "first",
+        "incarnation",
+        "services",
+        "sim",
+        "table",
+        "taken_ways",
+        "tasks",
+    )
 
     def __init__(self, sim: World, address: Address) -> None:
         self.sim = sim
