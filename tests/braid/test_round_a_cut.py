@@ -9,7 +9,9 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from msgspec import UNSET
 
+from braidmq.admin.contract import RingAnswer, Unreached
 from braidmq.host import Address
 from braidmq.sim.network import Network, Uniform
 from tests.braid.sites import Sites, payloads
@@ -134,3 +136,75 @@ def test_nothing_of_qos_0_is_lost_when_a_cut_heals_and_the_direct_way_is_taken_a
     publisher.publish("meter/1", b"direct")
     assert payloads(subscriber) == [b"direct"]
     assert sites.sent == [(1, 2)]
+
+
+def test_a_cut_that_nobody_can_go_round_does_not_mean_that_nobody_wants_it() -> None:
+    sites, path = braid()
+    publisher, subscriber = sites.client(1, "pub"), sites.client(2)
+    subscriber.subscribe("meter/1", 1)
+    publisher.publish("meter/1", b"before", 1)
+    payloads(subscriber)
+    path.cut = {(one, other): None for one in range(3) for other in range(3) if (one == 2) != (other == 2)}
+    for _ in range(6):
+        sites.run(10.0)
+        assert publisher.publish("meter/1", b"kept", 1) == 0
+    assert publisher.publish("nobody/wants", b"", 1) == NO_SUBSCRIBERS
+    path.cut.clear()
+    sites.run(2.0)
+    publisher.publish("meter/1", b"at once")
+    sites.run(30.0)
+    got = payloads(subscriber)
+    assert sorted(got) == [b"at once", *6 * [b"kept"]]
+    assert publisher.publish("nobody/wants", b"", 1) == NO_SUBSCRIBERS
+
+
+def test_the_pair_that_is_cut_is_named() -> None:
+    sites, path = braid()
+    path.cut_pair(1, 2)
+    sites.run(30.0)
+    seen: list[RingAnswer] = []
+
+    async def look() -> None:
+        seen.append(await sites[0].braid.status.ring())
+
+    sites[0].host.spawn(look())
+    sites.run(5.0)
+    path.cut.clear()
+    sites.run(5.0)
+    sites[0].host.spawn(look())
+    sites.run(5.0)
+    cut, healed = seen
+    assert [(one.name, one.unreached, one.is_healthy) for one in cut.brokers] == [
+        ("site0", UNSET, True),
+        ("site1", [Unreached("site2", "site0")], True),
+        ("site2", [Unreached("site1", "site0")], True),
+    ]
+    assert cut.is_whole
+    assert [one.unreached for one in healed.brokers] == [UNSET, UNSET, UNSET]
+
+
+def test_a_broker_that_passes_on_and_dies_is_replaced() -> None:
+    path = Path()
+    sites = Sites(4, network=path)
+    publisher, subscriber = sites.client(1, "pub"), sites.client(2)
+    subscriber.subscribe("meter/1", 1)
+    path.cut_pair(1, 2)
+    sites.run(NOTICED_S)
+    passing = dict(sites[1].braid.detours.ways)[2]
+    assert passing in (0, 3)
+    sites[int(passing)].crash()
+    sites.run(2 * NOTICED_S)
+    assert dict(sites[1].braid.detours.ways)[2] == 3 - int(passing)
+    for text in numbers(0, 10):
+        assert publisher.publish("meter/1", text, 0) != NO_SUBSCRIBERS
+    assert payloads(subscriber) == numbers(0, 10)
+
+
+def test_nothing_is_pinged_when_nothing_is_sent_and_nobody_goes_round_when_nothing_is_cut() -> None:
+    sites, _ = braid()
+    publisher, subscriber = sites.client(1, "pub"), sites.client(2)
+    subscriber.subscribe("meter/1")
+    for _ in range(30):
+        publisher.publish("meter/1", b"news")
+    assert [dict(site.braid.detours.ways) for site in sites] == [{}, {}, {}]
+    assert len(payloads(subscriber)) == 30

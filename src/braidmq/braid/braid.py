@@ -82,7 +82,18 @@ class Braid:
         self.transfer, self.catch_up, self.retained, self.roaming = transfer, catch_up, retained, roaming
         self.probes = probes = Probes(host, method, name, cluster, broker.now)
         self.status = BraidInspector(
-            overlay, method, method_name, name, origin, presence, interest, catch_up, transfer, membership, probes
+            overlay,
+            method,
+            method_name,
+            name,
+            origin,
+            presence,
+            interest,
+            catch_up,
+            transfer,
+            membership,
+            probes,
+            self.detours,
         )
         self._join()
         for topic_filter in broker.router.filters():  # of sessions from before
@@ -111,6 +122,7 @@ class Braid:
         if isinstance(self.method, WildcardMethod) and isinstance(outbound, WildcardTopics):
             outbound.on_changed = self.demand.on_wants
             self.method.on_wants = outbound.on_wants
+            self.detours.on_reached = self.method.on_reached
         self.broker.federate(self._federation())
 
     def _federation(self) -> BraidFederation:

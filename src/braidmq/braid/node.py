@@ -125,6 +125,17 @@ class BraidNode:
         """Why this broker is not in its braid, None if it is."""
         return "this broker is just starting" if self.braid is None else self.braid.membership.admission.trouble
 
+    def cut_paths(self) -> str | None:
+        """Which brokers cannot be reached directly, for people; None if all can that anything is sent to."""
+        ways = {} if self.braid is None else self.braid.detours.ways
+        if not ways:
+            return None
+        named = {self.host.name_of(address): by for address, by in ways.items()}
+        return "; ".join(
+            f"{name} cannot be reached{f' directly: by {self.host.name_of(by)}' if by is not None else ''}"
+            for name, by in sorted(named.items())
+        )
+
 
 def _is_alone(braid: Braid) -> bool:
     """Whether nobody else is in the braid: then there is nobody to tell."""

@@ -149,6 +149,11 @@ class NetHost:
     def is_member(self, is_member: bool) -> None:
         self._links.is_member = is_member
 
+    def name_of(self, address: Address) -> str:
+        """What another host is called, for people; its address if it has not said it."""
+        peer = self._peers.get(address)
+        return str(address) if peer is None or peer.greeting is None else peer.greeting.name or str(address)
+
     @property
     def refusals(self) -> dict[str, str]:
         """Why this host is not let in, by the addresses of those that said so."""

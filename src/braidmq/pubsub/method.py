@@ -134,6 +134,10 @@ class WildcardMethod(ScopedMethod, Protocol):
         """Whether a broker wants a topic that has fallen silent, not too long ago."""
         ...
 
+    def on_reached(self, address: Address) -> None:
+        """A broker that could not be reached can be again."""
+        ...
+
     async def leave(self) -> None:
         """Gives up all filters and topics of clients at once, as a broker does that ends."""
         ...

@@ -349,6 +349,15 @@ class ToldWants:
         unchanged = self._change_of(watcher, watcher.broker, watcher.version, watcher.number)
         await self._tell(watcher, msgspec.structs.replace(unchanged, period_s=period_s))
 
+    def on_reached(self, address: Address) -> None:
+        """A watcher that could not be reached can be: it hears at once that this broker is here, and then the rest."""
+        watcher = self._watchers.get(self._addresses.get(address, ""))
+        if watcher is not None:
+            watcher.failures = 0
+            self._host.send(address, self._change_of(watcher, watcher.broker, watcher.version, watcher.number))
+            if self._owes(watcher):
+                self._begin_telling(watcher)
+
     def sweep(self) -> None:
         """Gives up covers under which nothing is wanted any more, and wide ones under which little is."""
         wanted: dict[str, None] = {}
