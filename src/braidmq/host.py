@@ -93,6 +93,9 @@ class Ways(Protocol):
     """How a host's messages leave it: directly, or by another host that passes them on. `braidmq.detours` decides it;
     for everybody else a message goes to where it is sent."""
 
+    is_confined: Callable[[bytes], bool]
+    """Asked about a message, as it travels: whether no third host may see it. Then it goes directly, or not at all."""
+
     on_passed: Callable[[Address, Address], None]
     """Called with the sender, and the host that has passed it on, before what has come by a detour is handled."""
 

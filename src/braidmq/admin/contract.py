@@ -200,7 +200,6 @@ class RingMember(msgspec.Struct, frozen=True, kw_only=True):
     left: str | UnsetType | None = UNSET
     right: str | UnsetType | None = UNSET
     unreached: list[Unreached] | UnsetType = UNSET
-    """Unset also if it reaches all that it has something for."""
     is_healthy: bool
 
 

@@ -17,6 +17,7 @@ from braidmq.braid.inspect.probes import Probes
 from braidmq.braid.inspect.status import BraidInspector
 from braidmq.braid.interest.demand import DemandTopics
 from braidmq.braid.interest.interest import InterestParts
+from braidmq.braid.interest.scope import is_confined
 from braidmq.braid.membership.home import HOME
 from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.membership.membership import MembershipParts
@@ -74,6 +75,7 @@ class Braid:
         )
         self.broker, self.host, self.overlay, self.method = broker, host, overlay, method
         self.detours = Detours(host)
+        host.ways.is_confined = is_confined
         self.name = name
         self.identity = origin
         """Which broker this is, whatever its name and address; it is also the name of its history."""

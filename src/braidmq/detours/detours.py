@@ -35,8 +35,8 @@ from braidmq.host import Address, Event, Host, Reply, Service, ask, handles
 LOOK_S = 1.0
 """How often a host looks for others that do not answer, and tries the direct way to those that it goes round to."""
 
-PING_S = 1.0
-"""How long the answer to a ping may take."""
+PING_S, PINGS = 0.5, 2
+"""How long the answer to a ping may take, and how many are lost before a host counts as silent."""
 
 REACH_S = 2.0
 """How long other hosts have to say whether they reach one that does not answer."""
@@ -147,8 +147,10 @@ class Detours(Service):
 
     async def _find_out(self, address: Address, probe: _Probe) -> None:
         try:
-            self._ways.send_directly(address, PingDirectly())
-            await probe.through.wait(PING_S)
+            for _ in range(PINGS):
+                if not probe.is_answered:
+                    self._ways.send_directly(address, PingDirectly())
+                    await probe.through.wait(PING_S)
             if not probe.is_answered:
                 self._end_detours_by(address)
                 await self._ask_others(address, probe)
@@ -249,7 +251,7 @@ class Detours(Service):
 
     async def _answer_reach(self, origin: Address, address: Address) -> None:
         try:
-            told = await ask(self._host, address, AskHearing(origin), TellHearing, timeout_s=PING_S)
+            told = await ask(self._host, address, AskHearing(origin), TellHearing, timeout_s=PING_S, tries=PINGS)
         finally:
             self._asking -= 1
         if told is not None and address not in self._ways.detours:

@@ -78,6 +78,8 @@ class Links:
         self.address = ""
         self.peers = Peers(codec, bounds, self.describe)
         self.faults: Counter[Fault] = Counter()
+        self.is_confined: Callable[[bytes], bool] = _no
+        """Whether no other peer may pass on a frame."""
         self.is_member = True
         """Whether this host is in its braid: see `Hello`."""
         self.on_linked: Callable[[str, str], None] | None = None
@@ -174,7 +176,9 @@ class Links:
                     _log.warning("%s sends nothing to %.60r: %s", self.describe(), to, error)
                 return str(error)
         if peer.by and not is_direct:
-            return self.send_round(peer, self._codec.frame(envelope)[LENGTH_BYTES:], weight)
+            frame = self._codec.frame(envelope)
+            if not self.is_confined(frame):
+                return self.send_round(peer, frame[LENGTH_BYTES:], weight)
         was_empty = not peer.batched
         refusal = peer.queue(envelope, weight)
         if refusal is None and was_empty:
@@ -397,3 +401,7 @@ class Links:
 
     def _now(self) -> float:
         return time.monotonic()
+
+
+def _no(_frame: bytes) -> bool:
+    return False

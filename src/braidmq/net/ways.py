@@ -25,6 +25,14 @@ class NetWays:
         self.on_passed: Callable[[Address, Address], None] = _ignore
 
     @property
+    def is_confined(self) -> Callable[[bytes], bool]:
+        return self._links.is_confined
+
+    @is_confined.setter
+    def is_confined(self, is_confined: Callable[[bytes], bool]) -> None:
+        self._links.is_confined = is_confined
+
+    @property
     def detours(self) -> Mapping[Address, Address]:
         return {peer.address: peer.by for peer in self._peers.all() if peer.by}
 
@@ -64,8 +72,9 @@ class NetWays:
         if peer.link is not None:
             peer.link.abort(f"nothing comes through: by {by} instead")
         peer.by = by
-        for frame in peer.take_waiting():
-            self._links.send_round(peer, bytes(frame[LENGTH_BYTES:]))
+        for frame in map(bytes, peer.take_waiting()):
+            if not self._links.is_confined(frame):
+                self._links.send_round(peer, frame[LENGTH_BYTES:])
 
     def go_directly(self, to: Address) -> None:
         peer = self._peers.get(to)

@@ -133,7 +133,7 @@ class Simulator:
         if not source.alive:
             return
         sender, now = source.address, self.now
-        if source.taken_ways is not None and (by := source.taken_ways.way_to(to)) is not None:
+        if source.taken_ways is not None and (by := source.taken_ways.way_of(message, to)) is not None:
             message, call, to = SimPassed(to, sender, message, call, hops, is_reply=False), None, by
         network = self.network
         delays = network.steady or network.delays(self.chance, sender, to, now)
@@ -269,7 +269,7 @@ class Simulator:
         if host is None or not host.alive:
             return
         self.messages += 1
-        if self.on_message is not None:
+        if self.on_message is not None and type(message) is not SimPassed:
             self.on_message(sender, to, message, hops)
         origin = sender if call is None else call.origin
         within = 0
@@ -306,6 +306,8 @@ class Simulator:
     def _pass_on(self, host: SimHost, sender: Address, passed: SimPassed) -> None:
         """Something for another host, which it is sent as it is, or for this one."""
         if passed.to != host.address:
+            if self.on_message is not None:
+                self.on_message(sender, host.address, passed.message, passed.hops)
             if passed.to in host.ways.detours:
                 host.send(passed.origin, NotPassed(passed.to))
             else:
@@ -322,10 +324,8 @@ class Simulator:
         if not host.alive:
             return
         sender, to = host.address, call.host.address
-        if host.taken_ways is not None and to in host.taken_ways.detours:
-            self.transmit(
-                host, host.taken_ways.detours[to], SimPassed(to, sender, reply, call, 0, is_reply=True), None, 1
-            )
+        if host.taken_ways is not None and (by := host.taken_ways.detour_of(reply, to)) is not None:
+            self.transmit(host, by, SimPassed(to, sender, reply, call, 0, is_reply=True), None, 1)
             return
         network = self.network
         delays = network.steady or network.delays(self.chance, sender, to, self.now)

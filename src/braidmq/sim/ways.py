@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+import msgspec
+
 from braidmq.bounded import BoundedDict
 from braidmq.host import Address, Message
 
@@ -38,6 +40,7 @@ class Sender(Protocol):
 
 class SimWays:
     def __init__(self, host: Sender) -> None:
+        self.is_confined: Callable[[bytes], bool] = _no
         self.on_passed: Callable[[Address, Address], None] = _ignore
         self._host = host
         self._detours: dict[Address, Address] = {}
@@ -45,9 +48,16 @@ class SimWays:
         self._linked: BoundedDict[Address, float] = BoundedDict(LINKED_MAX)
         """When each of them was last sent something."""
 
-    def way_to(self, to: Address) -> Address | None:
-        """Notes that something is sent; the host that is to pass it on, if any is."""
+    def detour_of(self, message: Message, to: Address) -> Address | None:
+        """The host that is to pass a message on, if any is. What is passed on already goes directly."""
         by = self._detours.get(to)
+        if by is None or type(message) is SimPassed or self.is_confined(msgspec.msgpack.encode(message)):
+            return None
+        return by
+
+    def way_of(self, message: Message, to: Address) -> Address | None:
+        """The same, and notes that something is sent."""
+        by = self.detour_of(message, to)
         if by is None:
             self._asked[to] = None
         self._linked.renew(to if by is None else by, self._host.now())
@@ -81,6 +91,10 @@ class SimWays:
 
     def go_directly(self, to: Address) -> None:
         self._detours.pop(to, None)
+
+
+def _no(_message: bytes) -> bool:
+    return False
 
 
 def _ignore(*_: object) -> None:
