@@ -222,6 +222,28 @@ async def ask(
     return None
 
 
+async def run_all(
+    host: Host, procedures: list[Coroutine[Any, Any, None]], is_enough: Callable[[], bool] = lambda: False
+) -> None:
+    """Runs procedures beside each other; returns when all are through, or it is enough."""
+    through = host.event()
+    under_way = len(procedures)
+
+    async def run(procedure: Coroutine[Any, Any, None]) -> None:
+        nonlocal under_way
+        try:
+            await procedure
+        finally:
+            under_way -= 1
+            if not under_way or is_enough():
+                through.set()
+
+    for procedure in procedures:
+        host.spawn(run(procedure))
+    if procedures:
+        await through.wait()
+
+
 class handles:  # noqa: N801 - reads as a decorator
     """Marks a method as the handler of a message type."""
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from braidmq.host import Address, Event, Host
+from braidmq.host import Address, Event, Host, run_all
 from braidmq.keys import Key, Role, segment
 from braidmq.overlay import Overlay
 from braidmq.overlay.key_ranges import KeyRange
@@ -93,6 +93,23 @@ class RelayFree:
     async def withdraw(self, topic: str) -> None:
         self._adverts.pop(topic, None)
         await self._update_keys(topic)
+
+    async def leave(self) -> None:
+        """Gives up all topics at once, as a broker does that ends, and then their keys, many beside each other.
+
+        Of the keys in their order every second one goes at a time: of two side by side that leave at the same time,
+        one refuses the other, and both try again.
+        """
+        self._keys.subscribed.clear()
+        self._adverts.clear()
+        for under_way in list(self._changing.values()):
+            await under_way.wait()
+        keys = sorted(self._inserted)
+        self._inserted.clear()
+        self._effective.clear()
+        while keys:
+            await run_all(self.host, [self.overlay.leave(key) for key in keys[::2]])
+            keys = keys[1::2]
 
     def is_wanted(self, topic: str) -> bool:
         """Whether anyone subscribes to an advertised topic, as far as is known here."""
