@@ -104,8 +104,7 @@ class Entering:
     async def leave(self, published: Iterable[str], wanted: Iterable[str]) -> None:
         """Gives up what this broker has advertised and subscribed to: what a method gives up at once, and these topics.
 
-        Of the topics in the order of keys every second one goes at a time: of two keys side by side that leave at the
-        same time, one refuses the other, and both try again.
+        Of the topics in the order of keys every second one goes at a time, as in `leave_all`.
         """
         if isinstance(self._method, LeavingMethod):
             await self._method.leave()

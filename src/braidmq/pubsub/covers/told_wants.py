@@ -374,9 +374,12 @@ class ToldWants:
             self.covers.replace(wanted)
 
     async def leave(self) -> None:
-        """Nobody here wants anything any more: tells all watchers, and stands nowhere."""
-        for topic_filter in list(self.filters):
-            self.unsubscribe(topic_filter)
+        """Nobody here wants anything any more: tells all watchers that this is all, and stands nowhere."""
+        self.filters = FilterSet()
+        for watcher in self.watchers:
+            if watcher.digest or self._owes(watcher):
+                watcher.is_current = False
+                self._begin_telling(watcher)
         ends_at = self._host.now() + CALL_S
         for watcher in self.watchers:
             if watcher.is_telling or self._owes(watcher):

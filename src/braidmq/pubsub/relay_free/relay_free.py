@@ -25,10 +25,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from braidmq.host import Address, Event, Host, run_all
+from braidmq.host import Address, Event, Host
 from braidmq.keys import Key, Role, segment
 from braidmq.overlay import Overlay
 from braidmq.overlay.key_ranges import KeyRange
+from braidmq.overlay.leaving import leave_all
 from braidmq.overlay.ranges import Cut, OnDelivery, OnOutcome, RangeArrival, RangeDelivery
 from braidmq.pubsub.effect import Effect
 from braidmq.pubsub.method import OnDemand, OnMessage, OnQuestion, Publication, ignore, no_answer
@@ -95,21 +96,15 @@ class RelayFree:
         await self._update_keys(topic)
 
     async def leave(self) -> None:
-        """Gives up all topics at once, as a broker does that ends, and then their keys, many beside each other.
-
-        Of the keys in their order every second one goes at a time: of two side by side that leave at the same time,
-        one refuses the other, and both try again.
-        """
+        """Gives up all topics at once, as a broker does that ends, and then their keys, many beside each other."""
         self._keys.subscribed.clear()
         self._adverts.clear()
         for under_way in list(self._changing.values()):
             await under_way.wait()
-        keys = sorted(self._inserted)
+        keys = list(self._inserted)
         self._inserted.clear()
         self._effective.clear()
-        while keys:
-            await run_all(self.host, [self.overlay.leave(key) for key in keys[::2]])
-            keys = keys[1::2]
+        await leave_all(self.overlay, keys)
 
     def is_wanted(self, topic: str) -> bool:
         """Whether anyone subscribes to an advertised topic, as far as is known here."""
