@@ -17,6 +17,7 @@ from braidmq.braid.inspect.probes import Probes
 from braidmq.braid.inspect.status import BraidInspector
 from braidmq.braid.interest.demand import DemandTopics
 from braidmq.braid.interest.interest import InterestParts
+from braidmq.braid.interest.scope import is_confined
 from braidmq.braid.membership.home import HOME
 from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.membership.membership import MembershipParts
@@ -30,6 +31,7 @@ from braidmq.braid.transfer.shaped_topics import ShapedTopics
 from braidmq.braid.transfer.transfer import TransferParts
 from braidmq.braid.transfer.wildcard_topics import WildcardTopics
 from braidmq.broker.broker import Broker
+from braidmq.detours.detours import Detours
 from braidmq.overlay import Overlay
 from braidmq.pubsub.method import Method, ProvenMethod, Publication, WildcardMethod
 
@@ -72,6 +74,8 @@ class Braid:
             broker, host, overlay, method, presence, introducers, name, identity, interest, catch_up, outbound
         )
         self.broker, self.host, self.overlay, self.method = broker, host, overlay, method
+        self.detours = Detours(host)
+        host.ways.is_confined = is_confined
         self.name = name
         self.identity = origin
         """Which broker this is, whatever its name and address; it is also the name of its history."""
@@ -80,7 +84,18 @@ class Braid:
         self.transfer, self.catch_up, self.retained, self.roaming = transfer, catch_up, retained, roaming
         self.probes = probes = Probes(host, method, name, cluster, broker.now)
         self.status = BraidInspector(
-            overlay, method, method_name, name, origin, presence, interest, catch_up, transfer, membership, probes
+            overlay,
+            method,
+            method_name,
+            name,
+            origin,
+            presence,
+            interest,
+            catch_up,
+            transfer,
+            membership,
+            probes,
+            self.detours,
         )
         self._join()
         for topic_filter in broker.router.filters():  # of sessions from before
@@ -109,6 +124,7 @@ class Braid:
         if isinstance(self.method, WildcardMethod) and isinstance(outbound, WildcardTopics):
             outbound.on_changed = self.demand.on_wants
             self.method.on_wants = outbound.on_wants
+            self.detours.on_reached = self.method.on_reached
         self.broker.federate(self._federation())
 
     def _federation(self) -> BraidFederation:
@@ -139,6 +155,7 @@ class Braid:
 
     async def enter(self) -> None:
         """Joins the braid, or begins one; then stands for what clients here want."""
+        self.detours.start()
         await self.membership.entering.enter()
         await self.roaming.enter()
         self.membership.gossip.announce_cluster(self.interest.own_shapes)

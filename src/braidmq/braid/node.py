@@ -24,7 +24,7 @@ from braidmq.overlay.vectors import DIGITS_MAX, Vector
 from braidmq.pubsub.method import Method
 from braidmq.pubsub.registry import METHODS, MethodName, MethodSettings, OverlaySettings, message_kinds
 
-PROTOCOL = "1"
+PROTOCOL = "2"
 """What brokers say to each other: another number if a message changes so that other brokers cannot read it any more."""
 
 LEAVE_S = 5.0
@@ -124,6 +124,17 @@ class BraidNode:
     def trouble(self) -> str | None:
         """Why this broker is not in its braid, None if it is."""
         return "this broker is just starting" if self.braid is None else self.braid.membership.admission.trouble
+
+    def cut_paths(self) -> str | None:
+        """Which brokers cannot be reached directly, for people; None if all can that anything is sent to."""
+        ways = {} if self.braid is None else self.braid.detours.ways
+        if not ways:
+            return None
+        named = {self.host.name_of(address): by for address, by in ways.items()}
+        return "; ".join(
+            f"{name} cannot be reached{f' directly: by {self.host.name_of(by)}' if by is not None else ''}"
+            for name, by in sorted(named.items())
+        )
 
 
 def _is_alone(braid: Braid) -> bool:

@@ -98,15 +98,17 @@ class Server:
             *(() if self._node is None else (BraidCollector(self._node),)),
         )
         checks = {"listeners": self.listeners.trouble, "store": self._store_trouble}
+        remarks = {}
         if self._node is not None:
             checks["braid"] = self._node.trouble
+            remarks["braid"] = self._node.cut_paths
         routes = (
             BraidRoutes(self._node),
             PublishRoutes(self.broker),
             LogRoutes(lambda: self._recorder),
             ProcessingRoutes(self._processing),
         )
-        return AdminServer(settings, exposition, checks, routes)
+        return AdminServer(settings, exposition, checks, routes, remarks)
 
     async def start(self) -> None:
         try:

@@ -354,6 +354,9 @@ class Covers(Service):
         soon = max(self.host.now() + LINKS_CHANGED_S, self._met_at + MEET_AGAIN_S_MIN)
         self._meets_at = min(self._meets_at, soon)
 
+    def on_reached(self, address: Address) -> None:
+        self.told.on_reached(address)
+
     def _begin_upkeep(self) -> None:
         if not self._is_kept:
             self._is_kept = True
