@@ -131,7 +131,7 @@ class DisplacedSessions(Service):
                 await self._host.sleep(0)
             if sessions.get(client_id) is not session:
                 continue
-            if client_id in self._clients.arriving or self._handovers.is_under_way(client_id):
+            if self._is_moving(client_id):
                 continue
             if session.connection is not None:
                 self._clients.epochs.setdefault(client_id, int(self._broker.now() * 1000))
@@ -139,10 +139,15 @@ class DisplacedSessions(Service):
             clients[client_id] = Client(client_id, epoch, session.owner or "")
         return clients
 
+    def _is_moving(self, client_id: str) -> bool:
+        """Whether a session is coming or going just now: the directory may know of it before it is done."""
+        clients = self._clients
+        return client_id in clients.arriving or client_id in clients.pushed or self._handovers.is_under_way(client_id)
+
     def _compare(self, holder: SessionHolder, client: Client) -> None:
         """The directory knows a client otherwise than this broker did when it asked."""
         client_id, epoch, owner = client
-        if client_id in self._clients.arriving or self._clients.epochs.get(client_id, UNKNOWN_EPOCH) != epoch:
+        if self._is_moving(client_id) or self._clients.epochs.get(client_id, UNKNOWN_EPOCH) != epoch:
             return
         if holder.name == self._identity:
             self._clients.epochs[client_id] = max(epoch, holder.epoch)
