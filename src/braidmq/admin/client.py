@@ -81,6 +81,18 @@ class AdminClient:
     def trace(self, topic: str, qos: int) -> contract.TraceAnswer:
         return self._get("/braid/trace", contract.TraceAnswer, {"topic": topic, "qos": qos})
 
+    # Draining
+
+    def drain_status(self) -> contract.DrainStatus:
+        return self._get("/drain", contract.DrainStatus)
+
+    def drain(self, timeout_s: float) -> contract.DrainStatus:
+        """Begins; can be asked again without harm."""
+        return self._post("/drain", contract.DrainRequest(timeout_s), contract.DrainStatus, is_repeatable=True)
+
+    def cancel_drain(self) -> contract.DrainStatus:
+        return self._post("/drain/cancel", contract.DrainCancel(), contract.DrainStatus)
+
     # The log
 
     def log(self) -> contract.LogStatus:
