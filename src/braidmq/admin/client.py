@@ -18,7 +18,7 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from braidmq.admin import contract
+from braidmq.admin import contract, drain_contract
 from braidmq.admin.errors import AdminError, AnswerRefused, NotABroker, TooSlow, Unanswered, Unreachable, WrongToken
 
 TIMEOUT_S: Final = 30.0
@@ -83,15 +83,15 @@ class AdminClient:
 
     # Draining
 
-    def drain_status(self) -> contract.DrainStatus:
-        return self._get("/drain", contract.DrainStatus)
+    def drain_status(self) -> drain_contract.DrainStatus:
+        return self._get("/drain", drain_contract.DrainStatus)
 
-    def drain(self, timeout_s: float) -> contract.DrainStatus:
+    def drain(self, timeout_s: float) -> drain_contract.DrainStatus:
         """Begins; can be asked again without harm."""
-        return self._post("/drain", contract.DrainRequest(timeout_s), contract.DrainStatus, is_repeatable=True)
+        return self._post("/drain", drain_contract.DrainRequest(timeout_s), drain_contract.DrainStatus, is_repeatable=True)
 
-    def cancel_drain(self) -> contract.DrainStatus:
-        return self._post("/drain/cancel", contract.DrainCancel(), contract.DrainStatus)
+    def cancel_drain(self) -> drain_contract.DrainStatus:
+        return self._post("/drain/cancel", drain_contract.DrainCancel(), drain_contract.DrainStatus)
 
     # The log
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from braidmq.admin.contract import DrainStatus
+from braidmq.admin.drain_contract import DrainStatus
 from braidmq.braid.roaming.drain import DrainOutcome
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from braidmq.cli.option_groups import with_option_groups
 from braidmq.cli.progress import Bar
 
 if TYPE_CHECKING:
-    from braidmq.admin.contract import DrainStatus
+    from braidmq.admin.drain_contract import DrainStatus
     from braidmq.cli.admin_port import BrokerAdmin
 
 app = typer.Typer(add_completion=False)
@@ -56,7 +56,7 @@ def drain(
     json_lines: output.JsonOption = False,
     color: output.ColorOption = output.Color.AUTO,
 ) -> None:
-    from braidmq.admin.contract import DRAIN_S_MAX
+    from braidmq.admin.drain_contract import DRAIN_S_MAX
 
     if not 0 < timeout_s <= DRAIN_S_MAX:
         raise UsageError(f"--timeout {timeout_s:g}", f"Give seconds, above 0 and up to {DRAIN_S_MAX:g}.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from aiohttp import web
 
-from braidmq.admin.contract import DrainRequest
+from braidmq.admin.drain_contract import DrainRequest
 from braidmq.server.admin.responses import answer, is_json, not_json, read_body, refusal
 from braidmq.server.draining import RefusedDrain
 
