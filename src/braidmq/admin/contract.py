@@ -1,4 +1,4 @@
-"""Every question and answer of the admin port that is JSON.
+"""Every question and answer of the admin port that is JSON; `drain_contract` has those about drains.
 
 Names of fields are keys of the JSON, and scripts rely on them. A field that was added later has a default, so that the
 answer of an older broker can still be read; unknown keys are ignored, so that the answer of a newer one can.

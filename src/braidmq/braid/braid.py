@@ -23,7 +23,9 @@ from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.membership.membership import MembershipParts
 from braidmq.braid.membership.presence import Presence
 from braidmq.braid.retained.retained import RetainedParts
+from braidmq.braid.roaming.drain import Drain
 from braidmq.braid.roaming.roaming import RoamingParts
+from braidmq.braid.roaming.takers import Takers
 from braidmq.braid.task_limiter import TaskLimiter
 from braidmq.braid.transfer.inbound import InboundStreams
 from braidmq.braid.transfer.outbound import OutboundTopics
@@ -32,6 +34,7 @@ from braidmq.braid.transfer.transfer import TransferParts
 from braidmq.braid.transfer.wildcard_topics import WildcardTopics
 from braidmq.broker.broker import Broker
 from braidmq.detours.detours import Detours
+from braidmq.host import Address
 from braidmq.overlay import Overlay
 from braidmq.pubsub.method import Method, ProvenMethod, Publication, WildcardMethod
 
@@ -82,6 +85,8 @@ class Braid:
         self.presence, self.membership, self.interest = presence, membership, interest
         self.demand = DemandTopics(broker, outbound)
         self.transfer, self.catch_up, self.retained, self.roaming = transfer, catch_up, retained, roaming
+        takers = Takers(host, membership.records, introducers, cluster)
+        self.drain = Drain(broker, host, roaming.clients, roaming.handovers, roaming.pusher, takers, membership.records)
         self.probes = probes = Probes(host, method, name, cluster, broker.now)
         self.status = BraidInspector(
             overlay,
@@ -113,6 +118,9 @@ class Braid:
         inbound.deliver = self.transfer.receiver.deliver
         inbound.on_gap = self.transfer.receiver.on_gap
         self.roaming.incoming.until_left = outbound.until_left
+        self.roaming.taker.is_draining = lambda: self.drain.is_on
+        self.drain.announce = self.announce
+        self.drain.ask_for_missed = self.catch_up.reconciler.ask_all_once
         self.retained.replication.send_late = self.transfer.sender.send_late
         self.method.on_message = self._on_message
         if isinstance(outbound, ShapedTopics):
@@ -130,7 +138,15 @@ class Braid:
     def _federation(self) -> BraidFederation:
         cursors = self.catch_up.cursors
         return BraidFederation(
-            self.broker, self.presence, self.interest, self.demand, cursors, self.transfer, self.retained, self.roaming
+            self.broker,
+            self.presence,
+            self.interest,
+            self.demand,
+            cursors,
+            self.transfer,
+            self.retained,
+            self.roaming,
+            self.drain,
         )
 
     # What the method brings
@@ -153,16 +169,25 @@ class Braid:
 
     # Coming and going
 
+    def announce(self) -> None:
+        """Tells all brokers what this one says of itself, and what it uses."""
+        self.membership.gossip.announce_broker(self.interest.own_shapes)
+
     async def enter(self) -> None:
         """Joins the braid, or begins one; then stands for what clients here want."""
         self.detours.start()
         await self.membership.entering.enter()
         await self.roaming.enter()
-        self.membership.gossip.announce_cluster(self.interest.own_shapes)
+        self.announce()
         self.interest.announcer.enter()
         self.retained.replication.enter()
         self.catch_up.reconciler.ask_everybody()
         self.membership.upkeep.start()
+
+    def on_parted(self, address: Address) -> None:
+        """Another broker has ended, or is elsewhere: nobody looks for it, or asks it anything, at this address."""
+        self.membership.admission.on_parted(address)
+        self.roaming.directory.ranges.part(address)
 
     async def leave(self) -> None:
         """Leaves in good order: neighbours are told, and nobody waits for this broker."""

@@ -186,6 +186,8 @@ class Registrar(Service):
             return Claimed(old.holder.epoch, old.before, old.earlier)
         if old is not None and is_foreign(old.holder.owner, claim.owner) and claim.over != old.holder.epoch:
             return Claimed(old.holder.epoch, old.holder, None, is_foreign=True)
+        if old is not None and claim.giver and old.holder.name not in (claim.giver, claim.name):
+            return Claimed(old.holder.epoch, old.holder, None, is_elsewhere=True)
         epoch = claim.epoch if old is None else max(claim.epoch, old.holder.epoch + 1)
         before, earlier = (None, None) if old is None else (old.holder, old.before)
         holder = SessionHolder(claim.client_id, origin, claim.name, epoch, claim.owner)
