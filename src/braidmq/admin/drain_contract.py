@@ -1,5 +1,5 @@
-"""What is asked and answered about drains on the admin port: /drain, /drain/cancel. As in `contract`, fields are JSON keys
-that scripts rely on."""
+"""What is asked and answered about drains on the admin port: /drain, /drain/cancel. As in `contract`, fields are JSON
+keys that scripts rely on."""
 
 from __future__ import annotations
 

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from braidmq.braid.membership.broker_records import BrokerRecord, BrokerRecords
 from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.roaming.messages import AskRoom, HasRoom
-from braidmq.braid.task_limiter import run_all
-from braidmq.host import Host, ask
+from braidmq.host import Host, ask, run_all
 
 TAKERS_MAX = 16
 """Brokers among which sessions and clients are shared out."""
