@@ -45,6 +45,7 @@ bench: $(READY)
 	$(BIN)/python -m bench.fleet --minutes 5
 	$(BIN)/python -m bench.overlays
 	$(BIN)/python -m bench.log
+	$(BIN)/python -m bench.journal
 	$(BIN)/python -m bench.processors
 	$(BIN)/python -m bench.pipeline
 	$(BIN)/python -m bench.stateful

@@ -60,7 +60,7 @@ def config_path(folder: Path) -> Path:
 
 class BraidMQ(Peer):
     name = "braidmq"
-    store = "SQLite, what is acknowledged is committed first"
+    store = "a journal, what is acknowledged is written first"
     hint = "make bench installs it in .venv"
     executable = Path(sys.executable).parent / "braidmq"
 

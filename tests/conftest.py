@@ -36,6 +36,14 @@ class OneSpark(LoadScopeScheduling):  # type: ignore[misc]
         return "spark" if nodeid.startswith("tests/pipeline/") else nodeid
 
 
+LONG = ("tests/docs/", "tests/chaos/", "tests/sim/", "tests/cli/")
+"""Where the longest tests are: they come first, so that no worker is left with one of them at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
+
 def pytest_configure() -> None:
     """A shell without job control has what it starts in the background ignore Ctrl-C, and all that this starts in turn:
     tests send it, and some of the programs are not ours."""

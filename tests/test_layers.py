@@ -14,6 +14,7 @@ import braidmq
 ROOT = Path(braidmq.__file__).parent
 FLOORS = (
     ("bounded", "host", "keys", "mqtt", "system"),
+    ("detours",),
     ("overlay",),
     ("pubsub",),
     ("select",),

@@ -13,7 +13,7 @@ matters), for time (`sleep`) and for each other (`event`).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, MutableSequence, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableSequence, Sequence
 from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform, final, overload
 
 import msgspec
@@ -89,8 +89,50 @@ class Event(Protocol):
         ...
 
 
+class Ways(Protocol):
+    """How a host's messages leave it: directly, or by another host that passes them on. `braidmq.detours` decides it;
+    for everybody else a message goes to where it is sent."""
+
+    is_confined: Callable[[bytes], bool]
+    """Asked about a message, as it travels: whether no third host may see it. Then it goes directly, or not at all."""
+
+    on_passed: Callable[[Address, Address], None]
+    """Called with the sender, and the host that has passed it on, before what has come by a detour is handled."""
+
+    @property
+    def detours(self) -> Mapping[Address, Address]:
+        """The hosts that are not sent to directly, and by which host each is reached."""
+        ...
+
+    @property
+    def linked(self) -> Sequence[Address]:
+        """Hosts that this one is in touch with."""
+        ...
+
+    def unanswered(self) -> Sequence[Address]:
+        """Hosts that were sent something directly since this was last asked, and from which nothing may have come."""
+        ...
+
+    def hears(self, address: Address) -> bool:
+        """Whether it is known that something came directly from a host within the last moments."""
+        ...
+
+    def send_directly(self, to: Address, message: Message) -> None:
+        """Tells, as `Host.send`, whatever the detours are."""
+        ...
+
+    def go_round(self, to: Address, by: Address) -> None:
+        """From now on what is sent to a host goes by another, and so does what still waits for it."""
+        ...
+
+    def go_directly(self, to: Address) -> None: ...
+
+
 class Host(Protocol):
     """All that a protocol may ask of the world."""
+
+    @property
+    def ways(self) -> Ways: ...
 
     @property
     def address(self) -> Address: ...
@@ -178,6 +220,28 @@ async def ask(
             continue
         return reply if isinstance(reply, replies) else None
     return None
+
+
+async def run_all(
+    host: Host, procedures: list[Coroutine[Any, Any, None]], is_enough: Callable[[], bool] = lambda: False
+) -> None:
+    """Runs procedures beside each other; returns when all are through, or it is enough."""
+    through = host.event()
+    under_way = len(procedures)
+
+    async def run(procedure: Coroutine[Any, Any, None]) -> None:
+        nonlocal under_way
+        try:
+            await procedure
+        finally:
+            under_way -= 1
+            if not under_way or is_enough():
+                through.set()
+
+    for procedure in procedures:
+        host.spawn(run(procedure))
+    if procedures:
+        await through.wait()
 
 
 class handles:  # noqa: N801 - reads as a decorator

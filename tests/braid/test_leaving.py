@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from braidmq.braid.node import LEAVE_S
+from braidmq.braid.roaming.directory_messages import PAGE_MAX, Client, Register
+from braidmq.sim.network import Constant
 from tests.conformance import wire
 from tests.conformance.pair import Peer, World
 from tests.conformance.wire import V5, Type
@@ -61,6 +63,47 @@ def test_many_keys_side_by_side_leave_in_time_one_broker_after_the_other(method:
         assert end(sites, sites[number]) < LEAVE_S
         sites.run(1.0)
         assert keys_elsewhere(sites, number) == []
+
+
+DELAY_S = 0.05
+ROUND_TRIPS_MAX = 20
+
+
+def test_leaving_takes_few_round_trips_whatever_clients_wanted_and_published_and_however_many_they_were() -> None:
+    sites = Sites(3, network=Constant(DELAY_S))
+    publisher = sites.client(0, "pub")
+    subscriber, other = sites.client(2), sites.client(2, "other")
+    area = "a" * 150
+    for first in range(0, 3000, 500):
+        filters = [(f"{number % 16}/{area}/{number}/+", 1) for number in range(first, first + 500)]
+        subscriber.send(wire.subscribe(1 + first, *filters, version=V5))
+        sites.run(3.0)
+    for number in range(16):
+        publisher.publish(f"{number}/{area}/{number}/x", b"", 1)
+        other.publish(f"own/{number}", b"", 1)
+    registrar = sites[2].braid.roaming.directory.registrar
+    for page in range(20):
+        clients = tuple(Client(f"client-{page}-{number}", 1, "") for number in range(PAGE_MAX))
+        registrar.on_register(2, Register("site2", clients, stands_in=True))
+    sites.run(5.0)
+    assert end(sites, sites[2]) < ROUND_TRIPS_MAX * 2 * DELAY_S
+    sites.run(1.0)
+    assert keys_elsewhere(sites, 2) == []
+    assert publisher.publish(f"1/{area}/1/x", b"", 1) == 0x10
+    assert sum(len(site.braid.roaming.directory.registrar) for site in sites) >= 20 * PAGE_MAX
+
+
+def test_many_topics_with_a_key_each_leave_in_few_round_trips() -> None:
+    sites = Sites(3, network=Constant(DELAY_S), method="adaptive")
+    for number in range(3):
+        subscribe_to_many(sites, number)
+        client = sites.client(number, f"p{number}")
+        for topic in range(TOPICS):
+            client.send(wire.publish(f"own/{topic}/{number}", b"", version=V5))
+    sites.run(20.0)
+    assert end(sites, sites[2]) < ROUND_TRIPS_MAX * 2 * DELAY_S
+    sites.run(1.0)
+    assert keys_elsewhere(sites, 2) == []
 
 
 def test_what_was_just_unsubscribed_leaves_with_the_rest() -> None:

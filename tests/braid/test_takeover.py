@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from braidmq.braid.roaming.directory_messages import Claim
 from braidmq.braid.roaming.marks import Horizon
 from braidmq.braid.roaming.messages import FetchState, FetchSubscriptions, SessionStored
 from braidmq.braid.roaming.registrar import REGISTER_S
@@ -287,6 +288,32 @@ def test_what_is_published_during_the_move_arrives(qos: int, is_live: bool) -> N
         for origin in range(4):
             own = [one for one in got if one[:1] == b"%d" % origin]
             assert own == sorted(own), f"order, seed {seed}"
+
+
+def test_a_broker_that_registers_while_its_session_is_claimed_keeps_it_in_its_place() -> None:
+    """It learns from the directory that the client is elsewhere, before it is asked for the session."""
+    sites = Sites(4, seed=26)
+    old = come(sites, 0)
+    old.subscribe("tide", 1)
+    old.drop()
+    sent = stream(sites, 1, 1.0, 0.004)
+    sites.run(0.2)
+    count, registered = sites.sim.on_message, False
+
+    def watch(sender: Any, to: Any, message: Any, hops: int) -> None:
+        nonlocal registered
+        if isinstance(message, Claim) and not registered:
+            registered = True
+            sites.sim.at(sites.sim.now, lambda: sites[0].host.spawn(sites[0].braid.roaming.displaced._register()))
+        if count is not None:
+            count(sender, to, message, hops)
+
+    sites.sim.on_message = watch
+    sites.settle_s = 4.0
+    new = come(sites, 2)
+    sites.run(60)
+    assert registered
+    check(published(new), sent, 1)
 
 
 @pytest.mark.parametrize("seed", range(5))

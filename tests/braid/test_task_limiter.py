@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from braidmq.braid.task_limiter import TaskLimiter, run_all
+from braidmq.braid.task_limiter import TaskLimiter
+from braidmq.host import run_all
 from braidmq.sim.engine import Simulator
 from braidmq.sim.network import Constant
 

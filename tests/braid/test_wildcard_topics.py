@@ -14,7 +14,7 @@ from braidmq.braid.transfer.outbound import AFTER_START_S, IDLE_S
 from braidmq.braid.transfer.outbound_topic import OutboundTopic
 from braidmq.braid.transfer.wildcard_topics import FINDERS_MAX, RECENT_MAX, WildcardTopics
 from braidmq.broker.store import MemoryStore
-from braidmq.host import Host
+from braidmq.host import Address, Host
 from braidmq.mqtt.packets import V5
 from braidmq.mqtt.topics import matches
 from braidmq.overlay.ranges import OnOutcome
@@ -57,6 +57,7 @@ class Told:
     async def unsubscribe(self, topic: str) -> None: ...
     async def withdraw(self, topic: str) -> None: ...
     async def leave(self) -> None: ...
+    def on_reached(self, address: Address) -> None: ...
 
     def publish(self, topic: str, body: bytes) -> bool:
         return False

@@ -146,6 +146,15 @@ def test_ids_come_round_and_an_open_one_is_passed_by(version: int) -> None:
     assert session.free == session.window - 1
 
 
+def test_a_second_pubrel_in_a_run_is_for_nothing() -> None:
+    world = World()
+    publisher, _ = pair(world, V5, 2)
+    publisher.send(run(V5, 2, 2))
+    publisher.take()
+    publisher.send(*acks(0x62, [1, 2, 1]))
+    assert [(one.packet_id, one.reason) for one in publisher.take()] == [(1, 0), (2, 0), (1, 0x92)]
+
+
 def test_receivers_of_another_version_and_of_less_qos_get_it_in_their_own_words() -> None:
     world = World()
     plain, modern = world.client("v3", V3), world.client("v5", V5)

@@ -87,6 +87,11 @@ class BrokerProcess:
         if b'"ready"' not in line and self.kills == kills:
             raise RuntimeError(f"broker {self.number} did not start; its log:\n{self.log[-2000:]}")
 
+    async def wait_until_ended(self) -> int:
+        """It ends by itself; its exit code."""
+        assert self._process is not None
+        return await asyncio.wait_for(self._process.wait(), START_TIMEOUT_S)
+
     async def kill(self) -> None:
         """As a crash: nothing is flushed, nobody is told."""
         if self.is_up:
@@ -99,9 +104,10 @@ class BrokerProcess:
     def log(self) -> str:
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
-    async def wait_until_in(self) -> None:
+    async def wait_until_in(self, times: int = 1) -> None:
+        """Waits until it is in the braid, for the so-manieth time."""
         async with asyncio.timeout(START_TIMEOUT_S):
-            while IN_THE_BRAID not in self.log:  # noqa: ASYNC110 - another process writes it
+            while self.log.count(IN_THE_BRAID) < times:  # noqa: ASYNC110 - another process writes it
                 await asyncio.sleep(0.1)
 
 

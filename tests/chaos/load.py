@@ -40,6 +40,10 @@ class Client:
         """How often the broker did not know a session that it had confirmed."""
         self.is_napping = False
         self.is_connected = False
+        self.reference: str | None = None
+        """Where the broker has sent it, if it has."""
+        self.connect_s: list[float] = []
+        """How long each CONNACK took."""
         self._had_session = False
         self._writer: asyncio.StreamWriter | None = None
 
@@ -64,21 +68,26 @@ class Client:
         """One connection, from CONNECT to its loss."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         self._writer = writer
+        self.reference = None
+        began_at = time.monotonic()
         try:
             properties = Properties(session_expiry_interval=SESSION_EXPIRY_S) if self.version == p.V5 else Properties()
             self.send(p.Connect(self.name, self.version, clean_start=False, properties=properties))
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 connack = await self._read(reader)
             if not isinstance(connack, p.Connack) or connack.reason.failed:
+                self.reference = connack.properties.server_reference if isinstance(connack, p.Connack) else None
                 return
             self.connects += 1
+            self.connect_s.append(time.monotonic() - began_at)
             if self._had_session and not connack.session_present:
                 self.sessions_lost += 1
             self._had_session = True
             self.is_connected = True
             self.on_connected(connack.session_present)
-            while True:
-                self.on_packet(await self._read(reader))
+            while not isinstance(packet := await self._read(reader), p.Disconnect):
+                self.on_packet(packet)
+            self.reference = packet.properties.server_reference
         finally:
             self._writer = None
             writer.transport.abort()

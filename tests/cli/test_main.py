@@ -22,7 +22,7 @@ def test_version_tells_what_is_installed_and_loads_little() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment())
     first, loaded = done.stdout.splitlines()
-    assert set(json.loads(first)) == {"braidmq", "python", "uvloop", "sqlite"}
+    assert set(json.loads(first)) == {"braidmq", "python", "uvloop", "msgspec"}
     assert loaded == ""
 
 

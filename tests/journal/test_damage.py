@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -134,6 +135,93 @@ def test_a_sealed_segment_that_was_on_the_disk_is_an_error(tmp_path: Path) -> No
     os.truncate(segment(tmp_path), 500)
     with pytest.raises(JournalDamaged, match="others are behind it"):
         Journal(tmp_path)
+
+
+def test_what_was_on_the_disk_for_sure_is_not_what_comes_after(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker that waited for the disk, and no longer does, may lose what it wrote since then, and only that."""
+    written(tmp_path, is_synced=True)
+    journal = Journal(tmp_path)
+    for number in range(ROWS, 2 * ROWS):
+        journal.commit([(PUT, 1, 0, number, b"%c" % number * ROW_BYTES)])
+    journal.close()
+    before = [path.read_bytes() for _, path in files_of(tmp_path, "segment")]
+    lose_page(segment(tmp_path, 0), 2)
+    with pytest.raises(JournalDamaged, match="others are behind it"):
+        Journal(tmp_path)
+    segment(tmp_path, 0).write_bytes(before[0])
+    lose_page(segment(tmp_path, 1), 2)
+    Journal(tmp_path).close()
+    assert "never reached the disk" in caplog.text
+    assert ROWS < len(rows(tmp_path)) < 2 * ROWS
+
+
+def test_a_large_hole_at_the_end_is_cut_off_at_once(tmp_path: Path) -> None:
+    end = written(tmp_path).position
+    os.truncate(segment(tmp_path), 1 << 30)
+    journal = Journal(tmp_path)
+    assert journal.position == end
+    journal.close()
+
+
+# Writes that fail
+
+
+def fail_after(monkeypatch: pytest.MonkeyPatch, bytes_taken: int) -> None:
+    """The disk takes so many bytes more, and then also refuses to cut a file."""
+    write, left = os.pwrite, [bytes_taken]
+
+    def pwrite(file: int, data: bytes, at: int) -> int:
+        if not left[0]:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        written = write(file, bytes(data)[: left[0]], at)
+        left[0] -= written
+        return written
+
+    def ftruncate(file: int, size: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(os, "ftruncate", ftruncate)
+
+
+@pytest.mark.parametrize("bytes_taken", [0, 10, 400, 700])
+def test_a_write_that_failed_in_the_middle_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bytes_taken: int
+) -> None:
+    journal = Journal(tmp_path)
+    journal.commit([(PUT, 1, 0, 0, None)])
+    with monkeypatch.context() as patch:
+        fail_after(patch, bytes_taken)
+        for _ in range(2):
+            with pytest.raises(OSError, match="Input/output"):
+                journal.commit([(PUT, 1, 0, 1, bytes(1000))])
+        with pytest.raises(OSError, match="Input/output"):
+            journal.seal()
+        assert rows(tmp_path) == [0]
+    journal.seal()
+    journal.commit([(PUT, 1, 0, 2, None)])
+    journal.close()
+    Journal(tmp_path).close()
+    assert rows(tmp_path) == [0, 2]
+
+
+@pytest.mark.parametrize("bytes_taken", [0, 3, HEADER_BYTES - 1])
+def test_a_segment_that_could_not_be_begun_is_begun_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bytes_taken: int
+) -> None:
+    journal = Journal(tmp_path)
+    journal.commit([(PUT, 1, 0, 0, None)])
+    with monkeypatch.context() as patch:
+        fail_after(patch, bytes_taken)
+        with pytest.raises(OSError, match="Input/output"):
+            journal.seal()
+    journal.commit([(PUT, 1, 0, 1, None)])
+    journal.seal()
+    journal.commit([(PUT, 1, 0, 2, None)])
+    journal.close()
+    assert rows(tmp_path) == [0, 1, 2]
 
 
 # Files

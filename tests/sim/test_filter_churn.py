@@ -109,6 +109,9 @@ class TellAll(Service):
     def was_wanted(self, topic: str) -> bool:
         return False
 
+    def on_reached(self, address: Address) -> None:
+        """All are reached, always."""
+
     async def leave(self) -> None:
         for topic_filter in list(self.own):
             await self.unsubscribe(topic_filter)

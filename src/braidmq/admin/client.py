@@ -18,7 +18,7 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from braidmq.admin import contract
+from braidmq.admin import contract, drain_contract
 from braidmq.admin.errors import AdminError, AnswerRefused, NotABroker, TooSlow, Unanswered, Unreachable, WrongToken
 
 TIMEOUT_S: Final = 30.0
@@ -80,6 +80,20 @@ class AdminClient:
 
     def trace(self, topic: str, qos: int) -> contract.TraceAnswer:
         return self._get("/braid/trace", contract.TraceAnswer, {"topic": topic, "qos": qos})
+
+    # Draining
+
+    def drain_status(self) -> drain_contract.DrainStatus:
+        return self._get("/drain", drain_contract.DrainStatus)
+
+    def drain(self, timeout_s: float) -> drain_contract.DrainStatus:
+        """Begins; can be asked again without harm."""
+        return self._post(
+            "/drain", drain_contract.DrainRequest(timeout_s), drain_contract.DrainStatus, is_repeatable=True
+        )
+
+    def cancel_drain(self) -> drain_contract.DrainStatus:
+        return self._post("/drain/cancel", drain_contract.DrainCancel(), drain_contract.DrainStatus)
 
     # The log
 

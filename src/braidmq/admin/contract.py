@@ -1,4 +1,4 @@
-"""Every question and answer of the admin port that is JSON.
+"""Every question and answer of the admin port that is JSON; `drain_contract` has those about drains.
 
 Names of fields are keys of the JSON, and scripts rely on them. A field that was added later has a default, so that the
 answer of an older broker can still be read; unknown keys are ignored, so that the answer of a newer one can.
@@ -54,6 +54,8 @@ class Readiness(msgspec.Struct, frozen=True):
     status: Literal["ready", "not ready"]
     reasons: dict[str, str] | UnsetType = UNSET
     """By what was checked: why it is not ready."""
+    remarks: dict[str, str] | UnsetType = UNSET
+    """What is wrong and does not keep clients from being served."""
 
 
 # The braid: /braid, /braid/ring, /braid/topics, /braid/demand, /braid/trace
@@ -175,6 +177,14 @@ class BraidStatus(msgspec.Struct, frozen=True):
     """Only with a method that has covers."""
 
 
+class Unreached(msgspec.Struct, frozen=True):
+    """A broker that another cannot reach directly."""
+
+    broker: str
+    by: str | None
+    """The broker that passes on what is for it; None if none was found that reaches it."""
+
+
 class RingMember(msgspec.Struct, frozen=True, kw_only=True):
     """A broker as a walk around the ring found it. What only the broker itself can say is unset if it is silent."""
 
@@ -189,6 +199,7 @@ class RingMember(msgspec.Struct, frozen=True, kw_only=True):
     links: int | UnsetType = UNSET
     left: str | UnsetType | None = UNSET
     right: str | UnsetType | None = UNSET
+    unreached: list[Unreached] | UnsetType = UNSET
     is_healthy: bool
 
 

@@ -17,6 +17,7 @@ from braidmq.braid.inspect.probes import Probes
 from braidmq.braid.inspect.status import BraidInspector
 from braidmq.braid.interest.demand import DemandTopics
 from braidmq.braid.interest.interest import InterestParts
+from braidmq.braid.interest.scope import is_confined
 from braidmq.braid.membership.home import HOME
 from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.membership.membership import MembershipParts
@@ -25,7 +26,9 @@ from braidmq.braid.mirrors.adopting import Adoptions
 from braidmq.braid.mirrors.broker_copy import BrokerCopies
 from braidmq.braid.mirrors.gone_histories import GoneHistories
 from braidmq.braid.retained.retained import RetainedParts
+from braidmq.braid.roaming.drain import Drain
 from braidmq.braid.roaming.roaming import RoamingParts
+from braidmq.braid.roaming.takers import Takers
 from braidmq.braid.task_limiter import TaskLimiter
 from braidmq.braid.transfer.inbound import InboundStreams
 from braidmq.braid.transfer.outbound import OutboundTopics
@@ -33,6 +36,8 @@ from braidmq.braid.transfer.shaped_topics import ShapedTopics
 from braidmq.braid.transfer.transfer import TransferParts
 from braidmq.braid.transfer.wildcard_topics import WildcardTopics
 from braidmq.broker.broker import Broker
+from braidmq.detours.detours import Detours
+from braidmq.host import Address
 from braidmq.overlay import Overlay
 from braidmq.pubsub.method import Method, ProvenMethod, Publication, WildcardMethod
 
@@ -75,15 +80,30 @@ class Braid:
             broker, host, overlay, method, presence, introducers, name, identity, interest, catch_up, outbound
         )
         self.broker, self.host, self.overlay, self.method = broker, host, overlay, method
+        self.detours = Detours(host)
+        host.ways.is_confined = is_confined
         self.name = name
         self.identity = origin
         """Which broker this is, whatever its name and address; it is also the name of its history."""
         self.presence, self.membership, self.interest = presence, membership, interest
         self.demand = DemandTopics(broker, outbound)
         self.transfer, self.catch_up, self.retained, self.roaming = transfer, catch_up, retained, roaming
+        takers = Takers(host, membership.records, introducers, cluster)
+        self.drain = Drain(broker, host, roaming.clients, roaming.handovers, roaming.pusher, takers, membership.records)
         self.probes = probes = Probes(host, method, name, cluster, broker.now)
         self.status = BraidInspector(
-            overlay, method, method_name, name, origin, presence, interest, catch_up, transfer, membership, probes
+            overlay,
+            method,
+            method_name,
+            name,
+            origin,
+            presence,
+            interest,
+            catch_up,
+            transfer,
+            membership,
+            probes,
+            self.detours,
         )
         self._join()
         for topic_filter in broker.router.filters():  # of sessions from before
@@ -101,6 +121,9 @@ class Braid:
         inbound.deliver = self.transfer.receiver.deliver
         inbound.on_gap = self.transfer.receiver.on_gap
         self.roaming.incoming.until_left = outbound.until_left
+        self.roaming.taker.is_draining = lambda: self.drain.is_on
+        self.drain.announce = self.announce
+        self.drain.ask_for_missed = self.catch_up.reconciler.ask_all_once
         self.retained.replication.send_late = self.transfer.sender.send_late
         self.method.on_message = self._on_message
         if isinstance(outbound, ShapedTopics):
@@ -112,12 +135,21 @@ class Braid:
         if isinstance(self.method, WildcardMethod) and isinstance(outbound, WildcardTopics):
             outbound.on_changed = self.demand.on_wants
             self.method.on_wants = outbound.on_wants
+            self.detours.on_reached = self.method.on_reached
         self.broker.federate(self._federation())
 
     def _federation(self) -> BraidFederation:
         cursors = self.catch_up.cursors
         return BraidFederation(
-            self.broker, self.presence, self.interest, self.demand, cursors, self.transfer, self.retained, self.roaming
+            self.broker,
+            self.presence,
+            self.interest,
+            self.demand,
+            cursors,
+            self.transfer,
+            self.retained,
+            self.roaming,
+            self.drain,
         )
 
     def act_for(self, copies: BrokerCopies) -> Adoptions:
@@ -160,15 +192,25 @@ class Braid:
 
     # Coming and going
 
+    def announce(self) -> None:
+        """Tells all brokers what this one says of itself, and what it uses."""
+        self.membership.gossip.announce_broker(self.interest.own_shapes)
+
     async def enter(self) -> None:
         """Joins the braid, or begins one; then stands for what clients here want."""
+        self.detours.start()
         await self.membership.entering.enter()
         await self.roaming.enter()
-        self.membership.gossip.announce_cluster(self.interest.own_shapes)
+        self.announce()
         self.interest.announcer.enter()
         self.retained.replication.enter()
         self.catch_up.reconciler.ask_everybody()
         self.membership.upkeep.start()
+
+    def on_parted(self, address: Address) -> None:
+        """Another broker has ended, or is elsewhere: nobody looks for it, or asks it anything, at this address."""
+        self.membership.admission.on_parted(address)
+        self.roaming.directory.ranges.part(address)
 
     async def leave(self) -> None:
         """Leaves in good order: neighbours are told, and nobody waits for this broker."""

@@ -11,6 +11,7 @@ from braidmq.braid.interest.scope import PREFIX as SCOPE_PREFIX
 from braidmq.braid.interest.scope import may_see
 from braidmq.braid.membership.presence import Presence
 from braidmq.braid.retained.retained import RetainedParts
+from braidmq.braid.roaming.drain import Drain
 from braidmq.braid.roaming.roaming import RoamingParts
 from braidmq.braid.transfer.outbound_topic import OutboundTopic
 from braidmq.braid.transfer.transfer import TransferParts
@@ -36,6 +37,7 @@ class BraidFederation:
         transfer: TransferParts,
         retained: RetainedParts,
         roaming: RoamingParts,
+        drain: Drain,
     ) -> None:
         self._broker = broker
         self._presence = presence
@@ -44,6 +46,7 @@ class BraidFederation:
         self._cursors = cursors
         self._retained = retained
         self._roaming = roaming
+        self._drain = drain
         self._outbound = transfer.outbound
         self._queue = transfer.outbound.queue
         self._sender = transfer.sender
@@ -99,6 +102,13 @@ class BraidFederation:
 
     def admit(self, client_id: str, user: str, clean_start: bool, done: Callable[[Arrived], bool]) -> None:
         self._roaming.takeovers.arrive(client_id, user, clean_start, done)
+
+    @property
+    def is_draining(self) -> bool:
+        return self._drain.sends_away
+
+    def server_reference(self, listener: str) -> str | None:
+        return self._drain.server_reference(listener)
 
     def refusal_of(self, topic_filter: str) -> Reason | None:
         if topic_filter.startswith(SCOPE_PREFIX):  # nothing is published under such a topic

@@ -6,17 +6,19 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Sequence
 from hashlib import sha256
 
 from braidmq.braid.braid import Braid
 from braidmq.braid.identity import identity_of
 from braidmq.braid.inspect.status import BraidInspector
+from braidmq.braid.membership.broker_records import ClientListener
 from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.transfer.accounting import weigh
 from braidmq.broker.broker import Broker
 from braidmq.config.braid_security import security_of
 from braidmq.config.naming import lasting_address
-from braidmq.config.settings import BraidConfig
+from braidmq.config.settings import BraidConfig, Listener
 from braidmq.host import Host, Message
 from braidmq.net.host import NetHost
 from braidmq.overlay import Overlay
@@ -24,7 +26,7 @@ from braidmq.overlay.vectors import DIGITS_MAX, Vector
 from braidmq.pubsub.method import Method
 from braidmq.pubsub.registry import METHODS, MethodName, MethodSettings, OverlaySettings, message_kinds
 
-PROTOCOL = "1"
+PROTOCOL = "2"
 """What brokers say to each other: another number if a message changes so that other brokers cannot read it any more."""
 
 LEAVE_S = 5.0
@@ -51,9 +53,10 @@ def vector_of(name: str) -> Vector:
 class BraidNode:
     """From start to stop."""
 
-    def __init__(self, broker: Broker, config: BraidConfig) -> None:
+    def __init__(self, broker: Broker, config: BraidConfig, listeners: Sequence[Listener] = ()) -> None:
         self._broker = broker
         self._config = config
+        self._listeners = listeners
         self._identity = identity_of(broker, random.SystemRandom(), config.name, lasting_address(config))
         self.host = NetHost(
             config.listen,
@@ -94,13 +97,26 @@ class BraidNode:
             config.method,
         )
         self._join_host(braid)
+        self._tell_listeners(braid)
         self.host.spawn(self._enter(braid))
+
+    def set_listeners(self, listeners: Sequence[Listener]) -> None:
+        """Where clients connect from now on; other brokers are told what of it is advertised."""
+        self._listeners = listeners
+        if self.braid is not None:
+            self._tell_listeners(self.braid)
+            self.braid.announce()
+
+    def _tell_listeners(self, braid: Braid) -> None:
+        advertised = [ClientListener(one.name, one.kind, one.advertise) for one in self._listeners if one.advertise]
+        braid.membership.records.set_listeners(advertised)
+        braid.drain.listener_kinds = {one.name: one.kind for one in self._listeners}
 
     def _join_host(self, braid: Braid) -> None:
         """What only a host with real links has."""
         admission = braid.membership.admission
         admission.refusals = lambda: self.host.refusals
-        self.host.watch(admission.on_linked, admission.on_parted)
+        self.host.watch(admission.on_linked, braid.on_parted)
         braid.transfer.use_links(self.host, braid.overlay)
 
     async def _enter(self, braid: Braid) -> None:
@@ -124,6 +140,17 @@ class BraidNode:
     def trouble(self) -> str | None:
         """Why this broker is not in its braid, None if it is."""
         return "this broker is just starting" if self.braid is None else self.braid.membership.admission.trouble
+
+    def cut_paths(self) -> str | None:
+        """Which brokers cannot be reached directly, for people; None if all can that anything is sent to."""
+        ways = {} if self.braid is None else self.braid.detours.ways
+        if not ways:
+            return None
+        named = {self.host.name_of(address): by for address, by in ways.items()}
+        return "; ".join(
+            f"{name} cannot be reached{f' directly: by {self.host.name_of(by)}' if by is not None else ''}"
+            for name, by in sorted(named.items())
+        )
 
 
 def _is_alone(braid: Braid) -> bool:

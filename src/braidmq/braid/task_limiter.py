@@ -1,4 +1,4 @@
-"""Procedures beside each other: all of them, or a few at a time.
+"""Procedures beside each other, a few at a time.
 
 A client that subscribes to a thousand topics makes a thousand keys. If all of them joined at once they would be in each
 other's way: of those that want the same gap in the ring, one gets it and the rest try again.
@@ -40,25 +40,3 @@ class TaskLimiter:
                 await self._waiting.popleft()()
         finally:
             self._workers -= 1
-
-
-async def run_all(
-    host: Host, procedures: list[Coroutine[Any, Any, None]], is_enough: Callable[[], bool] = lambda: False
-) -> None:
-    """Runs procedures beside each other; returns when all are through, or it is enough."""
-    through = host.event()
-    under_way = len(procedures)
-
-    async def run(procedure: Coroutine[Any, Any, None]) -> None:
-        nonlocal under_way
-        try:
-            await procedure
-        finally:
-            under_way -= 1
-            if not under_way or is_enough():
-                through.set()
-
-    for procedure in procedures:
-        host.spawn(run(procedure))
-    if procedures:
-        await through.wait()

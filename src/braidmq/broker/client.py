@@ -51,6 +51,6 @@ class ConnectedClient(TickConnection, Protocol):
         """Tells the client what it did wrong, and closes."""
         ...
 
-    def disconnect(self, reason: Reason, text: str = "") -> None:
-        """Closes by the broker's own wish."""
+    def disconnect(self, reason: Reason, text: str = "", server_reference: str | None = None) -> None:
+        """Closes by the broker's own wish. `server_reference` is where the client finds another one (MQTT 5 §4.11)."""
         ...

@@ -272,7 +272,8 @@ class Connection:
             if self.version == p.V5:
                 self.send_packet(p.Disconnect(sendable(error.reason, DISCONNECT), Properties(reason_string=text)))
         elif self.version == p.V5:
-            self.send_packet(p.Connack(False, sendable(error.reason, CONNACK), Properties(reason_string=text)))
+            properties = Properties(reason_string=text, server_reference=error.server_reference)
+            self.send_packet(p.Connack(False, sendable(error.reason, CONNACK), properties))
         elif error.reason is Reason.UNSUPPORTED_PROTOCOL_VERSION and self.handshake is None:
             self.send(b"\x20\x02\x00\x01")  # 3.1.1 [MQTT-3.1.2-2]
         self.end(will=True)
@@ -281,11 +282,12 @@ class Connection:
         """A reason string, if the client wants any (MQTT 5 §3.1.2.11.7)."""
         return text[:REASON_TEXT_MAX] if text and self.problem_information else None
 
-    def disconnect(self, reason: Reason, text: str = "") -> None:
+    def disconnect(self, reason: Reason, text: str = "", server_reference: str | None = None) -> None:
         """The broker's own wish, not the client's fault."""
         self._send_held()
         if self.state is ConnectionState.OPEN and self.version == p.V5:
-            self.send_packet(p.Disconnect(reason, Properties(reason_string=self.explained(text))))
+            properties = Properties(reason_string=self.explained(text), server_reference=server_reference)
+            self.send_packet(p.Disconnect(reason, properties))
         self.end(will=reason is not Reason.SUCCESS)
 
     def end(self, will: bool) -> None:

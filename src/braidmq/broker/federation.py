@@ -153,6 +153,15 @@ class Federation(Outgoing, Protocol):
         """
         ...
 
+    @property
+    def is_draining(self) -> bool:
+        """Whether clients are to use other brokers, of which at least one can be reached."""
+        ...
+
+    def server_reference(self, listener: str) -> str | None:
+        """Where clients of a listener of this broker, which is drained, find another one; None if nobody says so."""
+        ...
+
     def refusal_of(self, topic_filter: str) -> Reason | None:
         """Why no client may subscribe to a filter here; None if it may."""
         ...
@@ -178,6 +187,7 @@ class Alone:
 
     is_in = False
     is_demand_told = False
+    is_draining = False
     keeps_tombstones = False
     has_output = False
 
@@ -200,6 +210,9 @@ class Alone:
 
     def admit(self, client_id: str, user: str, clean_start: bool, done: Callable[[Arrived], bool]) -> None:
         done(Arrived.HERE)
+
+    def server_reference(self, listener: str) -> str | None:
+        return None
 
     def refusal_of(self, topic_filter: str) -> Reason | None:
         return None

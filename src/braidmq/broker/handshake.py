@@ -50,6 +50,7 @@ class Handshake:
         if properties.maximum_packet_size is not None:
             connection.packet_max_out = properties.maximum_packet_size
         self._check()
+        self._redirect()
         if not connect.client_id:
             self.assigned = True
             connect.client_id = broker.sessions.new_client_id()
@@ -89,6 +90,16 @@ class Handshake:
             self.connection.broker.federation.resolve_scope(connect.will)
         except ScopeError as error:
             raise self._refused(error.reason, f"the will: {error.text}") from None
+
+    def _redirect(self) -> None:
+        """A broker that is drained takes no more clients, whoever they are (MQTT 5 §4.11)."""
+        connection = self.connection
+        federation = connection.broker.federation
+        if federation.is_draining:
+            connection.broker.metrics.connect_refused += 1
+            error = self._refused(Reason.USE_ANOTHER_SERVER, "this broker is being drained")
+            error.server_reference = federation.server_reference(connection.origin.listener)
+            raise error
 
     def _credentials(self) -> Credentials:
         connect = self.connect

@@ -40,18 +40,18 @@ class JournalStore(StoreChanges):
         except _UNUSABLE as error:
             os.close(self._lock)
             raise unusable(self.path, error) from error
-        assert self.journal.contents is not None
-        self._tables: StoreTables | None = StoreTables(self.journal.contents.tables)
-        self.journal.contents = None
-        self._last_session = self._tables.last(SESSION)
-        self._last_message = self._tables.last(MESSAGE)
-        self._last_delivery = self._tables.last(DELIVERY)
+        found = StoreTables(self.journal.take_contents().tables)
+        self._found: StoreTables | None = found
+        """What an earlier process left, until it is loaded or changed."""
+        self._last_session = found.last(SESSION)
+        self._last_message = found.last(MESSAGE)
+        self._last_delivery = found.last(DELIVERY)
 
     def load(self) -> Snapshot:
-        """What an earlier process left; once, since it is not kept here."""
-        assert self._tables is not None, "it is loaded once"
-        tables, self._tables = self._tables, None
+        """What is committed."""
+        tables, self._found = self._found, None
         try:
+            tables = tables or StoreTables(read_contents(self.path).tables)
             snapshot = tables.load()
         except _UNUSABLE as error:
             raise unusable(self.path, error) from error
@@ -65,6 +65,7 @@ class JournalStore(StoreChanges):
         except OSError as error:
             raise unusable(self.path, error) from error
         self._changes.clear()
+        self._found = None
 
     def close(self) -> None:
         self.journal.close()

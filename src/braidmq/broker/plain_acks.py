@@ -61,9 +61,10 @@ def _as(first_byte: bytes, acks: bytes) -> bytes:
 
 
 def _on_pubrels(connection: Connection, session: Session, high: bytes, low: bytes) -> bool:
-    """The packet ids are free again (MQTT §4.3.3); False if they are not all known, or must be noted one by one."""
+    """The packet ids are free again (MQTT §4.3.3); False if not all are known, once each, or must be noted one by
+    one."""
     ids = ids_of(high, low)
-    if session.durable or not session.received.issuperset(ids):
+    if session.durable or not session.received.issuperset(ids) or len(set(ids)) < len(ids):
         return False
     session.received.difference_update(ids)
     connection.unacknowledged = max(0, connection.unacknowledged - len(ids))

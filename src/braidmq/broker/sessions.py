@@ -163,18 +163,20 @@ class Sessions(Mapping[str, Session]):
         if ends_at is not None:
             session.expiry_timer = self._tick.timers.at(ends_at, partial(self.end, session))
 
-    def expire_detached(self, session: Session) -> None:
-        """A session without a connection is here: its time begins to run."""
-        ends_at = None if session.never_ends else self._tick.now() + session.expiry_s
+    def expire_detached(self, session: Session, ends_at: float | None = None) -> None:
+        """A session without a connection is here: its time begins to run, or runs on until `ends_at`."""
+        if ends_at is None and not session.never_ends:
+            ends_at = self._tick.now() + session.expiry_s
         self._save(session, ends_at)
         self._expire_later(session, ends_at)
 
-    def adopt(self, session: Session) -> None:
-        """A session has come from another broker, with subscriptions that the router knows already."""
+    def adopt(self, session: Session, ends_at: float | None = None) -> None:
+        """A session has come from another broker, with subscriptions that the router knows already. Its time runs from
+        now on, or until `ends_at`."""
         self._by_id[session.client_id] = session
         self._metrics.sessions += 1
         self._metrics.subscriptions += len(session.subscriptions)
-        self.expire_detached(session)
+        self.expire_detached(session, ends_at)
         for full_filter, subscribed in session.subscriptions.items():
             self._store.save_subscription(session.row, full_filter, subscribed)
 

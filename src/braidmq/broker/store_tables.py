@@ -6,11 +6,11 @@ Rows of a session that is gone, and messages that nobody waits for, are left out
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
+from msgspec.msgpack import Decoder
 
 from braidmq.broker.message import Delivery, Message
 from braidmq.broker.store import SavedDelivery, SavedSession, SavedWill, Snapshot
@@ -35,26 +35,16 @@ from braidmq.journal.operation import DELETE, DELETE_GROUP, Change, Part
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.wire import string
 
-CHUNK_ROWS: Final = 10_000
-"""How many rows are decoded together, which costs a third of decoding each."""
-_ARRAY: Final = b"\xdd"
-"""A MessagePack array with its length in four bytes."""
-
-
-def _decoder(of: Any) -> msgspec.msgpack.Decoder[Any]:
-    return msgspec.msgpack.Decoder(list[of])
-
-
-_SESSIONS: Final = _decoder(tuple[str, int, float | None, str | None])
-_SUBSCRIPTIONS: Final = _decoder(tuple[int, bool, bool, int])
-_MESSAGES: Final = _decoder(tuple[str, bytes, int, bool, str, bytes, float | None])
-_DELIVERIES: Final = _decoder(tuple[int, int, int, bool, tuple[int, ...], str])
-_PACKET_IDS: Final = _decoder(int)
-_RETAINED: Final = _decoder(tuple[bytes, int, str, bytes, float | None, float])
-_WILLS: Final = _decoder(tuple[bytes, float | None, str | None])
-_ROWS: Final = _decoder(bytes)
-_PARTS: Final = _decoder(tuple[int, bytes])
-_decode_will: Final = msgspec.msgpack.Decoder(Will).decode
+_SESSION: Final = Decoder(tuple[str, int, float | None, str | None])
+_SUBSCRIPTION: Final = Decoder(tuple[int, bool, bool, int])
+_MESSAGE: Final = Decoder(tuple[str, bytes, int, bool, str, bytes, float | None])
+_DELIVERY: Final = Decoder(tuple[int, int, int, bool, tuple[int, ...], str])
+_PACKET_ID: Final = Decoder(int)
+_RETAINED: Final = Decoder(tuple[bytes, int, str, bytes, float | None, float])
+_WILL: Final = Decoder(tuple[bytes, float | None, str | None])
+_ROW: Final = Decoder(bytes)
+_PART: Final = Decoder(tuple[int, bytes])
+_decode_will: Final = Decoder(Will).decode
 
 
 class LostRow(Exception):
@@ -80,18 +70,18 @@ class StoreTables:
         return Snapshot(
             list(sessions.values()),
             self._retained(),
-            [SavedWill(one, _decode_will(will), *rest) for one, (will, *rest) in _rows(tables.group(WILL), _WILLS)],
-            [row for _, row in sorted(_rows(tables.group(SENT), _ROWS))],
-            list(_rows(tables.group(CURSOR), _ROWS)),
-            list(_rows(tables.group(WRITER), _ROWS)),
+            [SavedWill(one, _decode_will(will), *rest) for one, (will, *rest) in _rows(tables.group(WILL), _WILL)],
+            [row for _, row in sorted(_rows(tables.group(SENT), _ROW))],
+            list(_rows(tables.group(CURSOR), _ROW)),
+            list(_rows(tables.group(WRITER), _ROW)),
             self._parts(),
         )
 
     def _sessions(self) -> dict[int, SavedSession]:
-        found = sorted(_rows(self._tables.group(SESSION), _SESSIONS))
+        found = sorted(_rows(self._tables.group(SESSION), _SESSION))
         sessions = {row: SavedSession(row, *values) for row, values in found}
         for number, group in self._groups_of(SUBSCRIPTION, sessions):
-            for full_filter, values in _rows(group, _SUBSCRIPTIONS):
+            for full_filter, values in _rows(group, _SUBSCRIPTION):
                 sessions[number].subscriptions[full_filter] = Subscribed(*values)
         for number, group in self._groups_of(RECEIVED, sessions):
             sessions[number].received.update(group)
@@ -106,22 +96,23 @@ class StoreTables:
 
     def _add_deliveries(self, sessions: dict[int, SavedSession]) -> None:
         messages = self._messages()
-        packet_ids: dict[int, int] = dict(_rows(self._tables.group(IN_FLIGHT), _PACKET_IDS))
-        for row, (session, message, qos, retain, ids, group) in _rows(self._tables.group(DELIVERY), _DELIVERIES):
-            packet_id = packet_ids.pop(row, 0)
-            if session not in sessions:
+        packet_ids: dict[int, int] = dict(_rows(self._tables.group(IN_FLIGHT), _PACKET_ID))
+        deliveries = {number: session.deliveries for number, session in sessions.items()}
+        for row, (session, message, qos, retain, ids, group) in _rows(self._tables.group(DELIVERY), _DELIVERY):
+            of_session = deliveries.get(session)
+            if of_session is None:
                 self._sweep(DELIVERY, row)
-                if packet_id:
-                    self._sweep(IN_FLIGHT, row)
                 continue
-            is_released = packet_id >= RELEASED
-            one = Message("", b"", b"", 0) if is_released else messages.get(message)
+            packet_id = packet_ids.pop(row, 0) if packet_ids else 0
+            if packet_id >= RELEASED:
+                delivery = Delivery(Message("", b"", b"", 0), qos, retain, ids, group, packet_id - RELEASED, row)
+                of_session.append(SavedDelivery(delivery, True))
+                continue
+            one = messages.get(message)
             if one is None:
                 raise LostRow(f"delivery {row} has lost its message")
-            if not is_released:
-                one.holders += 1
-            delivery = Delivery(one, qos, retain, ids, group, packet_id & ~RELEASED, row)
-            sessions[session].deliveries.append(SavedDelivery(delivery, is_released))
+            one.holders += 1
+            of_session.append(SavedDelivery(Delivery(one, qos, retain, ids, group, packet_id, row), False))
         for row in packet_ids:
             self._sweep(IN_FLIGHT, row)
         for row, one in messages.items():
@@ -129,15 +120,15 @@ class StoreTables:
                 self._sweep(MESSAGE, row)
 
     def _messages(self) -> dict[int, Message]:
-        names: dict[str, tuple[str, bytes]] = {}
+        names: dict[str, bytes] = {}
         messages = {}
         for row, (topic, payload, qos, retain, sender, forward, expires_at) in _rows(
-            self._tables.group(MESSAGE), _MESSAGES
+            self._tables.group(MESSAGE), _MESSAGE
         ):
-            named = names.get(topic)
-            if named is None:
-                named = names[topic] = topic, string(topic)
-            messages[row] = Message(*named, payload, qos, retain, sender, forward, expires_at, row)
+            name = names.get(topic)
+            if name is None:
+                name = names[topic] = string(topic)
+            messages[row] = Message(topic, name, payload, qos, retain, sender, forward, expires_at, row)
         return messages
 
     def _retained(self) -> list[Message]:
@@ -151,7 +142,7 @@ class StoreTables:
             (
                 (str(writer), batch, number, rows)
                 for writer, parts in self._tables.groups(PART).items()
-                for number, (batch, rows) in _rows(parts, _PARTS)
+                for number, (batch, rows) in _rows(parts, _PART)
             ),
             key=itemgetter(0, 2),
         )
@@ -160,9 +151,6 @@ class StoreTables:
         self.sweep.append((DELETE, table, 0, row))
 
 
-def _rows(group: dict[Part, msgspec.Raw], decoder: msgspec.msgpack.Decoder[Any]) -> Iterator[tuple[Any, Any]]:
+def _rows(group: dict[Part, msgspec.Raw], decoder: Decoder[Any]) -> Iterator[tuple[Any, Any]]:
     """Key and value of each row, in their order."""
-    rows = iter(group.items())
-    while chunk := list(islice(rows, CHUNK_ROWS)):
-        body = b"".join((_ARRAY, len(chunk).to_bytes(4), *(value for _, value in chunk)))
-        yield from zip((key for key, _ in chunk), decoder.decode(body), strict=True)
+    return zip(group, map(decoder.decode, group.values()), strict=True)

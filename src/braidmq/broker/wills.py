@@ -49,6 +49,21 @@ class Wills:
         else:
             self.due(session)
 
+    def hold(self, session: Session) -> float | None:
+        """The session is about to go on at another broker, with a will that waits: when that is due, None if none
+        waits. It is due here again if it is adopted here."""
+        timer = session.will_timer
+        if timer is None:
+            return None
+        self._cancel(session)
+        return timer.when
+
+    def adopt(self, session: Session, will: Will, due_at: float) -> None:
+        """The session goes on here, and its client is away: its will waits, as it did where it was."""
+        session.will = will
+        self._save(session, will, due_at)
+        self._wait(session, due_at)
+
     def due(self, session: Session) -> None:
         """Publishes the session's will, if it still has one."""
         self._cancel(session)

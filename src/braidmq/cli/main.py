@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "topics": "braidmq.cli.braid.topics",
     "demand": "braidmq.cli.braid.demand",
     "trace": "braidmq.cli.braid.trace",
+    "drain": "braidmq.cli.braid.drain",
     "process": "braidmq.cli.process.command",
     "log": "braidmq.cli.log",
     "pipeline": "braidmq.cli.pipeline.command",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import sqlite3
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
@@ -25,18 +24,22 @@ EXAMPLES: Final = output.examples(
 @app.command("version", cls=BaseCommand, epilog=EXAMPLES)
 def show(json_lines: output.JsonOption = False) -> None:
     """Show the versions of BraidMQ and of what it stands on."""
-    try:
-        uvloop = version("uvloop")  # from its metadata: importing it takes longer than all the rest
-    except PackageNotFoundError:
-        uvloop = "missing"
     versions = {
         "braidmq": braidmq.__version__,
         "python": platform.python_version(),
-        "uvloop": uvloop,
-        "sqlite": sqlite3.sqlite_version,
+        "uvloop": _installed("uvloop"),
+        "msgspec": _installed("msgspec"),
     }
     if json_lines:
         output.print_json(versions)
     else:
         for name, number in versions.items():
             output.say(f"{name:8} {number}")
+
+
+def _installed(package: str) -> str:
+    """From its metadata: importing it takes longer than all the rest."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "missing"

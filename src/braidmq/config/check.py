@@ -25,6 +25,9 @@ from braidmq.security.passwords import PasswordFileError, read_password_file
 from braidmq.security.tokens import TokenKeyError, read_token_keys
 from braidmq.security.topic_patterns import pattern_problem
 
+ADVERTISED_LENGTH_MAX: Final = 256
+"""Characters of what a listener advertises; brokers tell each other."""
+
 UNIX_PATH_BYTES_MAX: Final = 107
 """What the kernel takes as a Unix socket's path."""
 
@@ -183,6 +186,18 @@ def _check_kind(key: str, listener: Listener, findings: Findings) -> None:
     if listener.origins and not listener.websocket:
         expected = f"only ws and wss listeners have origins, not {listener.kind}"
         findings.add(f"{key}.origins", list(listener.origins), expected)
+    if listener.advertise is not None:
+        _check_advertise(f"{key}.advertise", listener, listener.advertise, findings)
+
+
+def _check_advertise(key: str, listener: Listener, advertise: str, findings: Findings) -> None:
+    """A Server Reference is a list with spaces between its parts (MQTT 5 §4.11): this is one of them."""
+    if listener.kind == "unix":
+        findings.add(key, advertise, "clients of other brokers cannot reach a unix listener")
+    elif len(advertise) > ADVERTISED_LENGTH_MAX:
+        findings.add(key, advertise, f"expected at most {ADVERTISED_LENGTH_MAX} characters")
+    elif not advertise.isprintable() or any(character.isspace() for character in advertise):
+        findings.add(key, advertise, "expected host:port or a URI, without spaces")
 
 
 def _check_tls(key: str, listener: Listener, findings: Findings) -> None:

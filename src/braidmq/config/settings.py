@@ -63,6 +63,9 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Connections on this listener; 0 leaves it to `limits.connections_max`."""
     origins: Texts = ()
     """The `Origin`s of pages that may connect from a browser (ws, wss); `*` is any. Empty: pages of the same host."""
+    advertise: Text | None = None
+    """Where clients reach this listener, as `host:port` or a URI: what brokers of the braid that are drained tell their
+    MQTT 5 clients as Server Reference. Not for unix."""
 
     def __post_init__(self) -> None:
         if self.port == BY_KIND:
@@ -135,6 +138,9 @@ class BraidConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Its private key, a PEM file."""
     authority: Text | None = None
     """Who signs the certificates of the braid's brokers, a PEM file."""
+    drain_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """At SIGTERM, clients and sessions are moved to other brokers for at most so long before this one ends; 0: it ends
+    at once. `braidmq drain` does the same."""
     insecure: bool = False
     """Lets brokers talk without key and TLS beyond loopback. Anyone who reaches the port can then read and publish."""
 

@@ -8,6 +8,7 @@ body       a MessagePack array of operations
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from mmap import mmap
 from struct import Struct
@@ -22,6 +23,7 @@ _HEAD: Final = Struct("<IIQ")
 _REST: Final = Struct("<IQ")
 HEAD_BYTES: Final = _HEAD.size
 _CHECKSUM_BYTES: Final = 4
+_NOT_ZERO: Final = re.compile(rb"[^\0]")
 
 Buffer = bytes | mmap
 
@@ -86,7 +88,11 @@ def find_block(data: Buffer, at: int, after: int, seed: int) -> int:
     count_max = (len(data) - at) // HEAD_BYTES + 1
     last = len(data) - HEAD_BYTES
     while at <= last:
-        _, length, sequence = _HEAD.unpack_from(data, at)
+        checksum, length, sequence = _HEAD.unpack_from(data, at)
+        if not (checksum or length or sequence):  # a hole is passed over at once
+            something = _NOT_ZERO.search(data, at)
+            at = last + 1 if something is None else max(at + 1, something.start() - HEAD_BYTES + 1)
+            continue
         is_plausible = after < sequence <= after + count_max and length <= last - at
         if is_plausible and block_end(data, at, sequence, seed):
             return at

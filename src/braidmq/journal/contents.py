@@ -20,7 +20,7 @@ import msgspec
 from braidmq.journal.block import HEAD_BYTES, block_ends, find_block, seed_of
 from braidmq.journal.errors import JournalDamaged
 from braidmq.journal.files import live_files
-from braidmq.journal.headers import HEADER_BYTES, FileHeader, read_header
+from braidmq.journal.headers import ALL, HEADER_BYTES, FileHeader, read_header
 from braidmq.journal.keyed_tables import KeyedTables
 from braidmq.journal.operation import Operation
 from braidmq.journal.snapshot_file import is_whole
@@ -72,7 +72,7 @@ def _read(folder: Path) -> JournalContents:
     if newest is not None:
         _read_snapshot(contents, newest[1])
     headers = [(path, read_header(path, "segment")) for _, path in segments]
-    contents.synced = max((header.synced for _, header in headers if header is not None), default=0)
+    contents.synced = _synced([header for _, header in headers if header is not None])
     for number, (path, header) in enumerate(headers):
         if header is None and number < len(headers) - 1:
             raise JournalDamaged(path, "it has no header")
@@ -81,6 +81,13 @@ def _read(folder: Path) -> JournalContents:
             contents.lost = [path for path, _ in headers[first:]]
             break
     return contents
+
+
+def _synced(headers: list[FileHeader]) -> int:
+    """The position up to which the journal was on the disk for sure."""
+    ends = [header.position for header in headers[1:]] + [ALL]
+    known = [end if header.synced == ALL else header.synced for header, end in zip(headers, ends, strict=False)]
+    return max(known, default=0)
 
 
 def _read_snapshot(contents: JournalContents, path: Path) -> None:

@@ -45,8 +45,7 @@ class Journal:
         """Called with the position and the bytes of each block that is written."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         contents = read_contents(folder)
-        self.contents: JournalContents | None = contents
-        """What it held when it was opened, until somebody has taken it."""
+        self._contents: JournalContents | None = contents
         self.journal_id = contents.journal_id or int.from_bytes(os.urandom(8)) or 1
         self.position = contents.position
         """Where the next block begins in the stream."""
@@ -99,6 +98,12 @@ class Journal:
         """Of the segment's file."""
         return self.position - self._begin + HEADER_BYTES
 
+    def take_contents(self) -> JournalContents:
+        """What it held when it was opened. It is not kept: this can be called once."""
+        contents, self._contents = self._contents, None
+        assert contents is not None, "it has been taken"
+        return contents
+
     # Writing
 
     def commit(self, changes: Sequence[Change]) -> None:
@@ -108,11 +113,8 @@ class Journal:
         if self.position - self._begin >= SEGMENT_BYTES:
             self.seal()
         block = self._encoder.encode(changes, self.sequence + 1)
-        size = len(block)
         try:
-            written = os.pwrite(self._file, block, self._size)
-            while written < size:  # the system says why not all of it
-                written += os.pwrite(self._file, block[written:], self._size + written)
+            _write(self._file, block, self._size)
             if self._is_synced:
                 os.fdatasync(self._file)
         except OSError:
@@ -121,7 +123,7 @@ class Journal:
                 self._repair()
             raise
         begin = self.position
-        self.position += size
+        self.position += len(block)
         self.sequence += 1
         if self.on_commit is not None:
             self.on_commit(begin, bytes(block))
@@ -133,6 +135,8 @@ class Journal:
 
     def seal(self) -> None:
         """Ends the segment, unless nothing is in it, and begins the next one. Raises OSError."""
+        if self._is_torn:
+            self._repair()
         if self._file >= 0 and self._begin == self.position:
             return
         path = self.folder / file_name(self.position, "segment")
@@ -140,8 +144,7 @@ class Journal:
         header = FileHeader("segment", self.journal_id, self.position, self.sequence, self.epoch, synced)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            if os.pwrite(file, header.encode(), 0) < HEADER_BYTES:
-                os.pwrite(file, bytes(HEADER_BYTES), 0)  # the system says why not all of it
+            _write(file, header.encode(), 0)
             if self._is_synced:
                 os.fsync(file)
                 sync_file(self.folder)
@@ -181,7 +184,7 @@ class Journal:
     @property
     def unsynced(self) -> list[Path]:
         """Sealed segments that may not be on the disk yet."""
-        if self._is_synced:
+        if self._is_synced or self._synced >= self._begin:
             return []
         segments = files_of(self.folder, "segment")
         return [path for position, path in segments if self._synced <= position < self._begin]
@@ -194,3 +197,10 @@ class Journal:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def _write(file: int, data: bytes | bytearray, at: int) -> None:
+    """In one call, unless the system takes only a part: then it says why, or takes the rest."""
+    written = os.pwrite(file, data, at)
+    while written < len(data):
+        written += os.pwrite(file, data[written:], at + written)

@@ -18,6 +18,9 @@ class Bounds:
     queue_bytes_max: int = 64 * 1024 * 1024
     """Bytes that wait for one peer. Above it `send` drops, and counts it; `call` raises CallRefused."""
 
+    passed_bytes_max: int = 8 * 1024 * 1024
+    """Bytes that may wait for a peer while something is passed on to it for another; above it that is dropped."""
+
     local_max: int = 65_536
     """Messages that wait from a host to itself; above it as with `queue_bytes_max`."""
 

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Generic, TypeVar, Union
 
 import msgspec
 
+from braidmq.detours.messages import NotPassed
 from braidmq.host import Message
 from braidmq.net.faults import Fault, LinkError
 
@@ -63,6 +64,15 @@ class Farewell(Message, frozen=True, array_like=True, gc=False):
     """A message that every host knows. I end: do not look for me until I am heard of again."""
 
 
+class Passed(Message, frozen=True, array_like=True, gc=False):
+    """A message that every host knows. What one host sends to another by a third, which passes it on as it is."""
+
+    to: str
+    origin: str
+    frame: bytes
+    """Without its length."""
+
+
 Envelope = Tell[Message] | Request[Message] | Reply[Message] | Refused
 
 
@@ -72,7 +82,7 @@ class Codec:
     def __init__(self, messages: Sequence[type[Message]], frame_messages_max: int) -> None:
         if not messages:
             raise ValueError("a host needs the classes of the messages that it may hear")
-        kinds: tuple[type[Message], ...] = (*messages, Farewell)
+        kinds: tuple[type[Message], ...] = (*messages, Farewell, Passed, NotPassed)
         self.known = frozenset(kinds)
         names: dict[object, type[Message]] = {}
         for kind in kinds:
@@ -177,6 +187,10 @@ class FrameReader:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self._buffer = bytearray()
+
+    def __len__(self) -> int:
+        """Bytes of a frame that is not complete."""
+        return len(self._buffer)
 
     def feed(self, data: bytes) -> Iterable[bytes]:
         """The frames that are complete now, without their lengths."""

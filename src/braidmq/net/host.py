@@ -25,11 +25,12 @@ from braidmq.net.bounds import Bounds
 from braidmq.net.counters import Counters
 from braidmq.net.event import NetEvent
 from braidmq.net.faults import Fault
-from braidmq.net.frames import REASON_LENGTH_MAX, Codec, Envelope, Farewell, Refused, Reply, Request, Tell
+from braidmq.net.frames import REASON_LENGTH_MAX, Codec, Envelope, Farewell, Passed, Refused, Reply, Request, Tell
 from braidmq.net.hello import NAME_LENGTH_MAX
 from braidmq.net.links import Links, Shortcut
 from braidmq.net.peer import PeerState
 from braidmq.net.security import Security
+from braidmq.net.ways import NetWays
 
 _log = logging.getLogger("braidmq.net")
 
@@ -83,7 +84,8 @@ class NetHost:
             terms,
         )
         self._peers = self._links.peers
-        self._handlers: dict[type[Message], Handler] = {Farewell: self._on_farewell}
+        self.ways = NetWays(self._links)
+        self._handlers: dict[type[Message], Handler] = {Farewell: self._on_farewell, Passed: self._on_passed}
         self._calls: dict[int, asyncio.Future[Message]] = {}
         self._next_call = secrets.randbits(62)  # an answer to an earlier incarnation finds no call
         self._own: deque[Envelope] = deque()
@@ -118,14 +120,23 @@ class NetHost:
         await self._links.stop()
 
     def say_farewell(self) -> None:
-        """Tells all that are linked that this host is about to stop."""
-        for peer in self.linked:
+        """Tells all that are linked, or gone round to, that this host is about to stop."""
+        for peer in (*self.linked, *self.ways.detours):
             self.send(peer, Farewell())
 
     def _on_farewell(self, sender: Address, _told: Farewell) -> None:
         peer = self._peers.get(sender)
         if peer is not None:
             self._links.part_from(peer)
+
+    def _on_passed(self, sender: Address, passed: Passed) -> None:
+        """Something for another host, or for this one from a host that does not reach it."""
+        assert isinstance(sender, str)
+        if passed.to != self._links.address:
+            self.ways.pass_on(sender, passed)
+            return
+        self.ways.on_passed(passed.origin, sender)
+        self._handle_all(passed.origin, self._codec.decode(passed.frame))
 
     # Who it is to others
 
@@ -137,6 +148,11 @@ class NetHost:
     @is_member.setter
     def is_member(self, is_member: bool) -> None:
         self._links.is_member = is_member
+
+    def name_of(self, address: Address) -> str:
+        """What another host is called, for people; its address if it has not said it."""
+        peer = self._peers.get(address)
+        return str(address) if peer is None or peer.greeting is None else peer.greeting.name or str(address)
 
     @property
     def refusals(self) -> dict[str, str]:

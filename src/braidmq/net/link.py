@@ -110,6 +110,11 @@ class Link(asyncio.Protocol):
     def unsent_bytes(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
+    @property
+    def unread_bytes(self) -> int:
+        """Of a frame that has not come to its end."""
+        return len(self._reader)
+
     def is_idle(self, now: float, idle_s_max: float) -> bool:
         """Whether nothing passed for so long. To be asked now and then."""
         if self._moved or self.unsent_bytes:

@@ -31,7 +31,7 @@ from braidmq.net.bounds import Bounds
 from braidmq.net.claims import Claims
 from braidmq.net.dialler import Dialler
 from braidmq.net.faults import Fault, LinkError
-from braidmq.net.frames import Codec, Envelope
+from braidmq.net.frames import LENGTH_BYTES, Codec, Envelope, Passed, Tell
 from braidmq.net.hello import NONCE_BYTES, Hello
 from braidmq.net.link import Link
 from braidmq.net.link_notices import LinkNotices
@@ -78,6 +78,8 @@ class Links:
         self.address = ""
         self.peers = Peers(codec, bounds, self.describe)
         self.faults: Counter[Fault] = Counter()
+        self.is_confined: Callable[[bytes], bool] = _no
+        """Whether no other peer may pass on a frame."""
         self.is_member = True
         """Whether this host is in its braid: see `Hello`."""
         self.on_linked: Callable[[str, str], None] | None = None
@@ -160,8 +162,9 @@ class Links:
 
     # Out
 
-    def queue(self, to: object, envelope: Envelope, weight: int = 0) -> str | None:
-        """Takes an envelope to be sent at the end of the tick, or says why not. `weight`: bytes of publications."""
+    def queue(self, to: object, envelope: Envelope, weight: int = 0, is_direct: bool = False) -> str | None:
+        """Takes an envelope to be sent at the end of the tick, or says why not. `weight`: bytes of publications.
+        `is_direct`: also if what is for this peer goes by another."""
         peer = self._by_name.get(to) if isinstance(to, str) else None
         if peer is None:
             try:
@@ -172,6 +175,10 @@ class Links:
                     self._complaint = str(error)
                     _log.warning("%s sends nothing to %.60r: %s", self.describe(), to, error)
                 return str(error)
+        if peer.by and not is_direct:
+            frame = self._codec.frame(envelope)
+            if not self.is_confined(frame):
+                return self.send_round(peer, frame[LENGTH_BYTES:], weight)
         was_empty = not peer.batched
         refusal = peer.queue(envelope, weight)
         if refusal is None and was_empty:
@@ -179,6 +186,10 @@ class Links:
                 asyncio.get_running_loop().call_soon(self._flush)
             self._unflushed.append(peer)
         return refusal
+
+    def send_round(self, peer: PeerState, frame: bytes, weight: int = 0) -> str | None:
+        """Lets another peer pass on a frame, or says why not."""
+        return self.queue(peer.by, Tell(1, Passed(peer.address, self.address, frame)), weight, is_direct=True)
 
     def cork(self) -> bool:
         """Lets the caller say when what is sent from now on leaves, with `uncork`; False if that was said already."""
@@ -354,7 +365,7 @@ class Links:
         peer.linked_before = True
         peer.greeting = hello
         peer.has_left = peer.is_lost = False
-        peer.refusal = ""
+        peer.refusal = peer.by = ""
         if self.on_linked is not None:
             self.on_linked(hello.identity, peer.address)
         peer.flush(now)
@@ -390,3 +401,7 @@ class Links:
 
     def _now(self) -> float:
         return time.monotonic()
+
+
+def _no(_frame: bytes) -> bool:
+    return False

@@ -32,6 +32,9 @@ class PeerLink(Protocol):
     @property
     def unsent_bytes(self) -> int: ...
 
+    @property
+    def unread_bytes(self) -> int: ...
+
     def send(self, frames: Sequence[bytes | bytearray]) -> int: ...
     def close(self, why: str, deadline: float) -> None: ...
     def abort(self, why: str) -> None: ...
@@ -47,14 +50,17 @@ class PeerState:
         "_publications",
         "_waiting_bytes",
         "address",
+        "by",
         "counters",
         "dial",
         "dial_at",
         "greeting",
         "has_left",
+        "heard_at",
         "is_lost",
         "link",
         "linked_before",
+        "looked_at",
         "names",
         "question",
         "refusal",
@@ -87,6 +93,12 @@ class PeerState:
         """When that was."""
         self.refusal = ""
         """Why it has not let this host in, the last time that it was asked."""
+        self.by = ""
+        """The host that passes on what is sent to this one; empty if that goes directly."""
+        self.looked_at = (0, 0)
+        """What had been sent to it, and had come from it, when that was last looked at (`ways`)."""
+        self.heard_at = float("-inf")
+        """At which of these looks something had come."""
         self.waiting: deque[Unsent] = deque()
         self._waiting_bytes = 0
         self._backlog = 0
@@ -108,6 +120,7 @@ class PeerState:
             self.link is None
             and self.dial is None
             and self.question is None
+            and not self.by
             and not self.waiting
             and not self._batch.messages
         )
@@ -126,6 +139,28 @@ class PeerState:
             self._publications += 1
             self._publication_bytes += weight
         return None
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that wait for it here."""
+        return len(self._batch) + self._waiting_bytes + (self.link.unsent_bytes if self.link is not None else 0)
+
+    @property
+    def sent(self) -> int:
+        """Grows with whatever is sent to it directly, or would be if it could be reached."""
+        return self.counters.messages_out + self.counters.dropped + len(self.waiting)
+
+    @property
+    def received_bytes(self) -> int:
+        """Grows with whatever comes from it directly."""
+        return self.counters.bytes_in + (self.link.unread_bytes if self.link is not None else 0)
+
+    def take_waiting(self) -> list[bytearray]:
+        """The frames that wait for a link; they do not wait any more."""
+        frames = [frame for entry in self.waiting for frame in entry[-1]]
+        self.waiting.clear()
+        self._waiting_bytes = 0
+        return frames
 
     @property
     def is_clear(self) -> bool:

@@ -100,7 +100,16 @@ class ScopedMethod(ProvenMethod, Protocol):
 
 
 @runtime_checkable
-class WildcardMethod(ScopedMethod, Protocol):
+class LeavingMethod(Method, Protocol):
+    """A method that can give up everything at once."""
+
+    async def leave(self) -> None:
+        """Gives up all filters and topics of clients, as a broker does that ends."""
+        ...
+
+
+@runtime_checkable
+class WildcardMethod(ScopedMethod, LeavingMethod, Protocol):
     """A method that is given filters with wildcards, and topics, as they are, and knows itself which of them match.
 
     What it knows of other brokers' wants it knows here: whether a topic is wanted is looked up, not found out. It does
@@ -134,8 +143,8 @@ class WildcardMethod(ScopedMethod, Protocol):
         """Whether a broker wants a topic that has fallen silent, not too long ago."""
         ...
 
-    async def leave(self) -> None:
-        """Gives up all filters and topics of clients at once, as a broker does that ends."""
+    def on_reached(self, address: Address) -> None:
+        """A broker that could not be reached can be again."""
         ...
 
 

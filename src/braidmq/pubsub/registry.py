@@ -193,6 +193,7 @@ def _refresh_s(settings: MethodSettings) -> float | None:
 # Messages
 
 _OF_ALL = (
+    "braidmq.detours.messages",
     "braidmq.overlay.peers",
     "braidmq.overlay.ring.messages",
     "braidmq.overlay.overlay",

@@ -13,6 +13,7 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +30,12 @@ from braidmq.processing.processing import Processing
 from braidmq.security.client_ids import ClientIdRules
 from braidmq.server import log_lines as logs
 from braidmq.server.admin.braid_routes import BraidRoutes
+from braidmq.server.admin.drain_routes import DrainRoutes
 from braidmq.server.admin.log_routes import LogRoutes
 from braidmq.server.admin.port import AdminServer
 from braidmq.server.admin.processing_routes import ProcessingRoutes
 from braidmq.server.admin.publish_routes import PublishRoutes
+from braidmq.server.draining import Draining
 from braidmq.server.journal_upkeep import JournalUpkeep
 from braidmq.server.listening.listeners import Listeners
 from braidmq.server.metrics.braid_metrics import BraidCollector
@@ -85,7 +88,8 @@ class Server:
         self.broker.timers.earlier = self._set_alarm
         self._sys = SysTopics(self.broker)
         self._sys.set_interval(config.sys_interval_s)
-        self._node = None if config.braid is None else BraidNode(self.broker, config.braid)
+        self._node = None if config.braid is None else BraidNode(self.broker, config.braid, config.listeners)
+        self.draining = Draining(self._node)
         self._processing = _processing_of(config, self.broker)
         self._admin = None if config.admin is None else self._build_admin(config.admin)
 
@@ -98,15 +102,19 @@ class Server:
             *(() if self._node is None else (BraidCollector(self._node),)),
         )
         checks = {"listeners": self.listeners.trouble, "store": self._store_trouble}
+        remarks = {}
         if self._node is not None:
             checks["braid"] = self._node.trouble
+            remarks["braid"] = self._node.cut_paths
+            checks["drain"] = self.draining.trouble
         routes = (
             BraidRoutes(self._node),
+            DrainRoutes(self.draining),
             PublishRoutes(self.broker),
             LogRoutes(lambda: self._recorder),
             ProcessingRoutes(self._processing),
         )
-        return AdminServer(settings, exposition, checks, routes)
+        return AdminServer(settings, exposition, checks, routes, remarks)
 
     async def start(self) -> None:
         try:
@@ -171,6 +179,12 @@ class Server:
         assert braid is not None, "it has a braid, and has started"
         return await braid.presence.entered.wait(timeout_s)
 
+    def on_terminate(self, end: Callable[[], None]) -> None:
+        """SIGTERM has come: ends, or drains first if that is configured."""
+        braid = self.config.braid
+        if braid is None or not self.draining.begin_at_signal(braid.drain_s):
+            end()
+
     def reload(self, new: Config) -> None:
         """Applies what can be applied while running, and says what cannot."""
         plan = reload_plan(self.config, new)
@@ -185,6 +199,8 @@ class Server:
         self.broker.reconfigure(effective.limits, authenticator, methods, access, ClientIdRules(effective.access))
         self._reload_log(effective)
         self._sys.set_interval(effective.sys_interval_s)
+        if self._node is not None:
+            self._node.set_listeners(effective.listeners)
         self._processing.reconfigure(effective.processor, effective.processing, self._recorder)
         self.config = effective
         for change in plan.applied:
@@ -252,13 +268,17 @@ def _processing_of(config: Config, broker: Broker) -> Processing:
 async def serve(
     config: Config, announce: Callable[[list[str]], None], read_config: Callable[[], Config] | None = None
 ) -> int:
-    """Runs a broker until SIGTERM or SIGINT; returns the exit code. `announce` gets its addresses once clients can
-    connect; `read_config` is called on SIGHUP."""
+    """Runs a broker until SIGTERM or SIGINT, or until it is drained; returns the exit code.
+
+    `announce` gets its addresses once clients can connect; `read_config` is called on SIGHUP.
+    """
     logs.configure(config.log)
     server = Server(config)
     await server.start()
     rarely_collect_garbage()
-    stop = on_end_signals()
+    stop = asyncio.Event()
+    server.draining.on_finished = stop.set
+    on_end_signals(stop.set, partial(server.on_terminate, stop.set))
     if read_config is not None:
         on_reload_signal(lambda: server.reload(read_config()))
     announce(server.addresses)
@@ -275,12 +295,11 @@ def rarely_collect_garbage() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-def on_end_signals() -> asyncio.Event:
-    """Set by SIGTERM and SIGINT."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    return stop
+def on_end_signals(interrupt: Callable[[], object], terminate: Callable[[], object]) -> None:
+    """Calls at SIGINT, and at SIGTERM."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    loop.add_signal_handler(signal.SIGTERM, terminate)
 
 
 def on_reload_signal(reload: Callable[[], None]) -> None:

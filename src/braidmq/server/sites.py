@@ -1,7 +1,8 @@
 """Several brokers in one process and one event loop: a braid to try out, or several sites of one machine.
 
 Each site is a whole broker with its own store, its own ports and its own node in the braid. The first site begins the
-braid, or joins the one that the configuration names; each further site joins the first. They stop in reverse order.
+braid, or joins the one that the configuration names; each further site joins the first. They stop in reverse order. At
+SIGTERM they are not drained, since all of them end; one alone can be (`braidmq drain`), and the others go on.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -40,7 +42,8 @@ class Site(msgspec.Struct, frozen=True):
 async def serve_sites(
     configs: Sequence[Config], announce: Callable[[list[Site]], None], read_configs: Callable[[], Sequence[Config]]
 ) -> int:
-    """Runs a braid of brokers until SIGTERM or SIGINT; returns the exit code. `announce` is called once all are in."""
+    """Runs a braid of brokers until SIGTERM or SIGINT, or until all are drained; returns the exit code. `announce` is
+    called once all are in."""
     logs.configure(configs[0].log)
     await asyncio.to_thread(check_ports, configs)
     servers: list[Server] = []
@@ -53,10 +56,16 @@ async def serve_sites(
                 _log.warning("%s is not in the braid after %g s; it goes on trying", config.data, ENTER_S)
             _write_admin_file(server)
         rarely_collect_garbage()
-        stop = on_end_signals()
+        ended: asyncio.Queue[Server | None] = asyncio.Queue()
+        on_end_signals(partial(ended.put_nowait, None), partial(ended.put_nowait, None))
+        for server in servers:
+            server.draining.on_finished = partial(ended.put_nowait, server)
         on_reload_signal(lambda: _reload(servers, read_configs()))
         announce([Site(broker_name(server.config), server.addresses) for server in servers])
-        await stop.wait()
+        while servers and (drained := await ended.get()) is not None:
+            servers.remove(drained)
+            _admin_file(drained).unlink(missing_ok=True)
+            await drained.stop()
         _log.info("stopping")
     finally:
         is_polite = True
@@ -91,8 +100,10 @@ def _joining(config: Config, servers: Sequence[Server]) -> Config:
 
 
 def _reload(servers: Sequence[Server], configs: Sequence[Config]) -> None:
-    for number, (server, config) in enumerate(zip(servers, configs, strict=True)):
-        server.reload(_joining(config, servers[:number]))
+    """Sites that were drained have ended."""
+    by_folder = {config.data: config for config in configs}
+    for number, server in enumerate(servers):
+        server.reload(_joining(by_folder[server.config.data], servers[:number]))
 
 
 def _admin_file(server: Server) -> Path:

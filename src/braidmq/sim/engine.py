@@ -12,6 +12,7 @@ from math import inf
 from random import Random
 from typing import Any
 
+from braidmq.detours.messages import NotPassed
 from braidmq.host import Address, CallRefused, CallTimeout, Forward, Message, Reply
 from braidmq.sim.clocks import ClockError
 from braidmq.sim.garbage import rare_garbage_collection
@@ -19,6 +20,7 @@ from braidmq.sim.host import SimHost, SkewedHost, Table
 from braidmq.sim.network import Constant, Network
 from braidmq.sim.task import Call, Cancelled, EventWait, SimTask, Sleep, TaskHost, Wait
 from braidmq.sim.timeline import SLOTS_PER_S, Deadlines, Event, Timeline
+from braidmq.sim.ways import SimPassed
 
 __all__ = ["Constant", "Network", "Refused", "SimHost", "SimTask", "SimulationError", "Simulator", "SkewedHost"]
 
@@ -131,6 +133,8 @@ class Simulator:
         if not source.alive:
             return
         sender, now = source.address, self.now
+        if source.taken_ways is not None and (by := source.taken_ways.way_of(message, to)) is not None:
+            message, call, to = SimPassed(to, sender, message, call, hops, is_reply=False), None, by
         network = self.network
         delays = network.steady or network.delays(self.chance, sender, to, now)
         if self.on_send is not None:
@@ -265,12 +269,15 @@ class Simulator:
         if host is None or not host.alive:
             return
         self.messages += 1
-        if self.on_message is not None:
+        if self.on_message is not None and type(message) is not SimPassed:
             self.on_message(sender, to, message, hops)
         origin = sender if call is None else call.origin
         within = 0
         while True:
             handler = host.table.get(type(message))
+            if handler is None and type(message) is SimPassed:
+                self._pass_on(host, sender, message)
+                return
             if handler is None:
                 reply: Reply = Refused(f"{to} has no handler for {type(message).__name__}")
             else:
@@ -296,11 +303,30 @@ class Simulator:
             if within >= FORWARDS_WITHIN_MAX:
                 raise RuntimeError(f"{to!r} forwards {message!r} to itself without end")
 
+    def _pass_on(self, host: SimHost, sender: Address, passed: SimPassed) -> None:
+        """Something for another host, which it is sent as it is, or for this one."""
+        if passed.to != host.address:
+            if self.on_message is not None:
+                self.on_message(sender, host.address, passed.message, passed.hops)
+            if passed.to in host.ways.detours:
+                host.send(passed.origin, NotPassed(passed.to))
+            else:
+                self.transmit(host, passed.to, passed, None, passed.hops)
+            return
+        host.ways.on_passed(passed.origin, sender)
+        if passed.is_reply:
+            self._reply((self.now, REPLY, passed.call, passed.origin, passed.message))
+        else:
+            self._deliver((self.now, DELIVER, passed.to, passed.origin, passed.message, passed.call, passed.hops))
+
     def _answer(self, host: SimHost, call: Call, reply: Message) -> None:
         """Sends a reply to the first caller, directly."""
         if not host.alive:
             return
         sender, to = host.address, call.host.address
+        if host.taken_ways is not None and (by := host.taken_ways.detour_of(reply, to)) is not None:
+            self.transmit(host, by, SimPassed(to, sender, reply, call, 0, is_reply=True), None, 1)
+            return
         network = self.network
         delays = network.steady or network.delays(self.chance, sender, to, self.now)
         if self.on_send is not None:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from braidmq.host import Address, Message, Reply
 from braidmq.sim.clocks import ClockError
 from braidmq.sim.task import Call, SimEvent, SimTask, Sleep, TaskHost, Trampoline, tasks_of
+from braidmq.sim.ways import SimWays
 
 Table = dict[type[Message], tuple[int, Callable[[Any, Address, Any], Reply]]]
 """Which of a host's services handles a message, and with what; hosts with the same services share one."""
@@ -32,7 +33,18 @@ class World(Trampoline, Protocol):
 class SimHost:
     """One host. It dies with all that it did: `incarnation` counts how often."""
 
-    __slots__ = ("address", "alive", "chance", "first", "incarnation", "services", "sim", "table", "tasks")
+    __slots__ = (
+        "address",
+        "alive",
+        "chance",
+        "first",
+        "incarnation",
+        "services",
+        "sim",
+        "table",
+        "taken_ways",
+        "tasks",
+    )
 
     def __init__(self, sim: World, address: Address) -> None:
         self.sim = sim
@@ -45,9 +57,17 @@ class SimHost:
         """The first of them, at hand without a look into the tuple: let it be what is asked most."""
         self.table: Table = sim.table_of(())
         self.tasks: SimTask | None = None
+        self.taken_ways: SimWays | None = None
+        """From the moment that anybody cares about them."""
 
     def __repr__(self) -> str:
         return f"<SimHost {self.address!r}{'' if self.alive else ' dead'}>"
+
+    @property
+    def ways(self) -> SimWays:
+        if self.taken_ways is None:
+            self.taken_ways = SimWays(self)
+        return self.taken_ways
 
     def now(self) -> float:
         return self.sim.now
@@ -87,6 +107,7 @@ class SimHost:
         self.alive = False
         self.incarnation += 1
         self.services, self.first = (), None
+        self.taken_ways = None
         self.table = self.sim.table_of(())
         for task in list(tasks_of(self)):
             if task.wait is not None:  # the one that is running, and so brought this about, ends when it waits

@@ -13,6 +13,7 @@ from math import inf
 from typing import Any, Protocol
 
 from braidmq.host import Address, Message
+from braidmq.sim.ways import SimWays
 
 CLEANUPS_MAX = 10
 """How often a procedure that waits while it is being ended is ended again."""
@@ -34,6 +35,7 @@ class TaskHost(Protocol):
     incarnation: int
     tasks: SimTask | None
     """The youngest of its procedures; the next hangs at that."""
+    taken_ways: SimWays | None
 
     @property
     def sim(self) -> Trampoline: ...

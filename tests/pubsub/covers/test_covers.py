@@ -9,6 +9,7 @@ import pytest
 from braidmq.host import Address
 from braidmq.overlay.flexible import FlexibleGraph
 from braidmq.overlay.ranges import Outcome
+from braidmq.pubsub.covers import covers
 from braidmq.pubsub.covers.covers import HEARTBEAT_S, MEET_AGAIN_S, SWEEP_S, Covers
 from braidmq.pubsub.covers.known_wants import IDLE_S, SILENT_S
 from braidmq.pubsub.covers.multicast_messages import MulticastCopy
@@ -169,6 +170,24 @@ def test_a_subscription_that_ends_is_told_and_its_cover_stays_for_a_while() -> N
     brokers.want(1, ["cmd/19/+"])
     brokers.run(SETTLED_S)
     assert brokers.wanting(0, "cmd/19/go") == ["b1"]
+
+
+def test_a_broker_with_many_to_greet_is_silent_for_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It greets some that want nothing of it beside those that do; there are more of all than it greets in a heartbeat,
+    and they come one after the other."""
+    monkeypatch.setattr(covers, "HEARTBEATS_A_SECOND_MAX", 0.4)
+    brokers = Brokers(2)
+    brokers.want(0, ["dev/+/telemetry", "x/7"])
+    for address in range(2, 14):
+        brokers.start(address, [brokers.new_key()])
+        brokers.run(1.0)
+        brokers.offer(address, "dev/1/telemetry" if address % 3 else "x/6")
+        if address % 3 == 0:
+            brokers.offer(address, *(f"x/{number}" for number in range(20, 40)))
+    publishing = [address for address in range(2, 14) if address % 3]
+    for _ in range(400):
+        brokers.run(1.0)
+        assert [address for address in publishing if brokers.wanting(address, "dev/1/telemetry") != ["b0"]] == []
 
 
 def test_a_broker_that_falls_silent_makes_no_demand_and_is_remembered() -> None:

@@ -14,8 +14,7 @@ from braidmq.braid.catch_up.cursors import Cursors, SavedCursor
 from braidmq.braid.catch_up.history import History, Sent
 from braidmq.braid.catch_up.reconcile import AskMissed, Missed
 from braidmq.braid.interest.scope import may_see
-from braidmq.braid.task_limiter import run_all
-from braidmq.host import Host, ask
+from braidmq.host import Host, ask, run_all
 from braidmq.mqtt.topics import matches
 
 ASK_TIMEOUT_S = 0.3

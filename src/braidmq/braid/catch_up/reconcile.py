@@ -36,6 +36,9 @@ bound."""
 RETRY_S = 1.0
 """The least time after which one that has not answered is asked again; it doubles each time."""
 
+WAIT_STEP_S = 0.05
+"""How often it is looked whether all have answered."""
+
 REGULARLY_S = 30.0
 """How often a broker asks an origin that has more than it has seen, though nothing seems to be missing."""
 
@@ -145,6 +148,14 @@ class Reconciler(Service):
         for origin, cursor in self._cursors:
             if not self._has_parted(cursor.address):
                 self.ask_soon(origin, cursor)
+
+    async def ask_all_once(self, timeout_s: float) -> bool:
+        """Asks everybody, and waits until all have answered that can; whether they have in time."""
+        self.ask_everybody()
+        ends_at = self._host.now() + timeout_s
+        while self._asking and self._host.now() < ends_at:
+            await self._host.sleep(WAIT_STEP_S)
+        return not self._asking
 
     def ask_regularly(self) -> None:
         """Asks brokers that have more than was seen of them, and again those that have not answered."""

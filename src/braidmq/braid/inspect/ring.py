@@ -8,11 +8,14 @@ the left and right of its own. Where two of them disagree, or one is silent, the
 
 from __future__ import annotations
 
-from braidmq.admin.contract import RingAnswer, RingMember
+from msgspec import UNSET
+
+from braidmq.admin.contract import RingAnswer, RingMember, Unreached
 from braidmq.braid.inspect.answers import BROKERS_MAX, Unanswerable
 from braidmq.braid.membership.admission import NOT_IN, Admission
 from braidmq.braid.membership.home import HOMES_FROM, home_key_of, is_home
 from braidmq.braid.membership.presence import Presence
+from braidmq.detours.detours import Detours
 from braidmq.host import Address, Host, Message, Reply, Service, ask, handles
 from braidmq.keys import Key, parts_of
 from braidmq.overlay import Overlay, Peer
@@ -38,18 +41,28 @@ class TellStatus(Message, frozen=True, array_like=True, gc=False):
     links: int
     left: Peer | None
     right: Peer | None
+    ways: tuple[tuple[Address, Address | None], ...] = ()
+    """The brokers that it does not reach directly, and by whom it does."""
 
 
 class RingWalk(Service):
     """One broker's side: it walks, and answers other brokers."""
 
     def __init__(
-        self, host: Host, overlay: Overlay, presence: Presence, admission: Admission, name: str, cluster: str
+        self,
+        host: Host,
+        overlay: Overlay,
+        presence: Presence,
+        admission: Admission,
+        detours: Detours,
+        name: str,
+        cluster: str,
     ) -> None:
         self._host = host
         self._overlay = overlay
         self._presence = presence
         self._admission = admission
+        self._detours = detours
         self._name = name
         self._cluster = cluster
         self._home = home_key_of(name)
@@ -83,6 +96,7 @@ class RingWalk(Service):
             len(getattr(self._host, "linked", ())),
             None if node is None else node.left,
             None if node is None else node.right,
+            tuple(self._detours.ways.items()),
         )
 
     async def walk(self) -> RingAnswer:
@@ -108,6 +122,7 @@ class RingWalk(Service):
 
 def _members(walked: list[tuple[Peer, TellStatus | None]]) -> list[RingMember]:
     members = []
+    names = {peer.address: parts_of(peer.key)[3] for peer, _ in walked}
     for index, (peer, told) in enumerate(walked):
         name, address = parts_of(peer.key)[3], str(peer.address)
         if told is None:
@@ -127,10 +142,20 @@ def _members(walked: list[tuple[Peer, TellStatus | None]]) -> list[RingMember]:
                 links=told.links,
                 left=None if told.left is None else parts_of(told.left.key)[3],
                 right=None if told.right is None else parts_of(told.right.key)[3],
+                unreached=_unreached(told, names) or UNSET,
                 is_healthy=told.is_in and agrees,
             )
         )
     return members
+
+
+def _unreached(told: TellStatus, names: dict[Address, str]) -> list[Unreached]:
+    """By name. One that nobody reaches is of interest only if it stands in the ring: else it is gone."""
+    return [
+        Unreached(names.get(address, str(address)), None if by is None else names.get(by, str(by)))
+        for address, by in told.ways
+        if by is not None or address in names
+    ]
 
 
 def _agrees(neighbour: Peer | None, walked: list[tuple[Peer, TellStatus | None]], index: int) -> bool:

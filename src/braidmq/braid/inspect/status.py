@@ -35,6 +35,7 @@ from braidmq.braid.transfer.outbound import OutboundTopics
 from braidmq.braid.transfer.outbound_topic import OutboundTopic
 from braidmq.braid.transfer.transfer import TransferParts
 from braidmq.broker.local_topics import LOCAL_PREFIXES
+from braidmq.detours.detours import Detours
 from braidmq.host import Address
 from braidmq.keys import SEPARATOR, Role
 from braidmq.mqtt.errors import PacketError
@@ -101,6 +102,7 @@ class BraidInspector:
         transfer: TransferParts,
         membership: MembershipParts,
         probes: Probes,
+        detours: Detours,
     ) -> None:
         self._host = host = overlay.host
         self._overlay = overlay
@@ -116,7 +118,7 @@ class BraidInspector:
         self._membership = membership
         self._probes = probes
         self._suspended = SuspendedCount(transfer.outbound)
-        self._ring = RingWalk(host, overlay, presence, membership.admission, name, self._cluster)
+        self._ring = RingWalk(host, overlay, presence, membership.admission, detours, name, self._cluster)
         self.subscribers = SubscriberSurvey(host, method, method_name, interest.shapes, interest.filters)
 
     # This broker

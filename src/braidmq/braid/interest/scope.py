@@ -36,6 +36,11 @@ def scope_of(forward: bytes) -> str | None:
     return next((value for name, value in properties.user_properties if name == PROPERTY), None)
 
 
+def is_confined(message: bytes) -> bool:
+    """Whether a message between brokers, as it travels, may hold a publication that stays in a cluster."""
+    return _MARK in message
+
+
 def may_see(cluster: str, forward: bytes) -> bool:
     """Whether a broker in a cluster may have a publication with these properties."""
     return not forward or is_within(cluster, scope_of(forward))

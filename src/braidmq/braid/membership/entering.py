@@ -14,10 +14,9 @@ from braidmq.braid.membership.gossip import Gossip
 from braidmq.braid.membership.home import HOME, home_key_of
 from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.membership.presence import Presence
-from braidmq.braid.task_limiter import run_all
-from braidmq.host import Address, Host
+from braidmq.host import Address, Host, run_all
 from braidmq.overlay import Overlay
-from braidmq.pubsub.method import Method, WildcardMethod
+from braidmq.pubsub.method import LeavingMethod, Method
 
 FOUND_AFTER_S = 5.0
 """How long a broker looks for other brokers before it begins a braid of its own."""
@@ -105,10 +104,9 @@ class Entering:
     async def leave(self, published: Iterable[str], wanted: Iterable[str]) -> None:
         """Gives up what this broker has advertised and subscribed to: what a method gives up at once, and these topics.
 
-        Of the topics in the order of keys every second one goes at a time: of two keys side by side that leave at the
-        same time, one refuses the other, and both try again.
+        Of the topics in the order of keys every second one goes at a time, as in `leave_all`.
         """
-        if isinstance(self._method, WildcardMethod):
+        if isinstance(self._method, LeavingMethod):
             await self._method.leave()
         advertised = dict.fromkeys((*published, HOME))
         subscribed = dict.fromkeys((*wanted, HOME))

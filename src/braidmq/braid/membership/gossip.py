@@ -1,4 +1,5 @@
-"""What all brokers of a braid know, and how they come to know it: shapes of filters, clusters, how far histories are.
+"""What all brokers of a braid know, and how they come to know it: shapes of filters, clusters, how far histories are,
+and what each broker says of itself.
 
 A broker says to all what is new with it, and compares what it knows with another now and then: what one of them has
 missed, it learns from the other. That is also how a broker that enters finds out whether it has met a braid.
@@ -13,6 +14,7 @@ import msgspec
 from braidmq.braid.catch_up.heads import Head, HistoryHeads
 from braidmq.braid.interest.clusters import Clusters, Seen
 from braidmq.braid.interest.shapes import Shape, Shapes
+from braidmq.braid.membership.broker_records import BrokerRecord, BrokerRecords
 from braidmq.braid.membership.home import HOME
 from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.membership.presence import Presence
@@ -30,12 +32,14 @@ _log = logging.getLogger("braidmq.braid")
 
 
 class Compare(Message, frozen=True, array_like=True, gc=False):
-    """What I know; what do you know? Of clusters I tell my own, and a digest of all."""
+    """What I know; what do you know? Of clusters and of brokers I tell my own, and a digest of all."""
 
     shapes: tuple[Shape, ...]
     heads: tuple[Head, ...]
     clusters: tuple[Seen, ...] = ()
     digest: bytes = b""
+    brokers: tuple[BrokerRecord, ...] = ()
+    brokers_digest: bytes = b""
 
 
 class Compared(Message, frozen=True, array_like=True, gc=False):
@@ -43,6 +47,7 @@ class Compared(Message, frozen=True, array_like=True, gc=False):
     shapes: tuple[Shape, ...]
     heads: tuple[Head, ...]
     clusters: tuple[Seen, ...] = ()
+    brokers: tuple[BrokerRecord, ...] = ()
 
 
 class Announcement(msgspec.Struct, frozen=True, array_like=True):
@@ -50,6 +55,7 @@ class Announcement(msgspec.Struct, frozen=True, array_like=True):
 
     shapes: tuple[Shape, ...]
     clusters: tuple[Seen, ...] = ()
+    brokers: tuple[BrokerRecord, ...] = ()
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -69,6 +75,7 @@ class Gossip(Service):
         shapes: Shapes,
         clusters: Clusters,
         heads: HistoryHeads,
+        records: BrokerRecords,
     ) -> None:
         self._broker = broker
         self._host = host
@@ -78,6 +85,7 @@ class Gossip(Service):
         self._shapes = shapes
         self._clusters = clusters
         self._heads = heads
+        self._records = records
         host.serve(self)
 
     # Comparing
@@ -92,7 +100,12 @@ class Gossip(Service):
         """Exchanges what is known with another broker; whether it answered and is in the braid."""
         now = self._broker.now()
         known = Compare(
-            tuple(self._shapes), self._heads.told(), self._clusters.own_seen(now), self._clusters.digest(now)
+            tuple(self._shapes),
+            self._heads.told(),
+            self._clusters.own_seen(now),
+            self._clusters.digest(now),
+            self._records.own,
+            self._records.digest,
         )
         told = await ask(self._host, address, known, Compared, timeout_s=CALL_TIMEOUT_S)
         if told is None:
@@ -108,7 +121,9 @@ class Gossip(Service):
         if self._presence.is_in:
             self._introducers.meet(origin)
         clusters = self._clusters.told(self._broker.now(), asked.digest)
-        answer = Compared(self._presence.is_in, tuple(self._shapes), self._heads.told(), clusters)
+        self._records.learn(asked.brokers)
+        brokers = self._records.told(asked.brokers_digest)
+        answer = Compared(self._presence.is_in, tuple(self._shapes), self._heads.told(), clusters, brokers)
         self._learn(origin, asked)
         return answer
 
@@ -116,6 +131,7 @@ class Gossip(Service):
         self._shapes.learn(told.shapes, self._host.now())
         self._heads.learn(teller, told.heads)
         self._learn_clusters(told.clusters)
+        self._records.learn(told.brokers)
 
     def _learn_clusters(self, told: tuple[Seen, ...]) -> None:
         self._clusters.learn(told, self._broker.now())
@@ -124,16 +140,19 @@ class Gossip(Service):
 
     # Announcing
 
-    def announce_cluster(self, shapes: list[Shape]) -> None:
-        """Tells all brokers, besides shapes, in which cluster this one is."""
-        self.announce(shapes, self._clusters.own_seen(self._broker.now()))
+    def announce_broker(self, shapes: list[Shape]) -> None:
+        """Tells all brokers, besides shapes, of this one: in which cluster it is, and what it says of itself now."""
+        now = self._broker.now()
+        self.announce(shapes, self._clusters.own_seen(now), self._records.say(self._host.address, now))
 
-    def announce(self, shapes: list[Shape], clusters: tuple[Seen, ...] = ()) -> None:
-        """Tells all brokers of shapes that are used here, and of a cluster."""
+    def announce(
+        self, shapes: list[Shape], clusters: tuple[Seen, ...] = (), brokers: tuple[BrokerRecord, ...] = ()
+    ) -> None:
+        """Tells all brokers of shapes that are used here, of a cluster, and of this broker."""
         shapes = list(dict.fromkeys(shapes))
         self._shapes.learn(shapes, self._host.now())
-        body = _encode(Announcement(tuple(shapes), clusters))
-        if not (shapes or clusters) or not self._presence.is_in:
+        body = _encode(Announcement(tuple(shapes), clusters, brokers))
+        if not (shapes or clusters or brokers) or not self._presence.is_in:
             return
         if isinstance(self._method, ProvenMethod):
             self._method.publish_surely(HOME, body, ANNOUNCE_S, ignore)
@@ -150,3 +169,4 @@ class Gossip(Service):
             return
         self._shapes.learn(told.shapes, self._host.now())
         self._learn_clusters(told.clusters)
+        self._records.learn(told.brokers)

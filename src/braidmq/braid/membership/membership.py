@@ -6,6 +6,7 @@ from braidmq.braid.catch_up.catch_up import CatchUpParts
 from braidmq.braid.identity import BrokerIdentity
 from braidmq.braid.interest.interest import InterestParts
 from braidmq.braid.membership.admission import Admission
+from braidmq.braid.membership.broker_records import BrokerRecords
 from braidmq.braid.membership.entering import Entering
 from braidmq.braid.membership.gossip import Gossip
 from braidmq.braid.membership.introducers import Introducers
@@ -35,9 +36,18 @@ class MembershipParts:
     ) -> None:
         """`name` is what this broker is called."""
         self.introducers = introducers
+        self.records = BrokerRecords(identity.identity, name, interest.clusters.own)
         self.admission = Admission(overlay, presence, introducers, catch_up.cursors, name)
         self.gossip = Gossip(
-            broker, host, method, presence, introducers, interest.shapes, interest.clusters, catch_up.heads
+            broker,
+            host,
+            method,
+            presence,
+            introducers,
+            interest.shapes,
+            interest.clusters,
+            catch_up.heads,
+            self.records,
         )
         self.entering = Entering(host, overlay, method, presence, introducers, self.admission, self.gossip, name)
         self.upkeep = Upkeep(

@@ -9,7 +9,7 @@ from braidmq.bounded import BoundedDict
 from braidmq.braid.roaming.messages import GiveUp, GiveUpAnswer
 from braidmq.broker.admission import Arrived
 from braidmq.broker.session import Session
-from braidmq.host import Host
+from braidmq.host import Event, Host
 from braidmq.security.identity import is_foreign
 
 SERVED_MAX = 100_000
@@ -26,9 +26,21 @@ class Served(NamedTuple):
 class Arrival:
     """A CONNECT that waits for its session. `done` says whether the client is still there, and served now."""
 
-    def __init__(self, host: Host, client_id: str, user: str, clean: bool, done: Callable[[Arrived], bool]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        client_id: str,
+        user: str,
+        clean: bool,
+        done: Callable[[Arrived], bool],
+        is_pushed: bool = False,
+    ) -> None:
+        """`is_pushed` if there is no client: another broker wants to give its session away."""
         self.client_id = client_id
+        self.is_pushed = is_pushed
         self.user = user
+        self.owner: str | None = user
+        """Whose the session will be; None if that was not written down where it comes from."""
         self.clean = clean
         self.is_contested = False
         """Whether the session may be another user's: then the client is not served before that is known."""
@@ -65,6 +77,8 @@ class ClientRecords:
         """Clients that have connected here in this incarnation of the broker."""
         self.displaced: dict[str, Session] = {}
         """Sessions whose client is elsewhere: out of the subscriptions, until they are fetched."""
+        self.pushed: dict[str, Event] = {}
+        """Sessions that another broker was asked to take. It happens when they have gone, or that broker gives up."""
 
     def is_displaced(self, client_id: str) -> bool:
         return client_id in self.displaced

@@ -88,8 +88,11 @@ class ClientDirectory:
                 break
             hash_key = hash_range.high
 
-    async def claim(self, client_id: str, owner: str = "", over: int = 0) -> Claimed | None:
-        """Makes this broker the holder of a client id; which broker was it before. None if no registrar answered."""
+    async def claim(self, client_id: str, owner: str = "", over: int = 0, giver: str = "") -> Claimed | None:
+        """Makes this broker the holder of a client id; which broker was it before. None if no registrar answered.
+
+        With a `giver`, only if that broker is the holder until now.
+        """
         hash_key = hash_key_of(client_id)
         epoch = int(self._now() * 1000)
         number = self.host.chance.getrandbits(62)
@@ -99,7 +102,7 @@ class ClientDirectory:
             if hash_range is None:
                 return None
             stands_in = self.ranges.is_silent(hash_range.registrar.address)
-            claim = Claim(client_id, self.name, epoch, number, stands_in, owner, over, self.mirrors())
+            claim = Claim(client_id, self.name, epoch, number, stands_in, owner, over, giver, self.mirrors())
             answer = await (self._ask(hash_range, claim) if stands_in else self._ask_either(hash_range, claim))
             if isinstance(answer, Claimed):
                 return answer

@@ -51,6 +51,8 @@ class Claim(Message, frozen=True, array_like=True, gc=False):
     owner: str = ""
     over: int = 0
     """The epoch of a holder for another user that has said that it has nothing any more."""
+    giver: str = ""
+    """If it is set: only if this broker has it still, which wants to give it to me."""
     mirrors: tuple[Address, ...] = ()
     """Of the claimant."""
     slow: Address | None = None
@@ -65,6 +67,8 @@ class Claimed(Message, frozen=True, array_like=True, gc=False):
     earlier: SessionHolder | None
     is_foreign: bool = False
     """It is another user's, whose holder is told in `before`; nothing was changed."""
+    is_elsewhere: bool = False
+    """It is not the giver's any more, but that of `before`; nothing was changed."""
 
 
 class Client(NamedTuple):

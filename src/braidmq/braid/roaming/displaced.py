@@ -28,6 +28,9 @@ from braidmq.security.identity import is_foreign
 OFFER_S = 5.0
 """How often a session whose client is elsewhere is offered to the broker there."""
 
+GIVE_UP_S = 1.0
+"""How long a broker that has claimed a client may take to ask for its session."""
+
 LEFT_BEHIND_AFTER_S = 5.0
 """How long a client that had to begin anew may take to subscribe, before it is given what was left behind."""
 
@@ -101,7 +104,7 @@ class DisplacedSessions(Service):
 
     async def enter(self) -> None:
         """Tells the directory what is here from an earlier incarnation, before this broker stands for any of it."""
-        await self._register()
+        await self._register(is_entering=True)
         self._host.spawn(self._keep_registering())
 
     async def _keep_registering(self) -> None:
@@ -110,14 +113,14 @@ class DisplacedSessions(Service):
             self._directory.registrar.expire()
             await self._register()
 
-    async def _register(self) -> None:
+    async def _register(self, is_entering: bool = False) -> None:
         clients = await self._own_clients()
         self._clients.forget_all_but(self._broker.sessions)
         others = await self._directory.register(clients.values()) if clients else []
         if others is None:
             return
         for holder in others:
-            self._compare(holder, clients[holder.client_id])
+            self._compare(holder, clients[holder.client_id], is_entering)
         elsewhere = {holder.client_id for holder in others if holder.name != self._identity}
         for client_id in [one for one in self._clients.displaced if one in clients and one not in elsewhere]:
             self.take_back(client_id)
@@ -131,7 +134,7 @@ class DisplacedSessions(Service):
                 await self._host.sleep(0)
             if sessions.get(client_id) is not session:
                 continue
-            if client_id in self._clients.arriving or self._handovers.is_under_way(client_id):
+            if self._is_moving(client_id):
                 continue
             if session.connection is not None:
                 self._clients.epochs.setdefault(client_id, int(self._broker.now() * 1000))
@@ -139,18 +142,25 @@ class DisplacedSessions(Service):
             clients[client_id] = Client(client_id, epoch, session.owner or "")
         return clients
 
-    def _compare(self, holder: SessionHolder, client: Client) -> None:
+    def _is_moving(self, client_id: str) -> bool:
+        """Whether a session is coming or going just now: the directory may know of it before it is done."""
+        clients = self._clients
+        return client_id in clients.arriving or client_id in clients.pushed or self._handovers.is_under_way(client_id)
+
+    def _compare(self, holder: SessionHolder, client: Client, is_entering: bool) -> None:
         """The directory knows a client otherwise than this broker did when it asked."""
         client_id, epoch, owner = client
-        if client_id in self._clients.arriving or self._clients.epochs.get(client_id, UNKNOWN_EPOCH) != epoch:
+        if self._is_moving(client_id) or self._clients.epochs.get(client_id, UNKNOWN_EPOCH) != epoch:
             return
         if holder.name == self._identity:
             self._clients.epochs[client_id] = max(epoch, holder.epoch)
         elif holder.is_contested(self._identity, owner):
             if holder.epoch <= epoch:
                 self._host.spawn(self._give_way(holder, client))
-        elif holder.epoch >= epoch:
+        elif holder.epoch >= epoch and is_entering:
             self._set_aside(holder)
+        elif holder.epoch >= epoch:
+            self._host.spawn(self._set_aside_later(holder, client))
         elif client_id not in self._fetching:
             self._fetching[client_id] = None
             self._host.spawn(self._fetch_left_behind(client_id, holder))
@@ -169,6 +179,15 @@ class DisplacedSessions(Service):
         self._broker.sessions.end(session)
 
     # Offering
+
+    async def _set_aside_later(self, holder: SessionHolder, client: Client) -> None:
+        """A broker that has just claimed a client is about to ask for its session. Until then it stays in its place: if
+        it stood for nothing, what is published meanwhile would reach neither broker."""
+        await self._host.sleep(GIVE_UP_S)
+        client_id = client.client_id
+        is_same = self._clients.epochs.get(client_id, UNKNOWN_EPOCH) == client.epoch
+        if is_same and client_id in self._broker.sessions and not self._is_moving(client_id):
+            self._set_aside(holder)
 
     def _set_aside(self, holder: SessionHolder) -> None:
         """The client is elsewhere: its session here stands for nothing any more, and is offered there."""

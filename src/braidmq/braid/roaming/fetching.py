@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from braidmq.braid.roaming.clients import Arrival, ClientRecords
 from braidmq.braid.roaming.directory_messages import SessionHolder
@@ -21,7 +21,7 @@ from braidmq.braid.roaming.messages import (
     SessionStored,
     SessionSubscriptions,
 )
-from braidmq.braid.roaming.moved import MovedDelivery
+from braidmq.braid.roaming.moved import Absence, MovedDelivery
 from braidmq.broker.broker import Broker
 from braidmq.broker.subscription import Subscribed
 from braidmq.host import Address, Host, Message, ask
@@ -37,8 +37,15 @@ BUSY_S = 0.05
 """The pause before a broker that is busy, or did not answer, is asked again."""
 
 Answer = TypeVar("Answer", bound=Message)
-FetchedState = tuple[list[MovedDelivery], tuple[int, ...], Horizon]
-"""Deliveries, packet ids of QoS 2 that were received, and how far histories were followed."""
+
+
+class FetchedState(NamedTuple):
+    deliveries: list[MovedDelivery]
+    received: tuple[int, ...]
+    """Packet ids of QoS 2."""
+    horizon: Horizon
+    """How far histories were followed."""
+    absence: Absence | None
 
 
 class SessionFetcher:
@@ -79,7 +86,15 @@ class SessionFetcher:
         """Asks a broker to give the client's session up, again while it is busy with it; `of` names the broker that
         has it, if another one is asked that has a copy."""
         asked = GiveUp(
-            move, arrival.client_id, self._identity, arrival.epoch, arrival.clean, self._cluster, arrival.user, of
+            move,
+            arrival.client_id,
+            self._identity,
+            arrival.epoch,
+            arrival.clean,
+            self._cluster,
+            arrival.user,
+            arrival.is_pushed,
+            of,
         )
         while True:
             answer = await self._ask(to, asked, GivenUp, wait_s)
@@ -117,7 +132,7 @@ class SessionFetcher:
             items += part.items
             since = part.following
             if not since:
-                return items, first.received, Horizon(first.horizon)
+                return FetchedState(items, first.received, Horizon(first.horizon), first.absence)
 
     async def left_behind(self, client_id: str, giver: Address) -> tuple[int, list[MovedDelivery]] | None:
         """What another broker still has of a client whose session is here, and the number of the move."""
@@ -130,7 +145,7 @@ class SessionFetcher:
         if answer is None or answer.answer is not GiveUpAnswer.GIVEN:
             return None
         fetched = await self.state(arrival, giver, move)
-        return None if fetched is None else (move, fetched[0])
+        return None if fetched is None else (move, fetched.deliveries)
 
     async def confirm(self, giver: Address, move: int, client_id: str) -> bool:
         """Tells the broker that a session came from that it is in the store here; whether it has deleted it."""

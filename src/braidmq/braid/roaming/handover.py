@@ -29,7 +29,7 @@ from braidmq.braid.roaming.messages import (
     SessionStored,
     SessionSubscriptions,
 )
-from braidmq.braid.roaming.moved import MovedDelivery, moved_of, state_of, subscribe_all, unsubscribe_all
+from braidmq.braid.roaming.moved import Absence, MovedDelivery, moved_of, state_of, subscribe_all, unsubscribe_all
 from braidmq.braid.roaming.sessions import RoamingSession, SessionRelay
 from braidmq.braid.roaming.tail import TAIL_S, SessionTails, is_wanted, may_move
 from braidmq.broker.broker import Broker
@@ -105,6 +105,8 @@ class Handovers(Service):
             return GivenUp(GiveUpAnswer.GIVEN, handover.expiry_s)
         if self.is_kept_from(client_id, asked.user):
             return GivenUp(GiveUpAnswer.FOREIGN)
+        if asked.is_pushed and not self._is_away(client_id):
+            return GivenUp(GiveUpAnswer.NEWER)
         refusal = self._clients.refusal_of(asked)
         if refusal is not None:
             return GivenUp(refusal)
@@ -118,16 +120,22 @@ class Handovers(Service):
             return GivenUp(GiveUpAnswer.NOTHING)
         if session is None:
             return self._answer_without_session(asked, handover)
-        self._broker.sessions.wills.renew(session, None)  # its client is back [MQTT-3.1.3-9]
+        handover = Handover(asked, origin, session, self._host.now())
+        if not asked.is_pushed:
+            self._broker.sessions.wills.renew(session, None)  # its client is back [MQTT-3.1.3-9]
         if session.expiry_timer is not None:
+            handover.ends_at = session.expiry_timer.when
             session.expiry_timer.cancel()
             session.expiry_timer = None
-        handover = Handover(asked, origin, session, self._host.now())
         self._by_client[client_id] = handover
         if len(self._by_client) > HANDOVERS_MAX:
             self._end_oldest()
         self._host.spawn(self._watch(client_id, handover))
         return GivenUp(GiveUpAnswer.GIVEN, handover.expiry_s)
+
+    def _is_away(self, client_id: str) -> bool:
+        session = self._broker.sessions.get(client_id)
+        return session is None or session.connection is None
 
     def _answer_without_session(self, asked: GiveUp, handover: Handover | None) -> GivenUp:
         gone_to = handover.holder if handover is not None and handover.state is HandoverState.GONE else None
@@ -184,8 +192,9 @@ class Handovers(Service):
                 following = number
                 break
             items.append(item)
-        received, horizon = ((), ()) if asked.since else (handover.received, handover.horizon)
-        return SessionState(tuple(items), following, received, horizon)
+        if asked.since:
+            return SessionState(tuple(items), following, (), ())
+        return SessionState(tuple(items), following, handover.received, handover.horizon, handover.absence)
 
     @handles(SessionStored)
     def on_session_stored(self, _origin: Address, told: SessionStored) -> Reply:
@@ -196,6 +205,8 @@ class Handovers(Service):
             self._broker.flush()
             self.given += 1
             self._host.spawn(self._end_later(told.client_id, handover))
+            if (gone := self._clients.pushed.get(told.client_id)) is not None:
+                gone.set()
             self._tails.pass_on(handover)
         return None if self._broker.degraded else SessionDeleted()  # asked again, it may be true
 
@@ -216,11 +227,23 @@ class Handovers(Service):
         broker.metrics.messages_dropped += len(state) - len(handover.deliveries)
         handover.received = tuple(sorted(session.received))
         handover.horizon = self._horizon(session)
+        if handover.is_pushed:
+            self._note_absence(handover)
         relay = SessionRelay(broker, session.client_id, self._marks, lambda: self._tails.pass_on(handover))
         handover.relay = relay
         if not self._clients.is_displaced(session.client_id):
             subscribe_all(broker, relay, handover.subscriptions)
             unsubscribe_all(broker, session, handover.subscriptions)
+
+    def _note_absence(self, handover: Handover) -> None:
+        """What was to happen here if the client did not come back is the other broker's to do from now on."""
+        session, now = handover.session, self._broker.now()
+        will_at = handover.will_at = self._broker.sessions.wills.hold(session)
+        ends_in_s = None if handover.ends_at is None else max(0.0, handover.ends_at - now)
+        if will_at is None:
+            handover.absence = Absence(ends_in_s)
+        else:
+            handover.absence = Absence(ends_in_s, session.will, max(0.0, will_at - now))
 
     def _horizon(self, session: Session) -> tuple[Row, ...]:
         """How far the session has followed the histories: as this broker, unless it came here just now."""
@@ -243,9 +266,26 @@ class Handovers(Service):
                     if is_wanted(session, d.message.topic, d.group):
                         session.deliver(d.message, d.qos, d.retain, d.ids, d.group)
             if session.connection is None:
-                self._broker.sessions.expire_detached(session)
+                self._broker.sessions.expire_detached(session, handover.ends_at if handover.is_pushed else None)
+            if session.will is not None and handover.will_at is not None:
+                self._broker.sessions.wills.adopt(session, session.will, handover.will_at)
         if relay is not None:
             unsubscribe_all(self._broker, relay, handover.subscriptions)
+
+    def put_back_from(self, taker: Address, client_id: str) -> bool:
+        """A broker that was to take a session has given up. Whether it is nobody else's business."""
+        handover = self._by_client.get(client_id)
+        if handover is None or not handover.is_here:
+            return True
+        if not handover.is_pushed or handover.holder.address != taker:
+            return False
+        self.put_back(client_id)
+        return True
+
+    @property
+    def is_passing_on(self) -> bool:
+        """Whether something waits here for sessions that have gone."""
+        return any(one.relay is not None and one.relay.waiting for one in self._by_client.values())
 
     def end_for(self, client_id: str, session: Session) -> None:
         """The client is here again, with this session: nothing is passed on any more, what waits is for it."""

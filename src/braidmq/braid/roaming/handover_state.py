@@ -27,7 +27,7 @@ from typing import Final
 from braidmq.braid.roaming.directory_messages import SessionHolder
 from braidmq.braid.roaming.marks import Row
 from braidmq.braid.roaming.messages import GiveUp
-from braidmq.braid.roaming.moved import MovedDelivery
+from braidmq.braid.roaming.moved import Absence, MovedDelivery
 from braidmq.braid.roaming.sessions import SessionRelay
 from braidmq.broker.session import Session
 from braidmq.host import Address
@@ -92,13 +92,20 @@ class Handover:
         self.holder = SessionHolder(move.client_id, to, move.name, move.epoch)
         self.session = session
         """Not of this broker any more once it is gone."""
+        self.is_pushed = move.is_pushed
+        """Whether this broker wanted to give it away: its client is not back."""
         self.expiry_s = session.expiry_s
+        self.ends_at: float | None = None
+        """When the session ends if its client does not come back (Unix time)."""
+        self.will_at: float | None = None
+        """When its will is due."""
         self.subscriptions = dict(session.subscriptions)
         self.relay: SessionRelay | None = None
         self.deliveries: list[MovedDelivery] = []
         """What it has not brought to its end, once it is frozen; with what else its state is."""
         self.horizon: tuple[Row, ...] = ()
         self.received: tuple[int, ...] = ()
+        self.absence: Absence | None = None
         self.heard_at = heard_at
         self.is_relaying = False
 

@@ -107,6 +107,12 @@ class HashRanges:
         if self._ranges.pop(low, None) is not None:
             self._lows.remove(low)
 
+    def part(self, address: Address) -> None:
+        """A registrar has ended, and given its entries to its heir: who that is is looked up."""
+        for low, known in list(self._ranges.items()):
+            if known.registrar.address == address or (known.heir is not None and known.heir.address == address):
+                self.forget(low)
+
     async def heir_of(self, hash_range: HashRange) -> Peer | None:
         found = await self._overlay.lookup(hash_range.registrar.key[:-1])
         if found is not None and is_inside(found.owner.key) and found.owner.key < hash_range.registrar.key:

@@ -98,7 +98,7 @@ class IncomingSessions:
         if subscriptions is None:
             return False
         session = RoamingSession(broker, client_id, broker.store.next_row(), expiry_s, self._marks)
-        session.owner = arrival.user
+        session.owner = arrival.owner
         subscribe_all(broker, session, subscriptions)
         filters = [split_share(one)[1] for one in subscriptions]
         await self._until_effective(filters, EFFECTIVE_WAIT_S)
@@ -109,7 +109,7 @@ class IncomingSessions:
             unsubscribe_all(broker, session, subscriptions)
             if fetched is None or broker.degraded:
                 return False
-            deliver_left_behind(broker, client_id, fetched[0])
+            deliver_left_behind(broker, client_id, fetched.deliveries)
         else:
             self._install(session, subscriptions, fetched)
             self._checking[session] = giver.name
@@ -162,8 +162,11 @@ class IncomingSessions:
             broker.sessions.end(old, moved=True)
         session.subscriptions = dict(subscriptions)
         session.filter_bytes = sum(filter_cost(one) for one in subscriptions)
-        broker.sessions.adopt(session)
-        session.arrive(*fetched)
+        absence, now = fetched.absence, broker.now()
+        broker.sessions.adopt(session, None if absence is None else absence.ends_at(now))
+        if absence is not None and absence.will is not None:
+            broker.sessions.wills.adopt(session, absence.will, now + absence.will_in_s)
+        session.arrive(fetched.deliveries, fetched.received, fetched.horizon)
         self._handovers.end_for(client_id, session)
         deliver_left_behind(broker, client_id, left_behind)
 

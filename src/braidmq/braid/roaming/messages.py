@@ -6,7 +6,7 @@ from enum import IntEnum
 
 from braidmq.braid.roaming.directory_messages import SessionHolder
 from braidmq.braid.roaming.marks import Row
-from braidmq.braid.roaming.moved import MovedDelivery
+from braidmq.braid.roaming.moved import Absence, MovedDelivery
 from braidmq.broker.subscription import Subscribed
 from braidmq.host import Message
 
@@ -38,6 +38,8 @@ class GiveUp(Message, frozen=True, array_like=True, gc=False):
     """Where I am: what must stay in a cluster that I am not in does not move to me."""
     user: str = ""
     """The user that the client is."""
+    is_pushed: bool = False
+    """The client has not come: you have asked me to take its session."""
     of: str = ""
     """The broker that has the session and does not answer, if you are asked since you have a copy of what it has."""
 
@@ -79,12 +81,14 @@ class FetchState(Message, frozen=True, array_like=True, gc=False):
 
 
 class SessionState(Message, tag="State", frozen=True, array_like=True, gc=False):
-    """Deliveries from a number on, and with the first of them the rest. `horizon`: see `marks`."""
+    """Deliveries from a number on, and with the first of them the rest. `horizon`: see `marks`. `absence` of a client
+    that is away."""
 
     items: tuple[MovedDelivery, ...]
     following: int
     received: tuple[int, ...]
     horizon: tuple[Row, ...]
+    absence: Absence | None = None
 
 
 class NoSuchMove(Message, frozen=True, array_like=True, gc=False):
@@ -132,3 +136,38 @@ class OfferAnswer(IntEnum):
 
 class Offered(Message, frozen=True, array_like=True, gc=False):
     answer: OfferAnswer
+
+
+class AskRoom(Message, frozen=True, array_like=True, gc=False):
+    """I am about to be drained. Would you take sessions and clients of mine?"""
+
+
+class HasRoom(Message, frozen=True, array_like=True, gc=False):
+    has_room: bool
+
+
+class TakeSession(Message, frozen=True, array_like=True, gc=False):
+    """Take this session, whose client is away: fetch it from me."""
+
+    client_id: str
+    name: str
+    owner: str | None
+
+
+class TakeAnswer(IntEnum):
+    TAKING = 0
+    """It is being fetched."""
+    BUSY = 1
+    """Its client is here, or just coming."""
+    NO_ROOM = 2
+    """I take none: there is no room, or I am about to go myself."""
+
+
+class TakingSession(Message, frozen=True, array_like=True, gc=False):
+    answer: TakeAnswer
+
+
+class NotTaken(Message, frozen=True, array_like=True, gc=False):
+    """The session that I was to take has not come: it is yours still, unless its client has come to another broker."""
+
+    client_id: str

@@ -13,6 +13,7 @@ from braidmq.broker.broker import Broker
 from braidmq.broker.message import Delivery
 from braidmq.broker.session import Session
 from braidmq.broker.subscription import Subscribed
+from braidmq.mqtt.packets import Will
 
 
 class MovedDelivery(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -31,6 +32,19 @@ class MovedDelivery(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def size(self) -> int:
         return len(self.topic) + len(self.item.payload) + len(self.item.forward) + len(self.group) + 64
+
+
+class Absence(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What runs out in a session whose client is away, as it travels."""
+
+    ends_in_s: float | None
+    """None if it never ends."""
+    will: Will | None = None
+    """One that waits for its delay."""
+    will_in_s: float = 0.0
+
+    def ends_at(self, now: float) -> float | None:
+        return None if self.ends_in_s is None else now + self.ends_in_s
 
 
 def delivery_of(moved: MovedDelivery, now: float) -> Delivery:

@@ -28,7 +28,7 @@ from braidmq.braid.roaming.directory_messages import (
     TryAgain,
 )
 from braidmq.braid.roaming.hash_ranges import HIGH, LOW, hash_key_of, is_inside, registrar_key_of
-from braidmq.host import Address, Host, Message, Reply, Service, ask, handles
+from braidmq.host import Address, Host, Message, Reply, Service, ask, handles, run_all
 from braidmq.keys import Key
 from braidmq.overlay import Overlay, Peer
 from braidmq.overlay.ring import RingNode
@@ -42,6 +42,9 @@ ENTRY_KEPT_S = 4 * REGISTER_S
 
 ENTRIES_MAX = 1_000_000
 """Entries that a broker keeps, its own and copies; the one that was heard of least recently goes."""
+
+PAGES_AT_ONCE = 16
+"""Pages of entries that are given to an heir at a time."""
 
 ASKING_MAX = 4
 """Registrars that have come of which it is remembered what they ask for."""
@@ -128,15 +131,30 @@ class Registrar(Service):
         return Copies(page)
 
     async def leave(self) -> None:
-        """Gives the entries to the neighbour that inherits them, and is no registrar any more."""
+        """Gives its own entries to the neighbour that inherits them, and is no registrar any more.
+
+        That neighbour has a copy of nearly all of them. So it is given some pages at a time, and not waited for long.
+        """
         heir = self._heir
-        entries = list(self._entries.values())
         if heir is not None:
-            for start in range(0, len(entries), PAGE_MAX):
-                copies = Copies(tuple(entries[start : start + PAGE_MAX]))
-                if await ask_registrar(self._host, heir.address, copies) is None:
+            mine = [one for client_id, one in self._entries.items() if self._is_mine(hash_key_of(client_id))]
+            pages = [Copies(tuple(mine[start : start + PAGE_MAX])) for start in range(0, len(mine), PAGE_MAX)]
+            for start in range(0, len(pages), PAGES_AT_ONCE):
+                if not await self._give(heir.address, pages[start : start + PAGES_AT_ONCE]):
                     break
         await self._overlay.leave(self._key)
+
+    async def _give(self, heir: Address, pages: list[Copies]) -> bool:
+        """Whether the heir has taken all of some pages."""
+        taken: list[Message] = []
+
+        async def give(page: Copies) -> None:
+            answer = await ask_registrar(self._host, heir, page)
+            if answer is not None:
+                taken.append(answer)
+
+        await run_all(self._host, [give(page) for page in pages])
+        return len(taken) == len(pages)
 
     # Which entries are whose
 
@@ -181,6 +199,8 @@ class Registrar(Service):
             return Claimed(old.holder.epoch, old.before, old.earlier)
         if old is not None and is_foreign(old.holder.owner, claim.owner) and claim.over != old.holder.epoch:
             return Claimed(old.holder.epoch, old.holder, None, is_foreign=True)
+        if old is not None and claim.giver and old.holder.name not in (claim.giver, claim.name):
+            return Claimed(old.holder.epoch, old.holder, None, is_elsewhere=True)
         epoch = claim.epoch if old is None else max(claim.epoch, old.holder.epoch + 1)
         before, earlier = (None, None) if old is None else (old.holder, old.before)
         holder = SessionHolder(claim.client_id, origin, claim.name, epoch, claim.owner, claim.mirrors)

@@ -12,7 +12,9 @@ from braidmq.braid.roaming.fetching import SessionFetcher
 from braidmq.braid.roaming.handover import Handovers
 from braidmq.braid.roaming.incoming import IncomingSessions
 from braidmq.braid.roaming.marks import Marks, Row
+from braidmq.braid.roaming.pushing import SessionPusher
 from braidmq.braid.roaming.takeover import Takeovers
+from braidmq.braid.roaming.taking import SessionTaker
 from braidmq.broker.broker import Broker
 from braidmq.host import Host
 from braidmq.overlay import Overlay
@@ -45,6 +47,9 @@ class RoamingParts:
         self.takeovers = Takeovers(
             broker, host, identity, clients, self.directory, self.handovers, self.displaced, fetcher, self.incoming
         )
+
+        self.taker = SessionTaker(broker, host, presence, clients, self.directory, fetcher, self.incoming)
+        self.pusher = SessionPusher(broker, host, identity, clients, self.directory, self.handovers)
 
     async def enter(self) -> None:
         await self.directory.enter()

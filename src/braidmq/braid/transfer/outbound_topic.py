@@ -189,6 +189,11 @@ class OutboundTopic(ABC):
         """Whether a broker that cannot be reached now may still want it: then QoS 1 and 2 are kept for it."""
 
     @property
+    def is_missed(self) -> bool:
+        """Whether it is known that a broker wants it that cannot be reached now."""
+        return False
+
+    @property
     def is_open(self) -> bool:
         """Whether publications may have to leave here."""
         return not self.is_settled or bool(self.wanted)

@@ -99,7 +99,10 @@ class PublicationSender:
         outbound_topic.when_known(lambda: action(self._is_wanted(outbound_topic, scope)))
 
     def _is_wanted(self, outbound_topic: OutboundTopic, scope: str | None) -> bool:
-        return outbound_topic.is_open and (scope is None or self._may_be_wanted(outbound_topic, scope))
+        """Whether it may be: also by a broker that cannot be reached, for that is no reason to say that nobody does."""
+        if outbound_topic.is_open:
+            return scope is None or self._may_be_wanted(outbound_topic, scope)
+        return outbound_topic.is_missed
 
     def _may_be_wanted(self, outbound_topic: OutboundTopic, scope: str) -> bool:
         """Whether a broker in a cluster may want a topic that some broker may want."""

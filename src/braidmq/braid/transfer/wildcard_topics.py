@@ -119,8 +119,12 @@ class WildcardTopic(OutboundTopic):
         self._cut_through = path
 
     def was_recently_wanted(self, now: float) -> bool:
-        if self.is_open or now < self._queue.keeps_all_until:
-            return True
+        return self.is_open or now < self._queue.keeps_all_until or self.is_missed
+
+    @property
+    def is_missed(self) -> bool:
+        if self.is_open:
+            return False
         if self._demand == _NOT_HEARD:
             self._demand = _SILENT if self._queue.was_wanted(self.topic) else _NOBODY
         return self._demand == _SILENT

@@ -47,6 +47,8 @@ def ring(
             output.print_json(broker)
     else:
         _show(answer.brokers)
+        for broker in answer.brokers:
+            _show_unreached(broker)
     sick = [broker.name for broker in answer.brokers if not broker.is_healthy]
     if sick:
         raise CliError(f"{output.counted(len(sick), 'broker')} not healthy: {', '.join(sick)}")
@@ -74,6 +76,12 @@ def _show(brokers: list[RingMember]) -> None:
             _health(broker),
         )
     output.console().print(table)
+
+
+def _show_unreached(broker: RingMember) -> None:
+    for other in broker.unreached or ():
+        way = "no broker was found that does" if other.by is None else f"what is for it goes by {other.by}"
+        output.say(f"{broker.name} does not reach {other.broker}: {way}", "yellow")
 
 
 def _health(broker: RingMember) -> str:

@@ -168,7 +168,7 @@ class WorldOptions:
             "--faults",
             metavar="LIST",
             help="loss=0.02, dup=0.02, reorder=0.05, clog=0.01:2, slow=0.1:10, partition=30-60, oneway=30-60, "
-            "jump=0.1:30, drift=0.1:0.1, churn=1; with commas.",
+            "cut=30-60:0.1, jump=0.1:30, drift=0.1:0.1, churn=1; with commas.",
             rich_help_panel=_WORLD,
         ),
     ] = None

@@ -53,6 +53,9 @@ EMPTY_PERIODS = 12
 HEARTBEATS_A_SECOND_MAX = 40
 """With more brokers to say so to, each hears it less often."""
 
+PERIOD_GROWTH = 1.5
+"""How much longer the time from one heartbeat to the next may be than it was: less than others wait for it."""
+
 SWEEP_S = 300.0
 """How often covers are given up that are not needed any more."""
 
@@ -351,25 +354,38 @@ class Covers(Service):
         soon = max(self.host.now() + LINKS_CHANGED_S, self._met_at + MEET_AGAIN_S_MIN)
         self._meets_at = min(self._meets_at, soon)
 
+    def on_reached(self, address: Address) -> None:
+        self.told.on_reached(address)
+
     def _begin_upkeep(self) -> None:
         if not self._is_kept:
             self._is_kept = True
             self._meets_at = self.host.now() + MEET_AGAIN_S
-            self.host.spawn(self._keep_greeting())
+            self.host.spawn(self._keep_greeting(is_wanted=True))
+            self.host.spawn(self._keep_greeting(is_wanted=False))
             self.host.spawn(self._keep_meeting())
 
-    async def _keep_greeting(self) -> None:
-        round_ = 0
+    async def _keep_greeting(self, is_wanted: bool) -> None:
+        """Greets all watchers that publish something that is wanted here, or all others; one after the other.
+
+        With more of them it takes longer until one is greeted again. That grows step by step: each was told how long it
+        would be, and takes this broker for silent after some times that (`known_wants`).
+        """
+        least_s = HEARTBEAT_S if is_wanted else EMPTY_PERIODS * HEARTBEAT_S
+        period_s = least_s
         while True:
-            round_ += 1
-            watchers = [one for one in self.told.watchers if one.digest or round_ % EMPTY_PERIODS == 0]
-            period_s = max(HEARTBEAT_S, len(watchers) / HEARTBEATS_A_SECOND_MAX)
+            watchers = [one for one in self.told.watchers if bool(one.digest) == is_wanted]
+            needed_s = max(least_s, len(watchers) / HEARTBEATS_A_SECOND_MAX)
+            period_s = min(needed_s, PERIOD_GROWTH * period_s)
+            if is_wanted:
+                self.told.period_s = period_s
             for watcher in watchers:
                 await self.host.sleep(period_s / len(watchers))
-                self.host.spawn(self.told.greet(watcher, period_s if watcher.digest else EMPTY_PERIODS * period_s))
+                self.host.spawn(self.told.greet(watcher, period_s))
             if not watchers:
                 await self.host.sleep(period_s)
-            self.known.sweep()
+            if is_wanted:
+                self.known.sweep()
 
     async def _keep_meeting(self) -> None:
         sweeps_at = self.host.now() + SWEEP_S

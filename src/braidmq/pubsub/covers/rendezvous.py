@@ -22,6 +22,7 @@ from braidmq.host import Event, Host
 from braidmq.keys import Key, Role, key_of, segment
 from braidmq.overlay import Overlay
 from braidmq.overlay.key_ranges import KeyRange
+from braidmq.overlay.leaving import leave_all
 from braidmq.overlay.ranges import RangeDelivery
 
 PREFIX_LEVELS_MAX = 2
@@ -156,10 +157,10 @@ class Rendezvous:
                 await self._overlay.join(key)
 
     async def _leave(self) -> None:
-        for key in [one for one in self._keys if one not in self._wanted]:
-            if key not in self._wanted:
-                del self._keys[key]
-                await self._overlay.leave(key)
+        gone = [one for one in self._keys if one not in self._wanted]
+        for key in gone:
+            del self._keys[key]
+        await leave_all(self._overlay, gone)
 
     def _key(self, prefix: Prefix) -> Key:
         return key_of(text_of(self._role, prefix), self._role, self._cluster, self._name)

@@ -96,6 +96,8 @@ class ToldWants:
         self._name = name
         self._cluster = cluster
         self._epoch = epoch
+        self.period_s = 0.0
+        """How often watchers are greeted that publish something that is wanted here."""
         self._number = 0
         """Of the last change that any watcher was told of: it grows, also where a watcher is met anew."""
         self._watchers: dict[str, WatchingBroker] = {}
@@ -297,9 +299,8 @@ class ToldWants:
 
     def _change_of(self, watcher: WatchingBroker, broker: PublishingBroker, version: int, since: int) -> TellWants:
         """What is said of a change up to now, without its filters."""
-        return TellWants(
-            self._name, self._cluster, self._epoch, broker.epoch, version, since, watcher.number, watcher.digest
-        )
+        change = (self._name, self._cluster, self._epoch, broker.epoch, version, since, watcher.number, watcher.digest)
+        return TellWants(*change, period_s=self.period_s)
 
     async def _call(self, watcher: WatchingBroker, broker: PublishingBroker, told: TellWants) -> bool:
         """Whether a watcher has taken what it is told; if not, what it says instead is seen to."""
@@ -349,6 +350,15 @@ class ToldWants:
         unchanged = self._change_of(watcher, watcher.broker, watcher.version, watcher.number)
         await self._tell(watcher, msgspec.structs.replace(unchanged, period_s=period_s))
 
+    def on_reached(self, address: Address) -> None:
+        """A watcher that could not be reached can be: it hears at once that this broker is here, and then the rest."""
+        watcher = self._watchers.get(self._addresses.get(address, ""))
+        if watcher is not None:
+            watcher.failures = 0
+            self._host.send(address, self._change_of(watcher, watcher.broker, watcher.version, watcher.number))
+            if self._owes(watcher):
+                self._begin_telling(watcher)
+
     def sweep(self) -> None:
         """Gives up covers under which nothing is wanted any more, and wide ones under which little is."""
         wanted: dict[str, None] = {}
@@ -365,9 +375,12 @@ class ToldWants:
             self.covers.replace(wanted)
 
     async def leave(self) -> None:
-        """Nobody here wants anything any more: tells all watchers, and stands nowhere."""
-        for topic_filter in list(self.filters):
-            self.unsubscribe(topic_filter)
+        """Nobody here wants anything any more: tells all watchers that this is all, and stands nowhere."""
+        self.filters = FilterSet()
+        for watcher in self.watchers:
+            if watcher.digest or self._owes(watcher):
+                watcher.is_current = False
+                self._begin_telling(watcher)
         ends_at = self._host.now() + CALL_S
         for watcher in self.watchers:
             if watcher.is_telling or self._owes(watcher):

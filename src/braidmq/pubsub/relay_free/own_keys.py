@@ -61,5 +61,6 @@ class OwnKeys:
 
     def wrong(self, topic: str) -> list[Key]:
         """The keys of a topic that should not be there."""
-        role = self.role_of(topic)
-        return [key for key, (of, what) in self.inserted.items() if of == topic and what is not role]
+        wanted = self.role_of(topic)
+        keys = [self.key(topic, role) for role in Role if role is not wanted]
+        return [key for key in keys if key in self.inserted]

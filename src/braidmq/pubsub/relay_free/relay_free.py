@@ -29,6 +29,7 @@ from braidmq.host import Address, Event, Host
 from braidmq.keys import Key, Role, segment
 from braidmq.overlay import Overlay
 from braidmq.overlay.key_ranges import KeyRange
+from braidmq.overlay.leaving import leave_all
 from braidmq.overlay.ranges import Cut, OnDelivery, OnOutcome, RangeArrival, RangeDelivery
 from braidmq.pubsub.effect import Effect
 from braidmq.pubsub.method import OnDemand, OnMessage, OnQuestion, Publication, ignore, no_answer
@@ -93,6 +94,17 @@ class RelayFree:
     async def withdraw(self, topic: str) -> None:
         self._adverts.pop(topic, None)
         await self._update_keys(topic)
+
+    async def leave(self) -> None:
+        """Gives up all topics at once, as a broker does that ends, and then their keys, many beside each other."""
+        self._keys.subscribed.clear()
+        self._adverts.clear()
+        for under_way in list(self._changing.values()):
+            await under_way.wait()
+        keys = list(self._inserted)
+        self._inserted.clear()
+        self._effective.clear()
+        await leave_all(self.overlay, keys)
 
     def is_wanted(self, topic: str) -> bool:
         """Whether anyone subscribes to an advertised topic, as far as is known here."""

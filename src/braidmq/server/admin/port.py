@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
+from msgspec import UNSET
 
 import braidmq
 from braidmq.admin.contract import Health, Readiness
@@ -41,9 +42,10 @@ BraidMQ
 GET /metrics   the broker's numbers, for Prometheus
 GET /health    200 while the process lives
 GET /ready     200 while clients can connect, what they send can be stored and the broker is in its braid, if it has
-               one; else 503 with the reasons
+               one, and not being drained; else 503 with the reasons
 GET /braid     this broker's part of its braid; and /braid/ring, /braid/topics?filter=F&limit=N,
                /braid/demand?topic=T, /braid/trace?topic=T&qos=Q
+GET /drain     how far its drain is; POST begins it, POST /drain/cancel takes it back
 GET /log       the log of publications; and /log/offsets?at=TIME, /log/PARTITION?from=N&until=M&filter=F
 POST /publish  a part of a batch of publications, each batch once
 """
@@ -93,7 +95,8 @@ class Routes(Protocol):
 
 
 class AdminServer:
-    """Serves the admin port. `checks` are what `/ready` asks, by the name under which a failure is reported."""
+    """Serves the admin port. `checks` are what `/ready` asks, by the name under which a failure is reported; `remarks`
+    are told there, too, but do not make the broker unready."""
 
     def __init__(
         self,
@@ -101,10 +104,12 @@ class AdminServer:
         exposition: Exposition,
         checks: Mapping[str, Check],
         routes: Iterable[Routes] = (),
+        remarks: Mapping[str, Check] | None = None,
     ) -> None:
         self._settings = settings
         self._exposition = exposition
         self._checks = checks
+        self._remarks = remarks or {}
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
         self._request_log = RequestLog()
@@ -181,10 +186,15 @@ class AdminServer:
         return answer(Health("ok", braidmq.__version__))
 
     async def _on_ready(self, request: web.Request) -> web.Response:
-        reasons = {name: reason for name, check in self._checks.items() if (reason := check()) is not None}
+        reasons = _told(self._checks)
+        remarks = _told(self._remarks) or UNSET
         if reasons:
-            return answer(Readiness("not ready", reasons), status=503)
-        return answer(Readiness("ready"))
+            return answer(Readiness("not ready", reasons, remarks), status=503)
+        return answer(Readiness("ready", remarks=remarks))
+
+
+def _told(checks: Mapping[str, Check]) -> dict[str, str]:
+    return {name: text for name, check in checks.items() if (text := check()) is not None}
 
 
 class _Refusal(asyncio.Protocol):

@@ -4,13 +4,14 @@
 """
 
 from braidmq.sim.network.delays import ClusterDelays, Constant, Network, SampledDelays, Uniform, wide_area
-from braidmq.sim.network.faults import Clog, Duplication, Loss, OneWayPartition, Partition, Reordering, Slow
+from braidmq.sim.network.faults import Clog, CutPairs, Duplication, Loss, OneWayPartition, Partition, Reordering, Slow
 from braidmq.sim.network.words import Faults, FaultsError, position_of
 
 __all__ = [
     "Clog",
     "ClusterDelays",
     "Constant",
+    "CutPairs",
     "Duplication",
     "Faults",
     "FaultsError",

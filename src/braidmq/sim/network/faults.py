@@ -119,6 +119,28 @@ class OneWayPartition(Network):
         return self._under.delays(chance, source, to, now)
 
 
+class CutPairs(Network):
+    """From one time until another, some pairs of hosts do not hear each other, though others hear both; then it heals.
+
+    That is how sites behind firewalls often are. `is_cut` is asked about (sender, receiver), so a cut may be one-way.
+    """
+
+    def __init__(
+        self, is_cut: Callable[[Address, Address], bool], from_s: float, until_s: float, under: Network
+    ) -> None:
+        if not from_s < until_s:
+            raise ValueError(f"a cut from {from_s} to {until_s} s: it must end after it begins")
+        self._is_cut = is_cut
+        self._from_s = from_s
+        self._until_s = until_s
+        self._under = under
+
+    def delays(self, chance: Random, source: Address, to: Address, now: float) -> tuple[float, ...]:
+        if self._from_s <= now < self._until_s and self._is_cut(source, to):
+            return ()
+        return self._under.delays(chance, source, to, now)
+
+
 class Clog(Network):
     """With this probability a message clogs its path, for up to `clogged_s`: nothing on it arrives before that is over.
 

@@ -6,6 +6,7 @@ Faults.parse("loss=0.02,dup=0.02,reorder=0.05,partition=30-60").over(Constant(0.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Final
 from zlib import crc32
 
@@ -18,6 +19,7 @@ from braidmq.sim.network.faults import (
     CLOGGED_S,
     REORDERING_EXTRA_S,
     Clog,
+    CutPairs,
     Duplication,
     Loss,
     OneWayPartition,
@@ -33,6 +35,9 @@ JUMP_EVERY_S = 40.0
 JUMP_S = 30.0
 DRIFT_RATE = 0.1
 """How far clocks jump, and the part of the time by which they are wrong, where nothing else is said."""
+
+CUT_SHARE = 0.1
+"""The share of pairs that are cut, where nothing else is said."""
 
 Span = tuple[float, float]
 
@@ -62,6 +67,8 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     """(from, until) in seconds; each parts the hosts in two halves."""
     one_way: tuple[Span, ...] = ()
     """The same, but one of the halves still hears the other."""
+    cuts: tuple[tuple[Span, float], ...] = ()
+    """When, and which share of the pairs of hosts do not hear each other meanwhile; others hear both."""
     jump: float = 0.0
     """The share of hosts whose clocks jump ahead."""
     jump_s: float = JUMP_S
@@ -71,14 +78,15 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ends_at(self) -> float:
-        """When the last partition has healed."""
-        return max((until_s for _, until_s in (*self.partitions, *self.one_way)), default=0.0)
+        """When the last partition or cut has healed."""
+        spans = (*self.partitions, *self.one_way, *(span for span, _ in self.cuts))
+        return max((until_s for _, until_s in spans), default=0.0)
 
     @classmethod
     def parse(cls, text: str) -> Faults:
         """Reads `loss=0.02,dup=0.02,reorder=0.05:0.2,slow=0.1:10,partition=30-60`, each in any order, none if empty.
 
-        `FORMS` has all of them. After a colon stands how much; partitions may come more than once.
+        `FORMS` has all of them. After a colon stands how much; partitions and cuts may come more than once.
         """
         faults = cls()
         seen: set[str] = set()
@@ -86,7 +94,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
             name, _, value = word.partition("=")
             if name not in FORMS:
                 raise FaultsError(f"faults: {word!r} is none; there are {', '.join(FORMS.values())}")
-            if name in seen and name not in SPANS:
+            if name in seen and name not in SPANS and name != "cut":
                 raise FaultsError(f"faults: {name} is given twice")
             seen.add(name)
             try:
@@ -111,6 +119,8 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
             network = Partition(lambda address: position_of(address) < 0.5, from_s, until_s, network)
         for from_s, until_s in self.one_way:
             network = OneWayPartition(lambda address: position_of(address) < 0.5, from_s, until_s, network)
+        for (from_s, until_s), share in self.cuts:
+            network = CutPairs(partial(_is_cut, share), from_s, until_s, network)
         return network
 
     def clock_error_of(self, address: Address) -> ClockError | None:
@@ -126,15 +136,12 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
 
     def _read(self, name: str, value: str) -> dict[str, object]:
         """The fields that one word of the text sets."""
-        if name in SPANS:
-            from_s, dash, until_s = value.partition("-")
-            if not dash:
-                raise ValueError("it needs a beginning and an end")
-            span = (_number(from_s), _number(until_s))
-            if not 0 <= span[0] < span[1]:
-                raise ValueError("it must end after it begins")
-            return {SPANS[name]: (*getattr(self, SPANS[name]), span)}
         first, colon, second = value.partition(":")
+        if name == "cut":
+            share = probability_of(_number(second)) if colon else CUT_SHARE
+            return {"cuts": (*self.cuts, (_span(first), share))}
+        if name in SPANS:
+            return {SPANS[name]: (*getattr(self, SPANS[name]), _span(value))}
         fields: dict[str, object] = {name: probability_of(_number(first))}
         if colon:
             more = AMOUNTS.get(name)
@@ -156,6 +163,7 @@ FORMS: Final = {
     "slow": "slow=SHARE[:FACTOR]",
     "partition": "partition=FROM-UNTIL",
     "oneway": "oneway=FROM-UNTIL",
+    "cut": "cut=FROM-UNTIL[:SHARE]",
     "jump": "jump=SHARE[:SECONDS]",
     "drift": "drift=SHARE[:RATE]",
 }
@@ -172,6 +180,22 @@ AMOUNTS: Final = {
     "drift": "drift_rate",
 }
 """The fields of what may stand after a colon."""
+
+
+def _is_cut(share: float, source: Address, to: Address) -> bool:
+    """Whether two hosts are one of the pairs that are cut: this share of all pairs."""
+    low, high = sorted((str(source), str(to)))
+    return low != high and position_of(f"{low}/{high}", "pair/") < share
+
+
+def _span(text: str) -> Span:
+    from_s, dash, until_s = text.partition("-")
+    if not dash:
+        raise ValueError("it needs a beginning and an end")
+    span = (_number(from_s), _number(until_s))
+    if not 0 <= span[0] < span[1]:
+        raise ValueError("it must end after it begins")
+    return span
 
 
 def _number(text: str) -> float:

@@ -10,6 +10,7 @@ from functools import partial
 
 import msgspec
 
+from braidmq.detours.detours import Detours
 from braidmq.host import Address
 from braidmq.keys import Role
 from braidmq.mqtt.topics import matches
@@ -80,6 +81,7 @@ class TrialBrokers:
         """The living publishers and subscribers of each topic."""
         self.is_calm = True
         """Whether the network has no faults to mend, so that methods keep all that they promise."""
+        self._has_detours = False
 
     def watch(self, every_s: float, complaints: Complaints) -> RuleWatch:
         """Looks at what must hold at any time, every so often; to be said before the network is built."""
@@ -174,11 +176,19 @@ class TrialBrokers:
 
     # Brokers that come and go
 
+    def go_round_cuts(self) -> None:
+        """From now on brokers pass on what is for one that a third cannot reach, as they do in a braid."""
+        self._has_detours = True
+        for broker in self.methods:
+            Detours(self.sim.hosts[broker]).start()
+
     def start(self, broker: int, roles: Roles) -> None:
         """A broker begins an incarnation, and asks for its roles one after the other."""
         host = self.sim.hosts.get(broker) or self.sim.host(broker)
         host.restart()
         self.roles[broker] = Roles(dict.fromkeys(roles.subscribed, False), dict.fromkeys(roles.advertised, False))
+        if self._has_detours:
+            Detours(host).start()
         self.methods[broker] = self.kind.start(host, broker, partial(self._introduce, broker), self.options)
         self._listen(broker)
         self._enter(broker)

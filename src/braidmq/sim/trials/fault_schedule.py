@@ -142,6 +142,8 @@ def run_faults(brokers: TrialBrokers, schedule: FaultSchedule, churn: float, tal
     """Lets the faults happen, and time pass after them until the network must be whole again."""
     sim = brokers.sim
     from_s, until_s = sim.now, schedule.begin(sim.now)
+    if schedule.faults.cuts:
+        brokers.go_round_cuts()
     happening = Churn(brokers)
     for number in range(int((until_s - from_s) * churn)):
         sim.at(from_s + number / churn, happening.happen)
