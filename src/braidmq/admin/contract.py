@@ -54,6 +54,8 @@ class Readiness(msgspec.Struct, frozen=True):
     status: Literal["ready", "not ready"]
     reasons: dict[str, str] | UnsetType = UNSET
     """By what was checked: why it is not ready."""
+    notes: dict[str, str] | UnsetType = UNSET
+    """By what was checked: what is not as it should be, though it is ready."""
 
 
 # The braid: /braid, /braid/ring, /braid/topics, /braid/demand, /braid/trace

@@ -2,7 +2,8 @@
 
 Subscriptions become keys in the overlay (`interest`); publications leave as outbound topics to the brokers that want
 them, and come in as inbound streams (`transfer`). What a broker missed it fetches (`catch_up`); retained messages are
-found wherever they are kept (`retained`); sessions follow their clients (`roaming`). The publish/subscribe method below
+found wherever they are kept (`retained`); sessions follow their clients (`roaming`); other brokers hold copies of the
+store (`mirrors`). The publish/subscribe method below
 decides how publications travel; this knows only its interface.
 
 Here the parts are made, and joined in one place (`_join`). What the core asks of them comes by `federation`.
@@ -21,6 +22,8 @@ from braidmq.braid.membership.home import HOME
 from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.membership.membership import MembershipParts
 from braidmq.braid.membership.presence import Presence
+from braidmq.braid.mirrors.mirrors import MirrorParts
+from braidmq.braid.mirrors.settings import CopySettings
 from braidmq.braid.retained.retained import RetainedParts
 from braidmq.braid.roaming.roaming import RoamingParts
 from braidmq.braid.task_limiter import TaskLimiter
@@ -48,6 +51,7 @@ class Braid:
         cluster: str = "",
         identity: BrokerIdentity | None = None,
         method_name: str = "",
+        copying: CopySettings | None = None,
     ) -> None:
         """`identity` says which broker this is; if it is not given, that is found out here."""
         since = missed_since(broker)
@@ -76,6 +80,7 @@ class Braid:
         self.identity = origin
         """Which broker this is, whatever its name and address; it is also the name of its history."""
         self.presence, self.membership, self.interest = presence, membership, interest
+        self.mirrors = MirrorParts(broker, host, presence, introducers, origin, copying or CopySettings())
         self.demand = DemandTopics(broker, outbound)
         self.transfer, self.catch_up, self.retained, self.roaming = transfer, catch_up, retained, roaming
         self.probes = probes = Probes(host, method, name, cluster, broker.now)
@@ -146,6 +151,7 @@ class Braid:
         self.retained.replication.enter()
         self.catch_up.reconciler.ask_everybody()
         self.membership.upkeep.start()
+        self.mirrors.start()
 
     async def leave(self) -> None:
         """Leaves in good order: neighbours are told, and nobody waits for this broker."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
+from msgspec import UNSET
 
 import braidmq
 from braidmq.admin.contract import Health, Readiness
@@ -101,10 +102,13 @@ class AdminServer:
         exposition: Exposition,
         checks: Mapping[str, Check],
         routes: Iterable[Routes] = (),
+        notes: Mapping[str, Check] | None = None,
     ) -> None:
+        """`notes` are asked, too, and keep nobody from being ready."""
         self._settings = settings
         self._exposition = exposition
         self._checks = checks
+        self._notes = notes or {}
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
         self._request_log = RequestLog()
@@ -181,10 +185,14 @@ class AdminServer:
         return answer(Health("ok", braidmq.__version__))
 
     async def _on_ready(self, request: web.Request) -> web.Response:
-        reasons = {name: reason for name, check in self._checks.items() if (reason := check()) is not None}
+        reasons, notes = _findings(self._checks), _findings(self._notes)
         if reasons:
-            return answer(Readiness("not ready", reasons), status=503)
-        return answer(Readiness("ready"))
+            return answer(Readiness("not ready", reasons, notes or UNSET), status=503)
+        return answer(Readiness("ready", notes=notes or UNSET))
+
+
+def _findings(checks: Mapping[str, Check]) -> dict[str, str]:
+    return {name: text for name, check in checks.items() if (text := check()) is not None}
 
 
 class _Refusal(asyncio.Protocol):
