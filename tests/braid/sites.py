@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from braidmq.braid.braid import Braid
 from braidmq.braid.membership.introducers import Introducers
+from braidmq.braid.mirrors.settings import CopySettings
 from braidmq.braid.transfer.accounting import weigh
 from braidmq.broker.broker import Broker
 from braidmq.host import Address, Message
@@ -38,13 +39,16 @@ class Site(World):
         self.number = number
         self.host = sites.sim.hosts.get(number) or sites.sim.host(number)
         self.host.restart()
+        copying: CopySettings | None = options.pop("copying", None)
         super().__init__(**options)
         introducers = Introducers(self.host, [0] if number else [])
         overlay = sites.overlay(self, introducers)
         self.cluster = sites.clusters.get(number, "")
         name = sites.names.get(number, f"site{number}")
         method = sites.method(overlay, name, self.cluster, self.host.incarnation)
-        self.braid = Braid(self.broker, overlay, method, name, self.host.incarnation, introducers, self.cluster)
+        self.braid = Braid(
+            self.broker, overlay, method, name, self.host.incarnation, introducers, self.cluster, copying=copying
+        )
         self.host.spawn(self.braid.enter())
 
     def _start(self) -> Broker:

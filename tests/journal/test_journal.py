@@ -15,11 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from braidmq.journal import journal as journals
-from braidmq.journal.blocks import blocks_from
+from braidmq.journal import journal_writer as journals
 from braidmq.journal.compaction import compact
 from braidmq.journal.contents import read_contents
-from braidmq.journal.errors import PositionGoneError
 from braidmq.journal.files import files_of
 from braidmq.journal.headers import HEADER_BYTES
 from braidmq.journal.journal import Journal
@@ -218,31 +216,6 @@ def test_the_order_is_that_of_the_first_put(journal: Journal, tmp_path: Path) ->
 
 
 # For copies
-
-
-def test_blocks_are_read_from_a_position_on_and_are_the_journal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(journals, "SEGMENT_BYTES", 400)
-    journal = Journal(tmp_path / "first")
-    told: list[tuple[int, bytes]] = []
-    journal.on_commit = lambda position, block: told.append((position, block))
-    for number in range(20):
-        journal.commit([(PUT, 1, 0, number, bytes(100))])
-    assert len(files_of(tmp_path / "first", "segment")) > 3
-    assert list(blocks_from(tmp_path / "first", 0)) == told
-    assert [position for position, _ in told] == [0, *(position + len(block) for position, block in told[:-1])]
-    for number in (0, 7, 19):
-        assert list(blocks_from(tmp_path / "first", told[number][0])) == told[number:]
-    assert list(blocks_from(tmp_path / "first", journal.position)) == []
-    journal.seal()
-    sealed = journal.sealed_position
-    compact(tmp_path / "first", sealed)
-    with pytest.raises(PositionGoneError):
-        list(blocks_from(tmp_path / "first", told[7][0]))
-    journal.commit([(PUT, 1, 0, 20, b"")])
-    assert list(blocks_from(tmp_path / "first", sealed)) == told[20:]
-    journal.close()
 
 
 def test_a_copy_goes_on_where_the_first_was_with_a_higher_epoch(journal: Journal, tmp_path: Path) -> None:

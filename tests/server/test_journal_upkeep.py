@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from braidmq.journal import journal as journals
+from braidmq.journal import journal_writer as journals
 from braidmq.journal.contents import read_contents
 from braidmq.journal.files import files_of
 from braidmq.journal.journal import Journal

@@ -2,7 +2,8 @@
 
 Subscriptions become keys in the overlay (`interest`); publications leave as outbound topics to the brokers that want
 them, and come in as inbound streams (`transfer`). What a broker missed it fetches (`catch_up`); retained messages are
-found wherever they are kept (`retained`); sessions follow their clients (`roaming`). The publish/subscribe method below
+found wherever they are kept (`retained`); sessions follow their clients (`roaming`); other brokers hold copies of the
+store (`mirrors`). The publish/subscribe method below
 decides how publications travel; this knows only its interface.
 
 Here the parts are made, and joined in one place (`_join`). What the core asks of them comes by `federation`.
@@ -25,6 +26,8 @@ from braidmq.braid.membership.presence import Presence
 from braidmq.braid.mirrors.adopting import Adoptions
 from braidmq.braid.mirrors.broker_copy import BrokerCopies
 from braidmq.braid.mirrors.gone_histories import GoneHistories
+from braidmq.braid.mirrors.mirrors import MirrorParts
+from braidmq.braid.mirrors.settings import CopySettings
 from braidmq.braid.retained.retained import RetainedParts
 from braidmq.braid.roaming.drain import Drain
 from braidmq.braid.roaming.roaming import RoamingParts
@@ -56,6 +59,7 @@ class Braid:
         cluster: str = "",
         identity: BrokerIdentity | None = None,
         method_name: str = "",
+        copying: CopySettings | None = None,
     ) -> None:
         """`identity` says which broker this is; if it is not given, that is found out here."""
         since = missed_since(broker)
@@ -86,6 +90,7 @@ class Braid:
         self.identity = origin
         """Which broker this is, whatever its name and address; it is also the name of its history."""
         self.presence, self.membership, self.interest = presence, membership, interest
+        self.mirrors = MirrorParts(broker, host, presence, introducers, origin, copying or CopySettings())
         self.demand = DemandTopics(broker, outbound)
         self.transfer, self.catch_up, self.retained, self.roaming = transfer, catch_up, retained, roaming
         takers = Takers(host, membership.records, introducers, cluster)
@@ -105,6 +110,7 @@ class Braid:
             probes,
             self.detours,
         )
+        self.adoptions = self.act_for(self.mirrors.held)
         self._join()
         for topic_filter in broker.router.filters():  # of sessions from before
             self.demand.on_filter(topic_filter, True)
@@ -119,6 +125,7 @@ class Braid:
         outbound.on_demand = self.demand.on_change
         inbound.is_next = self.catch_up.cursors.is_next
         inbound.deliver = self.transfer.receiver.deliver
+        self.roaming.directory.mirrors = self.mirrors.addresses
         inbound.on_gap = self.transfer.receiver.on_gap
         self.roaming.incoming.until_left = outbound.until_left
         self.roaming.taker.is_draining = lambda: self.drain.is_on
@@ -153,7 +160,7 @@ class Braid:
         )
 
     def act_for(self, copies: BrokerCopies) -> Adoptions:
-        """Has this broker act for those that are gone and of which it has copies."""
+        """Has this broker act for those that are gone and of which it has these copies."""
         roaming = self.roaming
         adoptions = Adoptions(
             self.broker,
@@ -206,6 +213,8 @@ class Braid:
         self.retained.replication.enter()
         self.catch_up.reconciler.ask_everybody()
         self.membership.upkeep.start()
+        self.mirrors.start()
+        self.adoptions.start()
 
     def on_parted(self, address: Address) -> None:
         """Another broker has ended, or is elsewhere: nobody looks for it, or asks it anything, at this address."""

@@ -51,6 +51,7 @@ class BraidFederation:
         self._queue = transfer.outbound.queue
         self._sender = transfer.sender
         self.flush: Callable[[], None] = transfer.sender.flush
+        self.take: Callable[[], Callable[[], None]] = transfer.sender.take
 
     @property
     def is_in(self) -> bool:

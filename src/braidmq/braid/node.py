@@ -14,6 +14,7 @@ from braidmq.braid.identity import identity_of
 from braidmq.braid.inspect.status import BraidInspector
 from braidmq.braid.membership.broker_records import ClientListener
 from braidmq.braid.membership.introducers import Introducers
+from braidmq.braid.mirrors.settings import CopySettings
 from braidmq.braid.transfer.accounting import weigh
 from braidmq.broker.broker import Broker
 from braidmq.config.braid_security import security_of
@@ -95,6 +96,7 @@ class BraidNode:
             config.cluster,
             self._identity,
             config.method,
+            CopySettings(config.copies, config.copies_required, config.failure_domain),
         )
         self._join_host(braid)
         self._tell_listeners(braid)
@@ -133,9 +135,18 @@ class BraidNode:
             except TimeoutError:
                 is_polite = False
                 _log.warning("left the braid without a word: that took more than %g s", LEAVE_S)
+        if self.braid is not None:
+            await self.braid.mirrors.finish()
         self.host.say_farewell()
         await self.host.stop()
+        if self.braid is not None:
+            self.braid.mirrors.close()
         return is_polite
+
+    def lack_of_copies(self) -> str | None:
+        """That fewer copies of the store are there than are wanted; None if there are enough, or none are wanted."""
+        own = None if self.braid is None else self.braid.mirrors.own
+        return None if own is None else own.lack
 
     def trouble(self) -> str | None:
         """Why this broker is not in its braid, None if it is."""

@@ -22,7 +22,7 @@ def forward_and_acknowledge(connection: Connection, data: bytes, at: int, body: 
     it behind it; returns where they end, 0 if it is not so plain."""
     session = connection.session
     tick = connection.tick
-    if session is None or after - body < 2 or tick.degraded:
+    if session is None or after - body < 2 or tick.refusal:
         return 0
     broker = connection.broker
     name_end = body + 2 + (data[body] << 8 | data[body + 1])
@@ -132,6 +132,7 @@ def _forward_run(connection: Connection, session: Session, route: Route, run: Ac
         if session.expiry_s:
             for packet_id in run.ids:
                 broker.store.save_received(session.row, packet_id)
+            connection.tick.took_once = True
     if route.logged:
         now = broker.now()
         for payload in run.payloads():

@@ -304,6 +304,7 @@ class Connection:
         if self.held is not None:
             self.held.drop()
         self.out.clear()
+        self.tick.forget(self)
         self.end(will=True)
         self.link.abort()
 
@@ -312,6 +313,7 @@ class Connection:
         if self.state is not ConnectionState.CLOSED:
             self._leave(will=True)
         self.out.clear()
+        self.tick.forget(self)
         self.broker.on_closed(self)
         if self._timer is not None:
             self._timer.cancel()

@@ -240,8 +240,8 @@ class Handshake:
         broker = self.connection.broker
         if broker.is_kept_from(self.connect.client_id, identity.owner):
             raise self._foreign()
-        if self._expiry_s() and broker.tick.degraded:
-            raise self._refused(Reason.SERVER_UNAVAILABLE, "the broker's store cannot be written")
+        if self._expiry_s() and broker.tick.refusal:
+            raise self._refused(Reason.SERVER_UNAVAILABLE, broker.tick.refusal)
         if self.connect.client_id not in broker.sessions and len(broker.sessions) >= broker.limits.sessions_max:
             raise self._refused(Reason.QUOTA_EXCEEDED, f"{broker.limits.sessions_max} sessions are the bound")
 

@@ -60,11 +60,12 @@ class JournalStore(StoreChanges):
 
     def commit(self) -> None:
         """Makes all calls since the last commit durable, or raises StoreError and keeps them for the next try."""
+        changes, self._changes = self._changes, []  # whoever hears of the block may have more to write
         try:
-            self.journal.commit(self._changes)
+            self.journal.commit(changes)
         except OSError as error:
+            self._changes = changes
             raise unusable(self.path, error) from error
-        self._changes.clear()
         self._found = None
 
     def close(self) -> None:

@@ -45,6 +45,7 @@ def on_publish(connection: Connection, packet: p.Publish) -> None:
         _count_unacknowledged(connection, session, packet_id)
     if packet.qos == 2 and packet_id in session.received:
         _send(connection, p.Pubrec(packet_id))  # the second copy [MQTT-4.3.3-10]
+        connection.awaits_commit = connection.awaits_commit or session.durable  # of the first
         return
     reason, text, doubtful = _publish(connection, session, packet)
     if packet_id is not None:
@@ -112,11 +113,12 @@ def _publish(connection: Connection, session: Session, packet: p.Publish) -> Ver
         broker.metrics.publish_refused += 1
         connection.notice("may not publish to %s", quoted(packet.topic))
         return Verdict(Reason.NOT_AUTHORIZED, f"{packet.topic!r} may not be published by this client")
-    if connection.tick.degraded and (packet.qos or packet.retain):
+    refusal = connection.tick.refusal
+    if refusal and (packet.qos or (packet.retain and connection.tick.degraded)):
         if connection.version == p.V3:
-            raise PacketError(Reason.QUOTA_EXCEEDED, "the store cannot be written")
+            raise PacketError(Reason.QUOTA_EXCEEDED, refusal)
         broker.metrics.publish_refused += 1
-        return Verdict(Reason.QUOTA_EXCEEDED, "the broker's store cannot be written at the moment")
+        return Verdict(Reason.QUOTA_EXCEEDED, refusal)
     message = message_of(packet, session.client_id, broker.now(), broker.limits.message_expiry_max_s)
     if packet.retain and packet.payload and not broker.retained.fits(message):
         broker.metrics.publish_refused += 1
@@ -158,6 +160,7 @@ def _acknowledge(
         session.received.add(packet_id)
         if session.durable:
             connection.broker.store.save_received(session.row, packet_id)
+            connection.tick.took_once = True
     properties = Properties()
     if reason.failed:
         properties.reason_string = connection.explained(text)
@@ -188,6 +191,7 @@ def on_pubrel(connection: Connection, packet_id: int) -> None:
     assert session is not None
     if packet_id not in session.received:
         connection.send_packet(p.Pubcomp(packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND))
+        connection.awaits_commit = connection.awaits_commit or session.durable  # of the first one that was released
         return
     session.received.discard(packet_id)
     connection.unacknowledged = max(0, connection.unacknowledged - 1)

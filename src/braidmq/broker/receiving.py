@@ -61,7 +61,12 @@ class PacketReader:
         tick = connection.tick
         connection.seen_at = tick.clock()
         repeat = connection.repeat
-        if repeat is not None and not tick.flush_wanted and send_repeat(connection, repeat, data):
+        if (
+            repeat is not None
+            and not tick.flush_wanted
+            and not tick.is_delaying
+            and send_repeat(connection, repeat, data)
+        ):
             return
         tick.read_bytes += len(data)
         first = not tick.flush_wanted

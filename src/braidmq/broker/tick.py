@@ -3,6 +3,10 @@
 Everything that a connection wants to send is collected. `flush`, called once a loop tick, first commits log and store
 and then writes, so that no acknowledgement leaves before what it acknowledges is kept. If the commit fails, the
 clients that waited for it are cut off without an answer, and ask again; the changes stay for the next try.
+
+Where other brokers hold copies of the store, what waits for a commit waits for them, too (`delayed_output`). A tick
+that took a publication of QoS 2 holds back everything until its packet id is in the copies: if this broker were
+destroyed, the publisher would send it again elsewhere, and nobody must have had it already.
 """
 
 from __future__ import annotations
@@ -11,15 +15,19 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from braidmq.broker.delayed_output import HELD_BYTES_MAX, DelayedOutput, DelayedStep
 from braidmq.broker.metrics import Metrics
 from braidmq.broker.recorder import NoRecorder, Recorder
 from braidmq.broker.store import Store, StoreError
+from braidmq.broker.store_copies import NoCopies, StoreCopies
 from braidmq.broker.timers import Timers
 from braidmq.broker.transport import Transport
 from braidmq.log.errors import LogError
 
 STORE_RETRY_S = 1.0
 """How often a store that could not be written is tried again."""
+
+STORE_REFUSAL = "the broker's store cannot be written at the moment"
 
 
 class TickConnection(Protocol):
@@ -64,6 +72,10 @@ class Outgoing(Protocol):
         """The end of a tick, after the commit: what was collected leaves."""
         ...
 
+    def take(self) -> Callable[[], None]:
+        """Instead of `flush`: what was collected leaves when the function that this returns is called."""
+        ...
+
 
 class Tick:
     """The time of a broker, and the order of what happens in it."""
@@ -85,6 +97,8 @@ class Tick:
         self.recorder: Recorder = NoRecorder()
         """Keeps publications that are read later."""
         self.outgoing = outgoing
+        self.copies: StoreCopies = NoCopies()
+        """Of the store, at other brokers."""
         self._wants_flush = wants_flush
         self._on_recovered = on_recovered
         self._log = logging.getLogger("braidmq.broker")
@@ -92,6 +106,15 @@ class Tick:
         self.timers = Timers()
         self.degraded = False
         """True while store or log cannot be written: then nothing is acknowledged that would need them."""
+        self._lack = ""
+        """Why there are too few copies, if there are."""
+        self.refusal = ""
+        """Why publications of QoS 1 and 2, and sessions that stay, are refused; empty if they are not."""
+        self.delayed = DelayedOutput(clock)
+        self.is_delaying = False
+        """Whether anything waits for copies: then nothing may leave but by `flush`."""
+        self.took_once = False
+        """Whether this tick took a publication that must not be published a second time at another broker."""
         self.number = 0
         self.read_bytes = 0
         """What was read from clients in this tick."""
@@ -160,6 +183,16 @@ class Tick:
         committed = not (self.store.dirty or self.recorder.dirty) or self.commit()
         touched = self.touched
         self.touched = []
+        if self.is_delaying or self.copies.is_behind:
+            self._delay(touched, committed)
+        else:
+            self._write(touched, committed)
+        self.took_once = False
+        if self._to_pump or self._to_go_on:
+            self._continue()
+
+    def _write(self, touched: list[TickConnection], committed: bool) -> None:
+        """Everything leaves."""
         sent = 0
         for connection in touched:
             if connection.awaits_commit:
@@ -172,14 +205,70 @@ class Tick:
                 out.clear()
                 sent += len(data)
                 connection.link.write(data)
-        metrics.bytes_sent += sent
+        self.metrics.bytes_sent += sent
         self.outgoing.flush()
         if self._to_close:
             closing, self._to_close = self._to_close, []
             for connection in closing:
                 connection.link.close()
-        if self._to_pump or self._to_go_on:
-            self._continue()
+
+    # StoreCopies
+
+    def _delay(self, touched: list[TickConnection], committed: bool) -> None:
+        """What rests on something that the copies lack waits for them, and so does what is to leave behind it."""
+        delayed = self.delayed
+        step: DelayedStep | None = None
+        if self.took_once and self.copies.is_behind:
+            step = delayed.step(self.copies.end)
+            delayed.hold_all(step)
+        for connection in touched:
+            awaits, connection.awaits_commit = connection.awaits_commit, False
+            if awaits and not committed:
+                connection.cut()
+            elif awaits and step is None and self.copies.is_behind:
+                step = delayed.step(self.copies.end)
+            if connection.out:
+                data = b"".join(connection.out)
+                connection.out.clear()
+                if not delayed.add(connection, connection.link, data, step if awaits else None):
+                    self.metrics.bytes_sent += len(data)
+                    connection.link.write(data)
+        if delayed.barrier is None:
+            self.outgoing.flush()
+        else:
+            delayed.barrier.actions.append(self.outgoing.take())
+        closing, self._to_close = self._to_close, []
+        for connection in closing:
+            if not delayed.close(connection, connection.link):
+                connection.link.close()
+        self.is_delaying = bool(delayed)
+        if delayed.size > HELD_BYTES_MAX:
+            self.copies.give_up(f"{delayed.size} bytes wait for it")
+
+    def on_copied(self, position: int) -> None:
+        """The copies have come to a position."""
+        if self.is_delaying:
+            self.metrics.bytes_sent += self.delayed.release(position)
+            self.is_delaying = bool(self.delayed)
+
+    def when_copied(self, action: Callable[[], None]) -> None:
+        """Calls when the copies have what was committed last; at once, if they are not waited for."""
+        if self.copies.is_behind:
+            self.delayed.step(self.copies.end).actions.append(action)
+            self.is_delaying = True
+        else:
+            action()
+
+    def forget(self, connection: TickConnection) -> None:
+        """The connection is gone: it is sent nothing any more."""
+        if self.is_delaying:
+            self.delayed.forget(connection)
+
+    def require_copies(self, lack: str) -> None:
+        """From now on there are fewer copies than are required, as the text says; or enough, if it is empty."""
+        self._lack = lack
+        if not self.degraded:
+            self.refusal = lack
 
     def _continue(self) -> None:
         """What was too much for one tick goes on, now that its first part is written."""
@@ -203,11 +292,13 @@ class Tick:
             self.metrics.store_failures += 1
             if not self.degraded:
                 self.degraded = True
+                self.refusal = STORE_REFUSAL
                 self._log.critical("%s; QoS 1 and 2 are refused until it can be written again", error)
                 self.timers.at(self.now() + STORE_RETRY_S, self._retry_store)
             return False
         if self.degraded:
             self.degraded = False
+            self.refusal = self._lack
             self._log.warning("the store can be written again")
             self._on_recovered()
         return True

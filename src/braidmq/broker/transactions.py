@@ -106,8 +106,8 @@ class Transactions:
 
     def accept(self, part: BatchPart) -> Receipt:
         """Accepts a part of a batch. What it did is durable after the next commit, and not before."""
-        if self._tick.degraded:
-            raise RefusedPart("the broker's store cannot be written at the moment", is_lasting=False)
+        if self._tick.refusal:
+            raise RefusedPart(self._tick.refusal, is_lasting=False)
         writer = self._writer(part.writer)
         if part.batch <= writer.batch:
             return Receipt.REPEATED

@@ -150,6 +150,9 @@ def _check_braid(braid: BraidConfig, findings: Findings) -> None:
         findings.add("braid.name", braid.name, f"expected a name of at most {NAME_LENGTH_MAX} characters")
     if any(character <= "\x02" for character in braid.name or ""):
         findings.add("braid.name", braid.name, "expected a name without U+0000 to U+0002")
+    if braid.copies_required > braid.copies:
+        expected = f"expected at most braid.copies, which is {braid.copies}"
+        findings.add("braid.copies_required", braid.copies_required, expected)
     if problem := cluster_problem(braid.cluster):
         findings.add("braid.cluster", braid.cluster, f"expected a path such as cloud1/edge1: {problem}")
     try:

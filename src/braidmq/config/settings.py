@@ -21,6 +21,8 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 BY_KIND: Final = -1
 """A listener's port that was not given; the kind decides."""
+COPIES_MAX: Final = 8
+"""Of a store."""
 _PORTS: Final = {"tcp": 1883, "tls": 8883, "ws": 8083, "wss": 8084, "unix": 0}
 
 
@@ -121,6 +123,13 @@ class BraidConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     name: Text | None = None
     """This broker's name in the braid, which no other may have. By default one that is made up with its store, and kept
     there. A new name over an old store is taken: the broker stays the one that it was."""
+    copies: Annotated[int, msgspec.Meta(ge=1, le=COPIES_MAX)] = 2
+    """Copies of this broker's store, its own included, that acknowledgements wait for as soon as there are other
+    brokers with a store; 1: only its own."""
+    copies_required: Annotated[int, msgspec.Meta(ge=1, le=COPIES_MAX)] = 1
+    """With fewer copies, publications of QoS 1 and 2 are refused (0x97), and clients whose sessions stay (0x88)."""
+    failure_domain: str = ""
+    """What fails together, such as a rack or a site. If it is set, copies are in other domains only."""
     cluster: str = ""
     """Where it stands, as a path such as `cloud1/edge1`. No level may be `-` or `.`."""
     method: MethodName = METHOD_DEFAULT

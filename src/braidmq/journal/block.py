@@ -75,6 +75,11 @@ def block_end(data: Buffer, at: int, sequence: int, seed: int) -> int:
     return end
 
 
+def block_length(data: Buffer, at: int) -> int:
+    """How long the block at this place of a buffer is, with its header; 0 if that is not all there."""
+    return HEAD_BYTES + int(_HEAD.unpack_from(data, at)[1]) if at + HEAD_BYTES <= len(data) else 0
+
+
 def block_ends(data: Buffer, at: int, sequence: int, seed: int) -> Iterator[int]:
     """Where each of the blocks from this place on ends, up to the first that is not whole; `sequence` is that of the
     first one."""

@@ -1,102 +1,32 @@
-"""A journal that is open for writing: one commit is one block, written by one call.
-
-Once a commit returns, it survives the process (`kill -9`), and with `is_synced` the loss of power too. If it fails,
-nothing of it stays, and it may be tried again.
-
-Nothing here takes long. A compaction (`compaction`) and bringing sealed segments to the disk are the business of
-whoever has time for them; a journal that nobody compacts only grows.
-"""
+"""A journal that is open for writing: one commit is one block, written by one call (`journal_writer`)."""
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Final
 
 from braidmq.journal.block import BlockEncoder
 from braidmq.journal.contents import JournalContents, read_contents
-from braidmq.journal.files import LOST, file_name, files_of, remove_obsolete, sync_file
-from braidmq.journal.headers import ALL, HEADER_BYTES, FileHeader
+from braidmq.journal.journal_writer import JournalWriter
 from braidmq.journal.operation import EPOCH, Change
 
-SEGMENT_BYTES: Final = 16 * 1024 * 1024
-"""A segment that has grown so large is sealed, and the next begins."""
-COMPACT_BYTES: Final = 64 * 1024 * 1024
-"""Less than this behind a snapshot is not worth a compaction."""
-COMPACT_RATIO: Final = 1.0
-"""Nor is less than so many times what the snapshot has."""
 
-_log = logging.getLogger("braidmq.journal")
+class Journal(JournalWriter):
+    """Opens the journal of a folder.
 
-
-class Journal:
-    """Opens the journal of a folder, and repairs what a crash left unfinished.
-
-    Raises an OSError, JournalDamaged or JournalFormatError if it cannot be used. Two processes must not have the same
-    one open: keeping them apart is the caller's business.
+    Raises an OSError, JournalDamaged or JournalFormatError if it cannot be used.
     """
 
     def __init__(self, folder: Path, is_synced: bool = False) -> None:
-        self.folder = folder
         self.on_commit: Callable[[int, bytes], None] | None = None
         """Called with the position and the bytes of each block that is written."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         contents = read_contents(folder)
+        contents.journal_id = contents.journal_id or int.from_bytes(os.urandom(8)) or 1
         self._contents: JournalContents | None = contents
-        self.journal_id = contents.journal_id or int.from_bytes(os.urandom(8)) or 1
-        self.position = contents.position
-        """Where the next block begins in the stream."""
-        self.sequence = contents.sequence
-        """Of the last block."""
-        self.epoch = contents.tables.epoch
-        """Raised by whoever takes the journal over."""
-        self.snapshot_position = contents.snapshot_position
-        self.snapshot_bytes = contents.snapshot_bytes
-        self._is_synced = is_synced
-        self._synced = contents.synced if contents.synced != ALL else contents.position
+        super().__init__(folder, contents, is_synced)
         self._encoder = BlockEncoder(self.journal_id)
-        self._file = -1
-        self._begin = 0
-        """The position at which the segment begins."""
-        self._is_torn = False
-        """Whether the file has more than it should, since a write failed."""
-        try:
-            self._open(contents)
-        except OSError:
-            self.close()
-            raise
-
-    def _open(self, contents: JournalContents) -> None:
-        """Removes what does not count, and goes on with the last segment or a new one."""
-        remove_obsolete(self.folder)
-        for path in contents.lost:
-            if path.stat().st_size > HEADER_BYTES:
-                path.rename(path.with_name(path.name + LOST))
-            else:
-                path.unlink()
-        last = contents.last
-        if last is not None and last.position < self.position:
-            self._begin = last.position
-            self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
-            if (unfinished := os.fstat(self._file).st_size - self._size) > 0:
-                _log.info("%s: %d bytes that a crash left unfinished are cut off", self._path, unfinished)
-                os.ftruncate(self._file, self._size)
-            if self._is_synced:
-                os.fsync(self._file)
-        if self._file < 0 or last is None or (last.synced == ALL) != self._is_synced:
-            self.seal()
-
-    @property
-    def _path(self) -> Path:
-        return self.folder / file_name(self._begin, "segment")
-
-    @property
-    def _size(self) -> int:
-        """Of the segment's file."""
-        return self.position - self._begin + HEADER_BYTES
 
     def take_contents(self) -> JournalContents:
         """What it held when it was opened. It is not kept: this can be called once."""
@@ -104,58 +34,14 @@ class Journal:
         assert contents is not None, "it has been taken"
         return contents
 
-    # Writing
-
     def commit(self, changes: Sequence[Change]) -> None:
         """Writes operations (`operation`) as one block, all of them or none. Raises OSError."""
-        if self._is_torn:
-            self._repair()
-        if self.position - self._begin >= SEGMENT_BYTES:
-            self.seal()
+        self.prepare()
         block = self._encoder.encode(changes, self.sequence + 1)
-        try:
-            _write(self._file, block, self._size)
-            if self._is_synced:
-                os.fdatasync(self._file)
-        except OSError:
-            self._is_torn = True
-            with suppress(OSError):
-                self._repair()
-            raise
         begin = self.position
-        self.position += len(block)
-        self.sequence += 1
+        self.write(block, 1)
         if self.on_commit is not None:
             self.on_commit(begin, bytes(block))
-
-    def _repair(self) -> None:
-        """Takes back what a failed write has left."""
-        os.ftruncate(self._file, self._size)
-        self._is_torn = False
-
-    def seal(self) -> None:
-        """Ends the segment, unless nothing is in it, and begins the next one. Raises OSError."""
-        if self._is_torn:
-            self._repair()
-        if self._file >= 0 and self._begin == self.position:
-            return
-        path = self.folder / file_name(self.position, "segment")
-        synced = ALL if self._is_synced else self._synced
-        header = FileHeader("segment", self.journal_id, self.position, self.sequence, self.epoch, synced)
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            _write(file, header.encode(), 0)
-            if self._is_synced:
-                os.fsync(file)
-                sync_file(self.folder)
-        except OSError:
-            os.close(file)
-            path.unlink(missing_ok=True)
-            raise
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = file
-        self._begin = self.position
 
     def raise_epoch(self, epoch: int) -> None:
         """What is written from now on is another's than what was. Raises OSError, or ValueError if it is no higher."""
@@ -163,44 +49,3 @@ class Journal:
             raise ValueError(f"epoch {epoch} is not above {self.epoch}")
         self.commit([(EPOCH, epoch)])
         self.epoch = epoch
-
-    # Maintenance
-
-    @property
-    def sealed_position(self) -> int:
-        """What is before it will never be written again."""
-        return self._begin
-
-    @property
-    def is_compaction_due(self) -> bool:
-        behind = self.position - self.snapshot_position
-        return behind >= max(COMPACT_BYTES, COMPACT_RATIO * self.snapshot_bytes)
-
-    def compacted(self, position: int, size: int) -> None:
-        """There is a snapshot of so many bytes at a position."""
-        self.snapshot_position, self.snapshot_bytes = position, size
-        self.synced(position)
-
-    @property
-    def unsynced(self) -> list[Path]:
-        """Sealed segments that may not be on the disk yet."""
-        if self._is_synced or self._synced >= self._begin:
-            return []
-        segments = files_of(self.folder, "segment")
-        return [path for position, path in segments if self._synced <= position < self._begin]
-
-    def synced(self, position: int) -> None:
-        """All that is before a position is on the disk."""
-        self._synced = max(self._synced, position)
-
-    def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-
-
-def _write(file: int, data: bytes | bytearray, at: int) -> None:
-    """In one call, unless the system takes only a part: then it says why, or takes the rest."""
-    written = os.pwrite(file, data, at)
-    while written < len(data):
-        written += os.pwrite(file, data[written:], at + written)

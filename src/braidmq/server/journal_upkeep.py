@@ -1,6 +1,7 @@
 """What a journal needs now and then and the loop has no time for: compaction, and sealed segments brought to the disk.
 
-A compaction is a process of its own. If it fails, or dies, nothing is lost but the room on the disk that it would have
+A compaction is a process of its own, and there is one at a time, whatever the number of journals: the broker's own, and
+the copies that it holds of others'. If it fails, or dies, nothing is lost but the room on the disk that it would have
 freed, and it is tried again later.
 """
 
@@ -10,10 +11,13 @@ import asyncio
 import contextlib
 import logging
 import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Final
 
 from braidmq.journal.files import sync_file
-from braidmq.journal.journal import Journal
+from braidmq.journal.journal_writer import JournalWriter
 
 LOOK_EVERY_S: Final = 1.0
 """How often it is looked whether something is due."""
@@ -23,19 +27,26 @@ RETRY_S: Final = 60.0
 _log = logging.getLogger("braidmq.store")
 
 
-class JournalUpkeep:
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-
-    async def run(self) -> None:
-        """Until it is cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_EVERY_S)
+async def keep_journals(journals: Callable[[], Iterable[JournalWriter]]) -> None:
+    """Does what is due, for one journal after the other, until it is cancelled."""
+    retry_at: dict[Path, float] = {}
+    while True:
+        await asyncio.sleep(LOOK_EVERY_S)
+        retry_at = {folder: at for folder, at in retry_at.items() if at > time.monotonic()}
+        for journal in list(journals()):
+            if journal.folder in retry_at:
+                continue
             try:
-                await self.look()
+                await JournalUpkeep(journal).look()
             except OSError as error:
-                _log.error("the journal in %s cannot be compacted: %s", self._journal.folder, error)
-                await asyncio.sleep(RETRY_S)
+                if journal.is_open:  # and no copy that has just been dropped
+                    _log.error("the journal in %s cannot be compacted: %s", journal.folder, error)
+                    retry_at[journal.folder] = time.monotonic() + RETRY_S
+
+
+class JournalUpkeep:
+    def __init__(self, journal: JournalWriter) -> None:
+        self._journal = journal
 
     async def look(self) -> None:
         """Does what is due. Raises OSError."""
@@ -47,9 +58,13 @@ class JournalUpkeep:
                     await asyncio.to_thread(sync_file, path)
             await asyncio.to_thread(sync_file, journal.folder)
             journal.synced(sealed)
-        if journal.is_compaction_due:
+        if journal.is_open and journal.is_compaction_due:
             journal.seal()
-            await self._compact(journal.sealed_position)
+            journal.is_compacting = True
+            try:
+                await self._compact(journal.sealed_position)
+            finally:
+                journal.is_compacting = False
 
     async def _compact(self, position: int) -> None:
         command = [sys.executable, "-m", "braidmq.journal.compactor", str(self._journal.folder), str(position)]

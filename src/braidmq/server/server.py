@@ -26,6 +26,7 @@ from braidmq.config.naming import broker_name
 from braidmq.config.problems import ConfigError
 from braidmq.config.reload import reload_plan
 from braidmq.config.settings import AdminConfig, Config
+from braidmq.journal.journal_writer import JournalWriter
 from braidmq.processing.processing import Processing
 from braidmq.security.client_ids import ClientIdRules
 from braidmq.server import log_lines as logs
@@ -36,7 +37,7 @@ from braidmq.server.admin.port import AdminServer
 from braidmq.server.admin.processing_routes import ProcessingRoutes
 from braidmq.server.admin.publish_routes import PublishRoutes
 from braidmq.server.draining import Draining
-from braidmq.server.journal_upkeep import JournalUpkeep
+from braidmq.server.journal_upkeep import keep_journals
 from braidmq.server.listening.listeners import Listeners
 from braidmq.server.metrics.braid_metrics import BraidCollector
 from braidmq.server.metrics.exposition import Exposition
@@ -106,6 +107,7 @@ class Server:
         if self._node is not None:
             checks["braid"] = self._node.trouble
             remarks["braid"] = self._node.cut_paths
+            remarks["copies"] = self._node.lack_of_copies
             checks["drain"] = self.draining.trouble
         routes = (
             BraidRoutes(self._node),
@@ -124,13 +126,14 @@ class Server:
                 await self._admin.start()
             if self._node is not None:
                 await self._node.start()
+                self._watch_copies(self._node)
         except BaseException:
             await self._processing.stop()
             await self.listeners.stop(0)
             self._close_files()
             raise
         if isinstance(self._store, JournalStore):
-            self._spawn(JournalUpkeep(self._store.journal).run())
+            self._spawn(keep_journals(partial(self._journals, self._store)))
         self._set_alarm()
 
     async def stop(self, is_polite: bool = True) -> bool:
@@ -216,6 +219,18 @@ class Server:
             self._recorder.reconfigure(config.log)
         if self._recorder is not None:
             self.broker.set_recorder(self._recorder)
+
+    def _journals(self, store: JournalStore) -> list[JournalWriter]:
+        """The broker's own, and those of other brokers of which it holds copies."""
+        braid = None if self._node is None else self._node.braid
+        return [store.journal, *(() if braid is None else (copy.journal for copy in braid.mirrors.held))]
+
+    def _watch_copies(self, node: BraidNode) -> None:
+        """How many copies of the store there are is published when it changes."""
+        own = None if node.braid is None else node.braid.mirrors.own
+        if own is not None:
+            own.on_changed = lambda: self._sys.publish("copies", own.text)
+            own.on_changed()
 
     def _store_trouble(self) -> str | None:
         return "the store cannot be written" if self.broker.degraded else None

@@ -144,9 +144,9 @@ class History:
         self._store.save_sent(sent.last, msgspec.msgpack.encode(sent))
         self.trim(sent.stored_at)
 
-    def written(self) -> None:
-        """All that was appended is in the store."""
-        self.kept = self.head
+    def written(self, up_to: int | None = None) -> None:
+        """All that was appended is in the store and its copies, or what was appended up to an offset."""
+        self.kept = self.head if up_to is None else max(self.kept, up_to)
 
     def trim(self, now: float) -> None:
         """Forgets what is too old or too much."""

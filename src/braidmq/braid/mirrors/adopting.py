@@ -34,8 +34,8 @@ from braidmq.broker.subscription import Subscribed
 from braidmq.host import Event, Host
 from braidmq.mqtt.topics import matches, split_share
 
-GONE_S = 20.0
-"""How long a broker was not heard from before all its sessions are taken up."""
+GONE_S = 60.0
+"""How long a broker was not heard from before all its sessions are taken up: it may just be restarted."""
 
 LOOK_S = 5.0
 """How often it is looked for such brokers."""
@@ -122,7 +122,7 @@ class Adoptions:
         items = [moved_of(one.delivery, now, one.released) for one in saved.deliveries]
         items += [moved for one in missed if (moved := _moved(saved.subscriptions, one)) is not None]
         rows = [*horizon, *rows_of((origin, sent.offset) for origin, sent in missed)]
-        return items, tuple(saved.received), Horizon(rows)
+        return FetchedState(items, tuple(saved.received), Horizon(rows), None)
 
     # All of them, when their broker stays away
 

@@ -172,8 +172,15 @@ class IncomingSessions:
 
     async def _confirm(self, giver: Address, move: int, client_id: str, session: RoamingSession) -> None:
         self._host.spawn(self._stop_checking_later(session))
+        await self._until_copied()
         if not await self._fetcher.confirm(giver, move, client_id):
             _log.warning("%s was not told that the session of %r has moved here", giver, client_id)
+
+    async def _until_copied(self) -> None:
+        """The other broker deletes it once it is told: by then the copies of the store here have it."""
+        copied = self._host.event()
+        self._broker.tick.when_copied(copied.set)
+        await copied.wait()
 
     # Marks
 

@@ -353,7 +353,8 @@ class CutThrough:
     def take(self, sender: Address, frame: bytes) -> int:
         """Handles a frame with one message, if it has a cut-through; its bytes of publications, 0 if it has none."""
         at = self._tell_at.get(sender)
-        if at is not None and not self.broker.tick.flush_wanted and self.host.on_message is None:
+        tick = self.broker.tick
+        if at is not None and not (tick.flush_wanted or tick.is_delaying) and self.host.on_message is None:
             receiver = self._receivers.get((sender, tell_of(frame, at)))
             if receiver is not None and (weight := receiver.pass_on(frame)):
                 return weight

@@ -27,6 +27,10 @@ FEW_TOPICS = 16
 """With more topics in a tick nothing comes alone: then nothing is learnt for cut-throughs."""
 
 
+Ready = tuple[OutboundTopic, list[PublicationBatch]]
+"""A topic, and what is to leave of it."""
+
+
 class BatchPublisher(Protocol):
     def publish(self, outbound_topic: OutboundTopic, batch: PublicationBatch) -> None: ...
 
@@ -116,20 +120,34 @@ class PublicationSender:
         if not self._broker.store.dirty:
             self._history.written()
         ready = self._outbound.queue.take_ready()
-        if not ready:
-            return
+        if ready:
+            self._send_all([(outbound_topic, outbound_topic.batches()) for outbound_topic in ready])
+
+    def take(self) -> Callable[[], None]:
+        """The end of a tick: what was collected leaves when this is called, and is not told to others before."""
+        written = self._history.kept if self._broker.store.dirty else self._history.head
+        ready = [(one, one.batches()) for one in self._outbound.queue.take_ready()]
+
+        def send() -> None:
+            self._history.written(written)
+            if ready:
+                self._send_all(ready)
+
+        return send
+
+    def _send_all(self, ready: list[Ready]) -> None:
         is_corked = self.cork()
         if len(ready) > FEW_TOPICS and self._wildcard is not None:
             self._publish_many(self._wildcard, ready)
         else:
             publish = self.publisher.publish if len(ready) <= FEW_TOPICS else self.publish
-            for outbound_topic in ready:
-                for batch in outbound_topic.batches():
+            for outbound_topic, batches in ready:
+                for batch in batches:
                     publish(outbound_topic, batch)
         if is_corked:
             self.uncork()
 
-    def _publish_many(self, method: WildcardMethod, ready: list[OutboundTopic]) -> None:
+    def _publish_many(self, method: WildcardMethod, ready: list[Ready]) -> None:
         """Gives batches of many topics to the method at once, so that those for the same brokers go together.
 
         Of one topic, what is to be proven and what is not must not overtake each other: so only topics with one batch
@@ -137,8 +155,7 @@ class PublicationSender:
         """
         told: list[tuple[str, bytes]] = []
         proven: list[tuple[str, bytes]] = []
-        for outbound_topic in ready:
-            batches = outbound_topic.batches()
+        for outbound_topic, batches in ready:
             if len(batches) != 1 or any(item.forward for item in batches[0].items):
                 for batch in batches:
                     self.publish(outbound_topic, batch)

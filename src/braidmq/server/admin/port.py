@@ -106,6 +106,7 @@ class AdminServer:
         routes: Iterable[Routes] = (),
         remarks: Mapping[str, Check] | None = None,
     ) -> None:
+        """`remarks` are asked, too, and keep nobody from being ready."""
         self._settings = settings
         self._exposition = exposition
         self._checks = checks

@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 from braidmq.braid.transfer.accounting import HOPS_MAX, HopCounts
@@ -39,6 +45,7 @@ class BraidCollector(Collector):
             yield from _collect_state(braid)
             yield from _collect_history(braid)
             yield _hops(braid.transfer.hops)
+            yield from _collect_copies(braid)
             yield from self._collect_links()
 
     def _collect_links(self) -> Iterator[Metric]:
@@ -144,6 +151,30 @@ def _collect_history(braid: Braid) -> Iterator[Metric]:
         ("publications_dropped", "QoS 0 that had no room until its demand was known.", braid.transfer.outbound.dropped),
     ):
         yield CounterMetricFamily(PREFIX + name, text, value=value)
+
+
+def _collect_copies(braid: Braid) -> Iterator[Metric]:
+    own, held = braid.mirrors.own, braid.mirrors.held
+    for name, text, value in (
+        (
+            "copies_wanted",
+            "Copies of this broker's store that are wanted, its own included.",
+            1 if own is None else own.settings.copies,
+        ),
+        ("copies", "Copies of this broker's store that are there, its own included.", 1 if own is None else own.count),
+        ("copies_held", "Other brokers of whose stores copies are here.", len(held)),
+        ("copies_held_bytes", "What these take up on the disk, about.", held.size),
+    ):
+        yield GaugeMetricFamily(PREFIX + name, text, value=value)
+    sent = 0 if own is None else own.bytes_sent
+    yield CounterMetricFamily(
+        f"{PREFIX}mirror_bytes", "Bytes of this broker's store that mirrors were sent.", value=sent
+    )
+    delayed = braid.broker.tick.delayed
+    text = "How long commits waited until the copies had them, where anything waited."
+    yield SummaryMetricFamily(
+        f"{PREFIX}copies_wait_seconds", text, count_value=delayed.waits, sum_value=delayed.waited_s
+    )
 
 
 def _hops(counts: HopCounts) -> Metric:

@@ -27,18 +27,19 @@ class SysTopics:
         if self._timer is not None:
             self._timer.cancel()
         if interval_s:
-            self._publish("version", f"braidmq {braidmq.__version__}")
+            self.publish("version", f"braidmq {braidmq.__version__}")
             self._next()
 
     def _next(self) -> None:
         broker = self._broker
-        self._publish("uptime", f"{broker.now() - broker.started_at:.0f} seconds")
+        self.publish("uptime", f"{broker.now() - broker.started_at:.0f} seconds")
         for measure, value in readings(broker.metrics):
-            self._publish(measure.topic, str(value))
+            self.publish(measure.topic, str(value))
         self._timer = broker.timers.at(broker.now() + self._interval_s, self._next)
 
-    def _publish(self, name: str, value: str) -> None:
-        if self._last.get(name) == value:
+    def publish(self, name: str, value: str) -> None:
+        """Publishes a value that has changed, if statistics are published at all."""
+        if self._last.get(name) == value or not self._interval_s:
             return
         self._last[name] = value
         topic = PREFIX + name
