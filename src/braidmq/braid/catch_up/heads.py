@@ -47,7 +47,8 @@ class HistoryHeads:
                 continue
             known = self._cursors.get(origin)
             is_there = known is not None and not known.retry_s and not self._introducers.has_parted(known.address)
-            if known is not None and is_there and address != teller:
+            is_behind = known is not None and head < known.head  # an old copy of it, or it has lost its store
+            if known is not None and (is_behind or (is_there and address != teller)):
                 address = known.address
             cursor = self._cursors.of(origin, address, self._since)
             if head > cursor.head:

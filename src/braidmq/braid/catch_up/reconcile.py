@@ -218,7 +218,7 @@ class Reconciler(Service):
         digest = self._filters.digest
         asked = AskMissed(origin, floor, cursor.since, seen, digest, None, self._cluster, began.at)
         gone = self.gone(origin)
-        if gone is not None:
+        if gone is not None and gone.head >= cursor.head:
             return self._missed(gone, asked, set_of(digest, tuple(self._filters)))
         to = cursor.address
         answer = await ask(self._host, to, asked, (Missed, TellFilters), timeout_s=ASK_TIMEOUT_S)
