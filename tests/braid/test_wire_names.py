@@ -49,6 +49,7 @@ NAMES = [
     "State",
     "Subscriptions",
     "Tail",
+    "TailWaits",
     "Taken",
     "TellFilters",
     "TellStatus",
