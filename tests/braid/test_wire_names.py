@@ -54,6 +54,7 @@ NAMES = [
     "StillThere",
     "Subscriptions",
     "Tail",
+    "TailWaits",
     "TakeSession",
     "Taken",
     "TakingSession",

@@ -1,8 +1,9 @@
 """Which brokers are the mirrors of this one.
 
-Those that were met are asked whether they may; how long that takes says how near they are. A mirror on another machine
-comes before one on the same, the last mirrors before others, and the nearest first. In the same failure domain there is
-none, if domains are configured. A mirror on the same machine is replaced when one elsewhere is found.
+Those that were met, or that the routing table has, are asked whether they may; how long that takes says how near they
+are. A mirror on another machine comes before one on the same, the last mirrors before others, and the nearest first. In
+the same failure domain there is none, if domains are configured. A mirror on the same machine is replaced when one
+elsewhere is found.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from braidmq.braid.mirrors.mirror_stream import MirrorStream, StreamFailed
 from braidmq.braid.mirrors.own_copies import OwnCopies
 from braidmq.host import Address, Event, Host, ask, run_all
 from braidmq.journal.journal import Journal
+from braidmq.overlay import Overlay
 
 CHOOSE_S: Final = 0.5
 """How long after a mirror is found to be missing, at least, brokers are asked again …"""
@@ -59,6 +61,7 @@ class MirrorChooser:
         host: Host,
         presence: Presence,
         introducers: Introducers,
+        overlay: Overlay,
         journal: Journal,
         copies: OwnCopies,
         identity: str,
@@ -67,6 +70,7 @@ class MirrorChooser:
         self._host = host
         self._presence = presence
         self._introducers = introducers
+        self._overlay = overlay
         self._journal = journal
         self._copies = copies
         self._identity = identity
@@ -115,7 +119,9 @@ class MirrorChooser:
 
     async def _candidates(self) -> list[Candidate]:
         """Those that may be mirrors and are none, the best first."""
-        known = [one for one in self._introducers.known if not self._introducers.has_parted(one)]
+        routed = dict.fromkeys(entry.peer.address for entry in self._overlay.view.entries)
+        met = dict.fromkeys((*self._introducers.known, *routed))
+        known = [one for one in met if not self._introducers.has_parted(one)]
         self._host.chance.shuffle(known)
         last = [one.address for one in (*self._copies.set.mirrors, *self._copies.set.former)]
         streaming = {stream.mirror.address for stream in self._copies.streams.values()}

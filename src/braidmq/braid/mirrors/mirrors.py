@@ -10,19 +10,21 @@ from braidmq.braid.mirrors.own_copies import OwnCopies
 from braidmq.braid.mirrors.settings import CopySettings
 from braidmq.broker.broker import Broker
 from braidmq.broker.journal_store import JournalStore
-from braidmq.host import Address, Host
+from braidmq.host import Address
+from braidmq.overlay import Overlay
 
 
 class MirrorParts:
     def __init__(
         self,
         broker: Broker,
-        host: Host,
+        overlay: Overlay,
         presence: Presence,
         introducers: Introducers,
         identity: str,
         settings: CopySettings,
     ) -> None:
+        host = overlay.host
         store = broker.store if isinstance(broker.store, JournalStore) else None
         machine = machine_of(host.address)
         folder = None if store is None else store.path.parent / FOLDER_NAME
@@ -34,7 +36,9 @@ class MirrorParts:
         self._chooser: MirrorChooser | None = None
         if store is not None and settings.copies > 1:
             self.own = OwnCopies(broker, host, store.journal, settings)
-            self._chooser = MirrorChooser(host, presence, introducers, store.journal, self.own, identity, machine)
+            self._chooser = MirrorChooser(
+                host, presence, introducers, overlay, store.journal, self.own, identity, machine
+            )
             self.own.on_surplus = self._chooser.drop_surplus
 
     def addresses(self) -> tuple[Address, ...]:

@@ -255,6 +255,9 @@ class DisplacedSessions(Service):
                 move, items = fetched
                 deliver_left_behind(self._broker, client_id, items)
                 self._broker.flush()
+                copied = self._host.event()
+                self._broker.tick.when_copied(copied.set)
+                await copied.wait()
                 if not self._broker.degraded:
                     self._clients.came_from[client_id] = holder.name
                     await self._fetcher.confirm(holder.address, move, client_id)

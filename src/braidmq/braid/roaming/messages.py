@@ -117,6 +117,10 @@ class TailStored(Message, tag="Taken", frozen=True, array_like=True, gc=False):
     """They are in my store, or were."""
 
 
+class TailWaits(Message, frozen=True, array_like=True, gc=False):
+    """They are in my store, and not yet in its copies: ask again soon."""
+
+
 class Offer(Message, frozen=True, array_like=True, gc=False):
     """I have a session of this client, which is with you."""
 

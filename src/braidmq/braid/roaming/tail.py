@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
+from braidmq.bounded import BoundedDict
 from braidmq.braid.interest.scope import may_see
 from braidmq.braid.roaming.handover_state import Handover, HandoverState
 from braidmq.braid.roaming.marks import Marks
-from braidmq.braid.roaming.messages import SessionTail, TailStored
+from braidmq.braid.roaming.messages import SessionTail, TailStored, TailWaits
 from braidmq.braid.roaming.moved import MovedDelivery, delivery_of, moved_of
 from braidmq.braid.roaming.sessions import RoamingSession, SessionRelay
 from braidmq.broker.broker import Broker
@@ -23,6 +25,12 @@ TAIL_MAX = 256
 
 CALL_TIMEOUT_S = 1.0
 
+ASK_AGAIN_S = 0.05
+"""How long it is waited for the copies of the other broker's store before it is asked again."""
+
+COPIED_MAX = 1024
+"""Sessions of which it is remembered that what was passed on is in the copies of the store here."""
+
 
 class SessionTails(Service):
     def __init__(self, broker: Broker, host: Host, marks: Marks, handovers: Mapping[str, Handover]) -> None:
@@ -31,6 +39,8 @@ class SessionTails(Service):
         self._host = host
         self._marks = marks
         self._handovers = handovers
+        self._copied: BoundedDict[str, SessionTail] = BoundedDict(COPIED_MAX)
+        """By client id: what was passed on last, once the copies of the store have it."""
         host.serve(self)
 
     def pass_on(self, handover: Handover) -> None:
@@ -48,15 +58,25 @@ class SessionTails(Service):
             now = self._broker.now()
             items = [moved_of(one.delivery, now, mark=one.mark) for one in some]
             tail = SessionTail(client_id, tuple([one for one in items if may_move(one, handover)]))
-            stored = await ask(self._host, handover.holder.address, tail, TailStored, timeout_s=CALL_TIMEOUT_S)
-            if stored is not None:
-                del relay.waiting[: len(some)]
+            while not await self._is_stored(handover, tail):
+                if self._handovers.get(client_id) is not handover:
+                    break
             else:
-                await self._host.sleep(CALL_TIMEOUT_S)
+                del relay.waiting[: len(some)]
         handover.is_relaying = False
+
+    async def _is_stored(self, handover: Handover, tail: SessionTail) -> bool:
+        """Sends a part of the tail; if that does not come to its end, it is to be sent again."""
+        kinds = (TailStored, TailWaits)
+        answer = await ask(self._host, handover.holder.address, tail, kinds, timeout_s=CALL_TIMEOUT_S)
+        if not isinstance(answer, TailStored):
+            await self._host.sleep(CALL_TIMEOUT_S if answer is None else ASK_AGAIN_S)
+        return isinstance(answer, TailStored)
 
     @handles(SessionTail)
     def on_session_tail(self, _origin: Address, told: SessionTail) -> Reply:
+        if self._copied.get(told.client_id) == told:
+            return TailStored()
         handover = self._handovers.get(told.client_id)
         session = self._broker.sessions.get(told.client_id)
         if handover is not None and handover.relay is not None:
@@ -64,7 +84,10 @@ class SessionTails(Service):
         if session is not None:
             self.deliver(session, told.items)
             self._broker.flush()
-        return None if self._broker.degraded else TailStored()
+        if self._broker.degraded:
+            return None
+        self._broker.tick.when_copied(partial(self._copied.renew, told.client_id, told))
+        return TailStored() if self._copied.get(told.client_id) == told else TailWaits()
 
     def deliver(self, session: Session, items: tuple[MovedDelivery, ...]) -> None:
         """Gives late publications to a session that can tell whether it has had them.

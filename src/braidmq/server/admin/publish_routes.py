@@ -5,6 +5,7 @@ A program with the admin port's token may publish to every topic: the port is fo
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -47,6 +48,13 @@ class PublishRoutes:
             return refusal(422 if error.is_lasting else 503, str(error))
         if receipt is not Receipt.REPEATED:
             self._broker.flush()
+        await self._until_copied()
         if self._broker.degraded:
             return refusal(503, "the broker's store cannot be written at the moment")
         return answer(PartReceipt(receipt, len(part.rows)))
+
+    async def _until_copied(self) -> None:
+        """Other brokers may hold copies of the store: by then they have it, too."""
+        copied = asyncio.Event()
+        self._broker.tick.when_copied(copied.set)
+        await copied.wait()

@@ -1,0 +1,80 @@
+"""Mirrors of real brokers: what was acknowledged is on another broker's disk when its own is killed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from braidmq.broker.journal_store import read_copy
+from tests.conformance import wire
+from tests.conformance.wire import V5, Type
+from tests.raw import Client, metrics, opened, persistent, readiness, wait_until
+
+if TYPE_CHECKING:
+    from tests.conftest import Broker, StartBroker
+
+COUNT = 300
+
+
+def braid_of(start_broker: StartBroker, folder: Path, count: int) -> list[Broker]:
+    """Brokers of one braid, each with a copy of its store at another."""
+    brokers: list[Broker] = []
+    for number in range(count):
+        join = f'join = ["{brokers[0].address("braid").removeprefix("braid://")}"]' if brokers else ""
+        config = f'[admin]\nport = 0\n[braid]\nlisten = "127.0.0.1:0"\nname = "b{number}"\n{join}\n'
+        brokers.append(start_broker(config, data=folder / f"b{number}"))
+    return brokers
+
+
+def copies_of(broker: Broker) -> float:
+    return metrics(broker).get("braid_copies", 0)
+
+
+def test_what_was_acknowledged_survives_kill_9_and_the_loss_of_the_disk(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
+    brokers = braid_of(start_broker, tmp_path, 3)
+    wait_until(lambda: all(copies_of(broker) == 2 for broker in brokers), "each has a mirror")
+    owner = brokers[1]
+    with opened(owner, "reader", **persistent(V5)) as reader:
+        reader.subscribe("a", 2)
+    with Client(owner, "publisher", V5, **persistent(V5)) as publisher:
+        for number in range(1, COUNT + 1):
+            qos = 1 + number % 2
+            publisher.send(wire.publish("a", b"%d" % number, version=V5, qos=qos, packet_id=number))
+        acknowledged = [acknowledged_id(publisher) for _ in range(COUNT // 2)]
+        owner.kill9()
+        shutil.rmtree(owner.data)
+    (copy,) = tmp_path.glob("b*/mirrors/b1#*")
+    (session,) = [one for one in read_copy(copy).sessions if one.client_id == "reader"]
+    found = [int(one.delivery.message.payload) for one in session.deliveries]
+    assert set(acknowledged) <= set(found)
+    assert len(found) == len(set(found))
+    for broker in brokers[::2]:
+        wait_until(lambda broker=broker: copies_of(broker) == 2, "it finds another mirror")  # type: ignore[misc]
+
+
+def acknowledged_id(publisher: Client) -> int:
+    """The packet id of the next acknowledgement."""
+    received = publisher.receive()
+    assert received is not None
+    assert received.type in (Type.PUBACK, Type.PUBREC)
+    assert received.packet_id is not None
+    return received.packet_id
+
+
+def test_fewer_copies_than_wanted_are_told(start_broker: StartBroker, tmp_path: Path) -> None:
+    first, second = braid_of(start_broker, tmp_path, 2)
+    wait_until(lambda: copies_of(first) == 2, "it has a mirror")
+    assert readiness(first) == (200, {"status": "ready"})
+    second.kill9()
+    wait_until(lambda: copies_of(first) == 1, "it is given up")
+    status, told = readiness(first)
+    assert status == 200
+    assert told["notes"] == {"copies": "1 of 2 copies of this broker's store are there"}
+    with opened(first, "watcher") as watcher:
+        watcher.subscribe("$SYS/broker/copies", 0)
+        assert watcher.next_message().payload == b"1 of 2 copies"
+        second.restart()
+        assert watcher.next_message().payload == b"2 of 2 copies"
