@@ -20,7 +20,6 @@ from braidmq.pubsub.baselines.scribe import Scribe
 from braidmq.pubsub.covers.known_wants import KnownWants
 from braidmq.pubsub.covers.multicast import Multicast
 from braidmq.pubsub.covers.rendezvous import Rendezvous
-from braidmq.pubsub.covers.told_wants import ToldWants
 from braidmq.pubsub.effect import Effect
 from braidmq.pubsub.locality.delegates import ClusterDirectories
 from braidmq.pubsub.locality.locality import HandOverAccepted, Locality
@@ -79,6 +78,10 @@ async def asks_nobody(*_: object) -> tuple[list[bytes], bool]:
     return [], True
 
 
+def forgets_nothing(*_: object) -> list[str]:
+    return []
+
+
 def no_children(*_: object) -> Iterable[object]:
     return ()
 
@@ -99,7 +102,7 @@ MUTATIONS: list[tuple[str, str, type, str, Callable[..., Any], str]] = [
     ("locality", "3x12x2", Locality, "on_hand_over", takes_and_keeps, MISSED),  # a delegate that does not forward
     ("covers", DESERTED, Rendezvous, "ask", asks_nobody, SUSPENDED),  # a broker that meets nobody
     ("covers", DESERTED, KnownWants, "on_tell_wants", nothing, SUSPENDED),  # a publisher that is deaf
-    ("covers", DESERTED, ToldWants, "unsubscribe", nothing, HANDED),  # a subscriber that does not say that it goes
+    ("covers", DESERTED, KnownWants, "_discard", forgets_nothing, HANDED),  # one that does not heed who has gone
     ("covers", "zeta", Rendezvous, "ask", asks_nobody, MISSED),
     ("covers", "3x12x2", Multicast, "_pass_on", nothing, MISSED),
     ("scribe", "zeta", Scribe, "_next_hops", no_children, MISSED),

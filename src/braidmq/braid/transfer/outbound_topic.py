@@ -254,13 +254,14 @@ class OutboundTopic(ABC):
             self.number += 1
 
     def send_acknowledged_run(self, run: AcknowledgedRun, sender: str, now: float) -> bool:
-        """Plain publications of QoS 1 or 2, as they came: kept, and sent if anybody wants them; whether that is so."""
+        """Plain publications of QoS 1 or 2, as they came: kept, and sent if anybody wants them. Whether anybody does, be it
+        a broker that cannot be reached."""
         kept = self._queue.history.append_run(self.topic, self.incarnation, self.number + 1, run, sender, now)
         if self.wanted:
             self._add(run.version, run.count, run.packets, kept)
             return True
         self.number += run.count  # brokers that want it will see that it is missing, and ask for it
-        return False
+        return self.is_missed
 
     def _add(
         self, version: int, count: int, run: bytes, item: BatchItem | KeptRun | None, scope: str | None = None

@@ -40,7 +40,7 @@ EXAMPLES: Final = output.examples(
     ("The broker on this machine", "braidmq drain"),
     ("One elsewhere, within a minute", "braidmq drain --admin http://10.0.0.7:9883 --timeout 60"),
     ("It stays after all", "braidmq drain --cancel"),
-    ("For a script: drain, and start it again", "braidmq drain --json && systemctl restart braidmq"),
+    ("For a script: drain, then restart the machine", "braidmq drain --json && sudo reboot"),
 )
 
 
