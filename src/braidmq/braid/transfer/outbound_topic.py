@@ -254,8 +254,8 @@ class OutboundTopic(ABC):
             self.number += 1
 
     def send_acknowledged_run(self, run: AcknowledgedRun, sender: str, now: float) -> bool:
-        """Plain publications of QoS 1 or 2, as they came: kept, and sent if anybody wants them. Whether anybody does, in
-        reach or not."""
+        """Plain publications of QoS 1 or 2, as they came: kept, and sent if anybody wants them. Whether anybody does,
+        in reach or not."""
         kept = self._queue.history.append_run(self.topic, self.incarnation, self.number + 1, run, sender, now)
         if self.wanted:
             self._add(run.version, run.count, run.packets, kept)
