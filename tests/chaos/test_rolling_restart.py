@@ -1,4 +1,4 @@
-"""Five brokers are drained and started again, one after the other: nothing is lost, and nothing of QoS 2 comes twice."""
+"""Five brokers are drained and started again, one after the other: nothing is lost, nothing of QoS 2 comes twice."""
 
 from __future__ import annotations
 

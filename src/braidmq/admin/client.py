@@ -88,7 +88,9 @@ class AdminClient:
 
     def drain(self, timeout_s: float) -> drain_contract.DrainStatus:
         """Begins; can be asked again without harm."""
-        return self._post("/drain", drain_contract.DrainRequest(timeout_s), drain_contract.DrainStatus, is_repeatable=True)
+        return self._post(
+            "/drain", drain_contract.DrainRequest(timeout_s), drain_contract.DrainStatus, is_repeatable=True
+        )
 
     def cancel_drain(self) -> drain_contract.DrainStatus:
         return self._post("/drain/cancel", drain_contract.DrainCancel(), drain_contract.DrainStatus)

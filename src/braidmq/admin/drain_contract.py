@@ -1,5 +1,4 @@
-"""What is asked and answered about drains on the admin port: /drain, /drain/cancel. As in `contract`, fields are JSON keys
-that scripts rely on."""
+"""What is asked and answered about drains on the admin port (/drain, /drain/cancel); see `contract`."""
 
 from __future__ import annotations
 
