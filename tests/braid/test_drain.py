@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ from tests.conformance import wire
 from tests.conformance.pair import Peer, persistent
 from tests.conformance.wire import V3, V5, Type, Will
 
+from .roamer import Roamer
 from .sites import Site, Sites, payloads
 
 VERSIONS = pytest.mark.parametrize("version", [V3, V5])
@@ -382,3 +384,80 @@ def test_a_session_that_was_not_taken_is_claimed_back() -> None:
     new = come(sites, 0)
     assert new.connack is not None
     assert new.connack.session_present
+
+
+# Rolling restarts
+
+
+@pytest.mark.parametrize("method", ["covers", "relayfree"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rolling_restart_loses_nothing(seed: int, method: str) -> None:
+    """All sites but the first, one after the other, while it publishes; clients follow references, or go anywhere."""
+    sites = Sites(4, seed, method=method)
+    advertise(sites)
+    sites.settle_s = 0.0
+    publisher = sites[0].peer(V5)
+    publisher.send(wire.connect("pub"))
+    roamers = [Roamer(sites, f"r{number}", V5 if number % 2 else V3) for number in range(6)]
+    for number, roamer in enumerate(roamers):
+        roamer.connect(1 + number % 3)
+        sites.run(0.5)
+        roamer.read()
+        roamer.subscribe("tide", 1 + number // 2 % 2)
+        sites.run(0.5)
+    sent: list[bytes] = []
+    for number in (1, 2, 3):
+        drained = sites[number].braid.drain
+        drained.start(60)
+        while drained.outcome is None:
+            _roam(sites, publisher, roamers, sent, number, _for(sites, 0.05))
+        assert drained.outcome is DrainOutcome.EMPTY, f"seed {seed}, site {number}"
+        leave(sites, sites[number])
+        _roam(sites, publisher, roamers, sent, number, _for(sites, 0.3))
+        site = sites.add(number)
+        sites.run(2)
+        listener = ClientListener("local", "tcp", f"host{number}:1883")
+        site.braid.membership.records.set_listeners([listener])
+        site.braid.announce()
+        _roam(sites, publisher, roamers, sent, -1, _for(sites, 0.5))
+    _roam(sites, publisher, roamers, [], -1, _for(sites, 60.0), is_publishing=False)
+    for number, roamer in enumerate(roamers):
+        count = Counter(roamer.got)
+        assert [one for one in sent if one not in count] == [], f"lost at r{number}, seed {seed}"
+        firsts = list(dict.fromkeys(roamer.got))
+        assert firsts == sorted(firsts), f"order at r{number}, seed {seed}"
+        if number // 2 % 2:
+            assert max(count.values()) == 1, f"twice at r{number}, seed {seed}"
+        assert not roamer.sessions_lost, f"r{number}, seed {seed}"
+        assert roamer.connects > 1
+
+
+def _for(sites: Sites, seconds: float) -> Callable[[], bool]:
+    ends_at = sites.sim.now + seconds
+    return lambda: sites.sim.now >= ends_at
+
+
+def _roam(
+    sites: Sites,
+    publisher: Peer,
+    roamers: list[Roamer],
+    sent: list[bytes],
+    drained: int,
+    is_enough: Callable[[], bool],
+    is_publishing: bool = True,
+) -> None:
+    """Lets time pass: something is published every few milliseconds, and clients that are away come back somewhere."""
+    chance = sites.sim.chance
+    while not is_enough():
+        if is_publishing:
+            sent.append(b"%05d" % len(sent))
+            publisher.send(wire.publish("tide", sent[-1], qos=2, packet_id=1 + len(sent)))
+            publisher.send(wire.ack(Type.PUBREL, 1 + len(sent)))
+            publisher.take()
+        sites.run(0.01)
+        for roamer in roamers:
+            roamer.read()
+            if roamer.is_away and chance.random() < 0.3:
+                others = [site.number for site in sites if site.number != drained]
+                told = roamer.reference
+                roamer.connect(int(told[4]) if told is not None else chance.choice(others))

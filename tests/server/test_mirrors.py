@@ -22,7 +22,7 @@ def braid_of(start_broker: StartBroker, folder: Path, count: int) -> list[Broker
     brokers: list[Broker] = []
     for number in range(count):
         join = f'join = ["{brokers[0].address("braid").removeprefix("braid://")}"]' if brokers else ""
-        config = f'[admin]\nport = 0\n[braid]\nlisten = "127.0.0.1:0"\nname = "b{number}"\n{join}\n'
+        config = f'[admin]\nport = 0\n[braid]\nlisten = "127.0.0.1:0"\ncopies = 2\nname = "b{number}"\n{join}\n'
         brokers.append(start_broker(config, data=folder / f"b{number}"))
     return brokers
 
@@ -72,7 +72,7 @@ def test_fewer_copies_than_wanted_are_told(start_broker: StartBroker, tmp_path: 
     wait_until(lambda: copies_of(first) == 1, "it is given up")
     status, told = readiness(first)
     assert status == 200
-    assert told["notes"] == {"copies": "1 of 2 copies of this broker's store are there"}
+    assert told["remarks"] == {"copies": "1 of 2 copies of this broker's store are there"}
     with opened(first, "watcher") as watcher:
         watcher.subscribe("$SYS/broker/copies", 0)
         assert watcher.next_message().payload == b"1 of 2 copies"

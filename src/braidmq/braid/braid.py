@@ -90,7 +90,7 @@ class Braid:
         self.identity = origin
         """Which broker this is, whatever its name and address; it is also the name of its history."""
         self.presence, self.membership, self.interest = presence, membership, interest
-        self.mirrors = MirrorParts(broker, overlay, presence, introducers, origin, copying or CopySettings())
+        self.mirrors = MirrorParts(broker, overlay, presence, introducers, origin, copying or CopySettings(copies=1))
         self.demand = DemandTopics(broker, outbound)
         self.transfer, self.catch_up, self.retained, self.roaming = transfer, catch_up, retained, roaming
         takers = Takers(host, membership.records, introducers, cluster)

@@ -31,6 +31,10 @@ EFFECTIVE_WAIT_S = 3.0
 ADOPTED_WAIT_S = 0.5
 """The same for a session whose broker is gone: its client waits, and what is published meanwhile is fetched."""
 
+OVERTAKEN_S = 0.05
+"""How long a session stays where it was once this broker is known to stand for it: what was sent to that broker alone,
+or gets there later than here, should have come before it is given up, or it would come behind what comes here then."""
+
 OVERLAP_S = 40.0
 """How long a session that has come checks marks: longer than its relay lasts."""
 
@@ -103,6 +107,8 @@ class IncomingSessions:
         filters = [split_share(one)[1] for one in subscriptions]
         await self._until_effective(filters, EFFECTIVE_WAIT_S)
         await self.until_left(filters, EFFECTIVE_WAIT_S)
+        if any(one.qos for one in subscriptions.values()):
+            await self._host.sleep(OVERTAKEN_S)
         arrival.extend(MOVE_WAIT_S)
         fetched = await self._fetcher.state(arrival, giver.address, move)
         if fetched is None or arrival.is_late or broker.degraded:
