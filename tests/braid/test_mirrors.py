@@ -324,8 +324,10 @@ def test_with_too_few_copies_it_refuses_if_it_is_told_to(tmp_path: Path) -> None
 
 
 def test_brokers_without_a_journal_neither_have_nor_are_mirrors(tmp_path: Path) -> None:
-    sites = Sites(2)
-    sites.add(2, store=JournalStore(tmp_path))
+    sites = Sites(0)
+    for number in range(2):
+        sites.add(number, copying=CopySettings(2))
+    sites.add(2, store=JournalStore(tmp_path), copying=CopySettings(2))
     sites.run(30)
     assert sites[0].braid.mirrors.own is None
     own = sites[2].braid.mirrors.own
