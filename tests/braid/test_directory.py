@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from braidmq.braid.roaming.directory import ClientDirectory
-from braidmq.braid.roaming.directory_messages import Claim, Claimed, Client, SessionHolder
+from braidmq.braid.roaming.directory_entries import ENTRY_KEPT_S, REGISTER_S
+from braidmq.braid.roaming.directory_messages import Claim, Claimed, Client, Copies, Register, SessionHolder
 from braidmq.braid.roaming.hash_ranges import hash_key_of, registrar_key_of
-from braidmq.braid.roaming.registrar import ENTRY_KEPT_S, REGISTER_S
 from braidmq.host import Address, Message
 from braidmq.sim.network import Faults, Network, Uniform
 from tests.simulated import BUILDS, AnyOverlay, OverlayNetwork
@@ -216,6 +216,59 @@ def test_entries_that_nobody_repeats_are_forgotten() -> None:
         for one in network.all.values():
             one.registrar.expire()
     assert {client_id for one in network.all.values() for client_id in one.registrar._entries} == set(kept)
+
+
+def test_repeating_costs_what_has_changed() -> None:
+    network = DirectoryNetwork(5)
+    epochs = {f"device{number}": network.claim(1, f"device{number}").epoch for number in range(300)}
+    told: list[str] = []
+
+    def note(_sender: Address, _to: Address, message: Message, _hops: int) -> None:
+        if isinstance(message, Register):
+            told.extend(client.client_id for client in message.clients)
+        elif isinstance(message, Copies):
+            told.extend(entry.holder.client_id for entry in message.entries)
+
+    def register() -> list[str]:
+        told.clear()
+        others = network.answer_of(1, network.all[1].register(clients(epochs)))
+        assert {one.name for one in others} <= {"site1"}
+        network.run(2)
+        return sorted(told)
+
+    register()
+    network.sim.on_message = note
+    assert len(register()) <= 300 // 20, "only what shares a bucket with another registrar's entries"
+    changed = next(one for one in epochs if network.registrar(one) not in (1, network.heir(1)))
+    epochs[changed] += 1
+    again = register()
+    assert changed in again
+    assert len(again) <= 300 // 20 + 4
+    for _ in range(int(ENTRY_KEPT_S / REGISTER_S) + 2):
+        network.run(REGISTER_S)
+        register()
+        for one in network.all.values():
+            one.registrar.expire()
+    for client_id in epochs:
+        registrar = network.registrar(client_id)
+        for number in (registrar, network.heir(registrar)):
+            assert network.keeps(number, client_id) == SessionHolder(client_id, 1, "site1", epochs[client_id])
+
+
+def test_what_a_registrar_or_its_heir_has_lost_is_told_again() -> None:
+    network = DirectoryNetwork(5)
+    epochs = {client_id: network.claim(1, client_id).epoch for client_id in CLIENTS}
+    network.answer_of(1, network.all[1].register(clients(epochs)))
+    lost = {client_id: network.registrar(client_id) for client_id in CLIENTS[::7]}
+    for client_id, registrar in lost.items():
+        for number in (registrar, network.heir(registrar)):
+            entries = network.all[number].registrar._entries
+            entries._on_drop(client_id, entries._entries.pop(client_id))
+    assert network.answer_of(1, network.all[1].register(clients(epochs))) == []
+    network.run(2)
+    for client_id, registrar in lost.items():
+        for number in (registrar, network.heir(registrar)):
+            assert network.keeps(number, client_id) == SessionHolder(client_id, 1, "site1", epochs[client_id])
 
 
 def test_a_claim_is_one_lookup_and_one_call() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from braidmq.braid.roaming.registrar import ENTRY_KEPT_S, REGISTER_S
+from braidmq.braid.roaming.directory_entries import ENTRY_KEPT_S, REGISTER_S
 from braidmq.braid.roaming.tail import TAIL_S
 from braidmq.security.access import AccessRules
 from braidmq.security.client_ids import ClientIdRules

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from braidmq.braid.roaming.directory_entries import REGISTER_S
 from braidmq.braid.roaming.directory_messages import Claim
 from braidmq.braid.roaming.marks import Horizon
 from braidmq.braid.roaming.messages import FetchState, FetchSubscriptions, SessionStored
-from braidmq.braid.roaming.registrar import REGISTER_S
 from braidmq.braid.roaming.sessions import RoamingSession
 from braidmq.braid.roaming.tail import TAIL_S
 from braidmq.broker.journal_store import JournalStore

@@ -26,11 +26,15 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from braidmq.braid.roaming.directory_entries import bucket_of, digests_of, merged
 from braidmq.braid.roaming.directory_messages import (
     PAGE_MAX,
+    BucketDigest,
     Claim,
     Claimed,
     Client,
+    ConfirmEntries,
+    EntriesConfirmed,
     NotMine,
     Register,
     Registered,
@@ -152,15 +156,13 @@ class ClientDirectory:
         """Repeats what this broker holds; what registrars know otherwise. None if a registrar did not answer."""
         left = {client.client_id: client for client in clients}
         others: list[SessionHolder] = []
+        for hash_range, group in await self._by_registrar(left):
+            for client_id in await self._confirmed(hash_range, group):
+                del left[client_id]
         for _ in range(REGISTER_ROUNDS):
-            groups: dict[Key, tuple[HashRange, list[Client]]] = {}
-            for number, (client_id, client) in enumerate(left.items(), 1):
-                if number % AT_ONCE == 0:
-                    await self.host.sleep(0)
-                hash_range = await self.ranges.find(hash_key_of(client_id))
-                if hash_range is not None:
-                    groups.setdefault(hash_range.low, (hash_range, []))[1].append(client)
-            for hash_range, group in groups.values():
+            if not left:
+                return others
+            for hash_range, group in await self._by_registrar(left):
                 for start in range(0, len(group), PAGE_MAX):
                     answer = await self._register_page(hash_range, group[start : start + PAGE_MAX])
                     if answer is not None:
@@ -168,9 +170,36 @@ class ClientDirectory:
                         for client_id, *_ in group[start : start + PAGE_MAX]:
                             if client_id not in answer.not_mine:
                                 del left[client_id]
-            if not left:
-                return others
-        return None
+        return None if left else others
+
+    async def _by_registrar(self, clients: dict[str, Client]) -> list[tuple[HashRange, list[Client]]]:
+        groups: dict[Key, tuple[HashRange, list[Client]]] = {}
+        for number, (client_id, client) in enumerate(clients.items(), 1):
+            if number % AT_ONCE == 0:
+                await self.host.sleep(0)
+            hash_range = await self.ranges.find(hash_key_of(client_id))
+            if hash_range is not None:
+                groups.setdefault(hash_range.low, (hash_range, []))[1].append(client)
+        return list(groups.values())
+
+    async def _confirmed(self, hash_range: HashRange, group: list[Client]) -> list[str]:
+        """The client ids of which a registrar knows just what it would be told."""
+        mirrors = self.mirrors()
+        holders = [
+            SessionHolder(client_id, self.host.address, self.name, epoch, owner, mirrors)
+            for client_id, epoch, owner in group
+        ]
+        digests: list[BucketDigest] = []
+        for start in range(0, len(holders), AT_ONCE):
+            digests += digests_of(holders[start : start + AT_ONCE])
+            await self.host.sleep(0)
+        stands_in = self.ranges.is_silent(hash_range.registrar.address)
+        request = ConfirmEntries(self.name, hash_range.low, hash_range.high, merged(digests), stands_in)
+        answer = await self._ask(hash_range, request)
+        if not isinstance(answer, EntriesConfirmed):
+            return []
+        differing = set(answer.differing)
+        return [client_id for client_id, *_ in group if bucket_of(client_id) not in differing]
 
     async def _register_page(self, hash_range: HashRange, page: list[Client]) -> Registered | None:
         stands_in = self.ranges.is_silent(hash_range.registrar.address)
@@ -183,7 +212,7 @@ class ClientDirectory:
             self.ranges.forget(hash_range.low)
         return answer
 
-    async def _ask(self, hash_range: HashRange, request: Claim | Register) -> Reply:
+    async def _ask(self, hash_range: HashRange, request: Claim | Register | ConfirmEntries) -> Reply:
         """Asks the registrar of a hash range, or its heir if that is to stand in for it. None if it is silent."""
         to = await self.ranges.heir_of(hash_range) if request.stands_in else hash_range.registrar
         answer = None if to is None else await self._answer_of(to, request)
@@ -191,12 +220,14 @@ class ClientDirectory:
             self.ranges.note_silent(hash_range.registrar)
         return answer
 
-    async def _answer_of(self, to: Peer, request: Claim | Register) -> Reply:
+    async def _answer_of(self, to: Peer, request: Claim | Register | ConfirmEntries) -> Reply:
         if to.address == self.host.address:
             return self._answer(request)
         return await ask_registrar(self.host, to.address, request)
 
-    def _answer(self, request: Claim | Register) -> Reply:
+    def _answer(self, request: Claim | Register | ConfirmEntries) -> Reply:
         if isinstance(request, Claim):
             return self.registrar.on_claim(self.host.address, request)
+        if isinstance(request, ConfirmEntries):
+            return self.registrar.on_confirm_entries(self.host.address, request)
         return self.registrar.on_register(self.host.address, request)

@@ -95,6 +95,29 @@ class Registered(Message, frozen=True, array_like=True, gc=False):
     not_mine: tuple[str, ...]
 
 
+class BucketDigest(NamedTuple):
+    """Of a holder's client ids whose hashes begin alike (`directory_entries`)."""
+
+    bucket: int
+    digest: int
+
+
+class ConfirmEntries(Message, frozen=True, array_like=True, gc=False):
+    """Is this what you know of my clients with hashes in [low, high)? Then they are here still."""
+
+    name: str
+    low: Key
+    high: Key
+    digests: tuple[BucketDigest, ...]
+    stands_in: bool
+
+
+class EntriesConfirmed(Message, frozen=True, array_like=True, gc=False):
+    """All but these buckets."""
+
+    differing: tuple[int, ...]
+
+
 class AreYouThere(Message, frozen=True, array_like=True, gc=False):
     """To a registrar that is slow to answer somebody."""
 

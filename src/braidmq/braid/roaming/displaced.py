@@ -12,13 +12,13 @@ import logging
 from braidmq.braid.membership.presence import Presence
 from braidmq.braid.roaming.clients import ClientRecords
 from braidmq.braid.roaming.directory import ClientDirectory
+from braidmq.braid.roaming.directory_entries import REGISTER_S
 from braidmq.braid.roaming.directory_messages import Client, SessionHolder
 from braidmq.braid.roaming.fetching import SessionFetcher
 from braidmq.braid.roaming.handover import Handovers
 from braidmq.braid.roaming.left_behind import deliver_left_behind
 from braidmq.braid.roaming.messages import Offer, OfferAnswer, Offered
 from braidmq.braid.roaming.moved import MovedDelivery, state_of, subscribe_all, unsubscribe_all
-from braidmq.braid.roaming.registrar import REGISTER_S
 from braidmq.broker.broker import Broker
 from braidmq.broker.session import Session
 from braidmq.host import Address, Host, Reply, Service, ask, handles

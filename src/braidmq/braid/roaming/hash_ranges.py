@@ -22,18 +22,18 @@ SILENT_S = 10.0
 """For how long the heir of a registrar that does not answer is asked at once."""
 
 
-def _hash(text: str) -> str:
+def hash_of(text: str) -> str:
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def hash_key_of(client_id: str) -> Key:
     """Where a client id belongs."""
-    return key_of(TOPIC, Role.SUBSCRIBER, _hash(client_id), "")
+    return key_of(TOPIC, Role.SUBSCRIBER, hash_of(client_id), "")
 
 
 def registrar_key_of(name: str) -> Key:
     """Where a broker stands as a registrar."""
-    return key_of(TOPIC, Role.SUBSCRIBER, _hash(name), name)
+    return key_of(TOPIC, Role.SUBSCRIBER, hash_of(name), name)
 
 
 def is_inside(key: Key) -> bool:

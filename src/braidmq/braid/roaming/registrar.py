@@ -10,16 +10,21 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import islice
 
+import msgspec
+
 from braidmq.bounded import BoundedDict
+from braidmq.braid.roaming.directory_entries import DirectoryEntries
 from braidmq.braid.roaming.directory_messages import (
     PAGE_MAX,
     AreYouThere,
     AskEntries,
     Claim,
     Claimed,
+    ConfirmEntries,
     Copies,
     CopiesKept,
     DirectoryEntry,
+    EntriesConfirmed,
     NotMine,
     Register,
     Registered,
@@ -31,17 +36,9 @@ from braidmq.braid.roaming.hash_ranges import HIGH, LOW, hash_key_of, is_inside,
 from braidmq.host import Address, Host, Message, Reply, Service, ask, handles, run_all
 from braidmq.keys import Key
 from braidmq.overlay import Overlay, Peer
+from braidmq.overlay.key_ranges import KeyRange
 from braidmq.overlay.ring import RingNode
 from braidmq.security.identity import is_foreign
-
-REGISTER_S = 30.0
-"""How often a broker repeats which clients it has."""
-
-ENTRY_KEPT_S = 4 * REGISTER_S
-"""How long an entry is kept that nobody repeats."""
-
-ENTRIES_MAX = 1_000_000
-"""Entries that a broker keeps, its own and copies; the one that was heard of least recently goes."""
 
 PAGES_AT_ONCE = 16
 """Pages of entries that are given to an heir at a time."""
@@ -74,9 +71,7 @@ class Registrar(Service):
         self._host: Host = overlay.host
         self._overlay = overlay
         self._key = registrar_key_of(name)
-        self._entries: BoundedDict[str, DirectoryEntry] = BoundedDict(ENTRIES_MAX, self._on_drop)
-        """The one that was heard of least recently first."""
-        self._heard_at: dict[str, float] = {}
+        self._entries = DirectoryEntries(self._host.now)
         self._asked_for: BoundedDict[Address, list[str]] = BoundedDict(ASKING_MAX)
         """By registrar that has come and asks for its entries: which those are, in their order."""
         self._is_filling = False
@@ -100,8 +95,7 @@ class Registrar(Service):
         await self._overlay.join(self._key)
         own = self._own
         if own is not None:
-            low = self._key if is_inside(own.left.key) and own.left.key < self._key else LOW
-            high = own.right.key if self._key < own.right.key < HIGH else HIGH
+            low, high = self._range_of(own)
             for neighbour in {peer.address: None for peer in (own.left, own.right) if is_inside(peer.key)}:
                 if neighbour != self._host.address:
                     await self._fill(neighbour, low, high)
@@ -137,7 +131,7 @@ class Registrar(Service):
         """
         heir = self._heir
         if heir is not None:
-            mine = [one for client_id, one in self._entries.items() if self._is_mine(hash_key_of(client_id))]
+            mine = [one for one in self._entries.values() if self._is_mine(hash_key_of(one.holder.client_id))]
             pages = [Copies(tuple(mine[start : start + PAGE_MAX])) for start in range(0, len(mine), PAGE_MAX)]
             for start in range(0, len(pages), PAGES_AT_ONCE):
                 if not await self._give(heir.address, pages[start : start + PAGES_AT_ONCE]):
@@ -179,6 +173,19 @@ class Registrar(Service):
             return not self._key < own.right.key <= hash_key
         return not (is_inside(own.left.key) and own.left.key < self._key)
 
+    def _range_of(self, own: RingNode) -> KeyRange:
+        """The hashes that are this registrar's."""
+        low = self._key if is_inside(own.left.key) and own.left.key < self._key else LOW
+        return low, own.right.key if self._key < own.right.key < HIGH else HIGH
+
+    def _has_all(self, low: Key, high: Key) -> bool:
+        """Whether all hashes in a range are this registrar's."""
+        own = self._own
+        if own is None:
+            return False
+        begin, end = self._range_of(own)
+        return begin <= low and high <= end
+
     def _likely_registrar(self, hash_key: Key) -> Peer | None:
         own = self._own
         if own is None:
@@ -205,7 +212,7 @@ class Registrar(Service):
         before, earlier = (None, None) if old is None else (old.holder, old.before)
         holder = SessionHolder(claim.client_id, origin, claim.name, epoch, claim.owner, claim.mirrors)
         entry = DirectoryEntry(holder, claim.claim, before, earlier)
-        self._keep(entry)
+        self._entries.keep(entry)
         self._copy([entry])
         return Claimed(epoch, before, earlier)
 
@@ -260,10 +267,33 @@ class Registrar(Service):
                 holder = SessionHolder(client_id, origin, told.name, highest, owner, told.mirrors)
                 same = old is not None and old.holder == holder
                 entry = old if same and old is not None else DirectoryEntry(holder)
-                self._keep(entry)
+                self._entries.keep(entry)
                 kept.append(entry)
         self._copy(kept)
         return Registered(tuple(others), tuple(not_mine))
+
+    @handles(ConfirmEntries)
+    def on_confirm_entries(self, _origin: Address, asked: ConfirmEntries) -> Reply:
+        if self._is_filling:
+            return TryAgain()
+        if not asked.stands_in and not self._has_all(asked.low, asked.high):
+            return NotMine(None)
+        differing = self._entries.confirm(asked.name, asked.digests)
+        heir = self._heir
+        if heir is not None and not asked.stands_in:
+            self._host.spawn(self._confirm_copies(heir.address, asked, differing))
+        return EntriesConfirmed(differing)
+
+    async def _confirm_copies(self, heir: Address, asked: ConfirmEntries, differing: tuple[int, ...]) -> None:
+        """What is confirmed here is so at the heir, too, or is copied again; what is not will be registered."""
+        unsure = set(differing)
+        digests = tuple(one for one in asked.digests if one.bucket not in unsure)
+        request = msgspec.structs.replace(asked, digests=digests, stands_in=True)
+        answer = await ask_registrar(self._host, heir, request)
+        if isinstance(answer, EntriesConfirmed):
+            entries = self._entries.of_holder(asked.name, answer.differing)
+            for start in range(0, len(entries), PAGE_MAX):
+                self._copy(entries[start : start + PAGE_MAX])
 
     @handles(Copies)
     def on_copies(self, _origin: Address, told: Copies) -> Reply:
@@ -274,27 +304,13 @@ class Registrar(Service):
         for entry in entries:
             known = self._entries.get(entry.holder.client_id)
             if known is None or known.holder.epoch <= entry.holder.epoch:
-                self._keep(entry)
+                self._entries.keep(entry)
 
     def _copy(self, entries: list[DirectoryEntry]) -> None:
         heir = self._heir
         if heir is not None and entries:
             self._host.send(heir.address, Copies(tuple(entries)))
 
-    def _keep(self, entry: DirectoryEntry) -> None:
-        client_id = entry.holder.client_id
-        self._heard_at.pop(client_id, None)
-        self._heard_at[client_id] = self._host.now()
-        self._entries.renew(client_id, entry)
-
     def expire(self) -> None:
         """Forgets what nobody has repeated for long."""
-        oldest = self._host.now() - ENTRY_KEPT_S
-        for client_id, heard_at in list(self._heard_at.items()):
-            if heard_at >= oldest:
-                break
-            del self._entries[client_id]
-            del self._heard_at[client_id]
-
-    def _on_drop(self, client_id: str, _entry: DirectoryEntry) -> None:
-        del self._heard_at[client_id]
+        self._entries.expire()
