@@ -123,7 +123,7 @@ class BraidConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     name: Text | None = None
     """This broker's name in the braid, which no other may have. By default one that is made up with its store, and kept
     there. A new name over an old store is taken: the broker stays the one that it was."""
-    copies: Annotated[int, msgspec.Meta(ge=1, le=COPIES_MAX)] = 1
+    copies: Annotated[int, msgspec.Meta(ge=1, le=COPIES_MAX)] = 2
     """Copies of this broker's store, its own included, that acknowledgements wait for as soon as there are other
     brokers with a store; 1: only its own."""
     copies_required: Annotated[int, msgspec.Meta(ge=1, le=COPIES_MAX)] = 1

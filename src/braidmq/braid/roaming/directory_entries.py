@@ -8,14 +8,17 @@ as good as repeated. So repeating costs what has changed since, and some bytes a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import reduce
 from hashlib import blake2b
 from itertools import islice
+from operator import xor
 
 import msgspec
 
 from braidmq.bounded import BoundedDict
 from braidmq.braid.roaming.directory_messages import BucketDigest, DirectoryEntry, SessionHolder
-from braidmq.braid.roaming.hash_ranges import hash_of
+from braidmq.braid.roaming.hash_ranges import hash_key_of, hash_of
+from braidmq.keys import Key
 
 REGISTER_S = 30.0
 """How often a broker repeats which clients it has."""
@@ -26,7 +29,7 @@ ENTRY_KEPT_S = 4 * REGISTER_S
 ENTRIES_MAX = 1_000_000
 """Entries that a broker keeps, its own and copies; the one that was heard of least recently goes."""
 
-BUCKET_BITS = 10
+BUCKET_BITS = 8
 """A holder has 2 to the power of so many buckets at most."""
 
 EXPIRE_AT_ONCE = 10_000
@@ -127,16 +130,20 @@ class DirectoryEntries:
         if not bucket.fingerprints:
             del self._buckets[at]
 
-    def confirm(self, name: str, digests: Iterable[BucketDigest]) -> tuple[int, ...]:
-        """A holder repeats what it has: buckets that are the same are renewed; which are not."""
+    def confirm(self, name: str, low: Key, high: Key, digests: Iterable[BucketDigest]) -> tuple[int, ...]:
+        """A holder repeats what it has in a hash range: buckets that are the same are renewed; which are not."""
         differing = []
         for number, digest in digests:
             bucket = self._buckets.get((name, number))
-            if bucket is None or bucket.digest != digest:
-                differing.append(number)
-            else:
+            if bucket is not None and (bucket.digest == digest or self._digest_within(bucket, low, high) == digest):
                 bucket.heard_at = self._now()
+            else:
+                differing.append(number)
         return tuple(differing)
+
+    def _digest_within(self, bucket: _Bucket, low: Key, high: Key) -> int:
+        """A range may end within a bucket: what is behind is another registrar's, and here as a copy."""
+        return reduce(xor, (mark for one, mark in bucket.fingerprints.items() if low <= hash_key_of(one) < high), 0)
 
     def of_holder(self, name: str, buckets: Iterable[int]) -> list[DirectoryEntry]:
         found = [bucket for number in buckets if (bucket := self._buckets.get((name, number))) is not None]
