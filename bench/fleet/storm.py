@@ -1,5 +1,7 @@
 """A fleet comes back at once: every client connects and subscribes to a filter of its own; then each gets a command.
 
+In between nothing happens for a while: what so many clients cost then, beside the same brokers without any.
+
 Commands for the clients of one broker are sent from another one, broker by broker. Meanwhile every broker's links are
 watched: no publication may reach a broker that has no subscriber for it, not even to be passed on.
 """
@@ -14,6 +16,7 @@ import msgspec
 
 from bench.fleet.brokers import Site
 from bench.fleet.figures import Figure, Say, Sizes, at_most, exactly
+from bench.fleet.idle import Idle, idle, shown, wait_until_quiet
 from bench.fleet.load import CLIENTS_MAX, Clients, Connected, Received, Times, milliseconds
 from bench.loader import LoadError
 
@@ -28,7 +31,7 @@ COMMANDS_UNDER_WAY = 50
 ARRIVE_S = 120.0
 QUIET_S = 10.0
 SETTLE_S = 2.0
-"""Before commands are sent, and before links are read: what belongs to the last commands has come then."""
+"""Before links are read: what belongs to the last commands has come then."""
 SUBACK_P99_MAX_US = 1_000_000
 STORM_MAX_S = 60.0
 FILTER = "cmd/%/#"
@@ -38,6 +41,10 @@ TOPIC = "cmd/%/go"
 class Storm(msgspec.Struct, frozen=True, kw_only=True):
     clients: int
     brokers: int
+    empty: Idle
+    """Before the first client."""
+    full: Idle
+    """With all of them, each with a filter of its own."""
     connect_s: float
     """From the first CONNECT to the last SUBACK."""
     subacks: Times
@@ -65,10 +72,15 @@ def measure(sites: Sequence[Site], sizes: Sizes, say: Say) -> Storm:
     total = each * len(sites)
     with contextlib.ExitStack() as stack:
         crowds = [stack.enter_context(Clients()) for _ in sites]
+        wait_until_quiet(sites)
+        empty = idle(sites, 0, 0, sizes.idle_s)
+        say(f"no clients: {shown(empty)}")
         say(f"{total:,} clients connect and subscribe at {len(sites)} brokers")
         connect_s, made = _connect(sites, crowds, each)
         say(f"all in after {connect_s:.1f} s; SUBACK {_slowest([one.subacks for one in made]).shown}")
-        time.sleep(SETTLE_S)
+        wait_until_quiet(sites)
+        full = idle(sites, 0, total, sizes.idle_s)
+        say(f"{total:,} clients, nothing happens: {shown(full)}")
         for crowd in crowds:
             crowd.expect(total, own=True)
         rates: list[float] = []
@@ -85,12 +97,13 @@ def measure(sites: Sequence[Site], sizes: Sizes, say: Say) -> Storm:
             astray += sum(came) - came[target]
             say(f"commands to the clients of broker {target + 1}: {rates[-1]:,.0f}/s; links received {came}")
         got = [crowd.wait_for(each, 1.0, 1.0) for crowd in crowds]
-    return _summed(total, len(sites), connect_s, made, got, rates, _slowest(delays), right, astray)
+    return _summed(total, empty, full, connect_s, made, got, rates, _slowest(delays), right, astray)
 
 
 def _summed(
     total: int,
-    brokers: int,
+    empty: Idle,
+    full: Idle,
     connect_s: float,
     made: Sequence[Connected],
     got: Sequence[Received],
@@ -101,7 +114,9 @@ def _summed(
 ) -> Storm:
     return Storm(
         clients=total,
-        brokers=brokers,
+        brokers=len(full.cpu_s),
+        empty=empty,
+        full=full,
         connect_s=connect_s,
         subacks=_slowest([one.subacks for one in made]),
         connects=_slowest([one.connects for one in made]),
@@ -160,6 +175,8 @@ def figures(found: Storm) -> list[Figure]:
             f"{milliseconds(SUBACK_P99_MAX_US)} (p99)",
         ),
         Figure("CONNACK, p50 / p99", found.connects.shown),
+        Figure("nothing happens, a broker without clients", shown(found.empty)),
+        Figure("… with all of them", shown(found.full)),
         exactly("commands delivered", found.received, found.commands),
         exactly("commands delivered twice, or to the wrong client", found.twice + found.wrong, 0),
         Figure("messages with commands at the brokers of their clients", f"{found.messages_to_right:,}"),

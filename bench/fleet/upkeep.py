@@ -7,13 +7,13 @@ them, so that it knows them.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import msgspec
 
 from bench.fleet.brokers import Site
 from bench.fleet.figures import Figure, Say, Sizes, at_most
+from bench.fleet.idle import Idle, idle, shown, wait_until_quiet
 from bench.fleet.load import Clients
 
 BROKERS = 3
@@ -25,35 +25,9 @@ FILTERS_UNDER_WAY = 50
 PUBLISH_PER_S = 5_000
 """Topics are published no faster: what a burst makes wait for a moment is not the question either."""
 LIMIT_S = 1_200.0
-QUIET_WINDOW_S = 3.0
-QUIET_MAX_S = 120.0
-STILL_FALLING = 0.8
-SETTLE_S = 2.0
 RATIO_MAX = 2.0
 TOPIC_BYTES_MAX = 400
 TOPIC_ELSEWHERE_BYTES_MAX = 200
-
-
-class Idle(msgspec.Struct, frozen=True):
-    """A stretch in which nothing happens; lists are by broker."""
-
-    topics: int
-    filters: int
-    seconds: float
-    cpu_s: list[float]
-    upkeep_bytes: list[float]
-    """On links, both directions."""
-    resident_bytes: list[int]
-
-    @property
-    def cpu_part(self) -> float:
-        """Of a core, a broker."""
-        return sum(self.cpu_s) / len(self.cpu_s) / self.seconds
-
-    @property
-    def bytes_per_s(self) -> float:
-        """A broker."""
-        return sum(self.upkeep_bytes) / len(self.upkeep_bytes) / self.seconds
 
 
 class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,20 +54,20 @@ def measure(sites: Sequence[Site], sizes: Sizes, say: Say) -> Upkeep:
         _publish(clients, 0, FEW)
         _subscribe(clients, 0, FEW)
         clients.publish("devices", "cmd/%/go", FEW, qos=1)
-        _wait_until_quiet(sites)
-        few = _idle(sites, FEW, FEW, sizes.idle_s)
-        say(f"{FEW} topics and filters: {_shown(few)}; now {sizes.devices:,} topics")
+        wait_until_quiet(sites)
+        few = idle(sites, FEW, FEW, sizes.idle_s)
+        say(f"{FEW} topics and filters: {shown(few)}; now {sizes.devices:,} topics")
         before = few.resident_bytes
         _publish(clients, FEW, sizes.devices)
-        _wait_until_quiet(sites)
+        wait_until_quiet(sites)
         with_topics = [site.resident_bytes for site in sites]
         say(f"{sizes.devices:,} topics: {_grown(before, with_topics)}; now {sizes.filters:,} filters")
         _subscribe(clients, FEW, sizes.filters)
-        quiet_after_s = _wait_until_quiet(sites)
+        quiet_after_s = wait_until_quiet(sites)
         with_filters = [site.resident_bytes for site in sites]
         say(f"{sizes.filters:,} filters: {_grown(with_topics, with_filters)}; now nothing for {sizes.idle_s:.0f} s")
-        many = _idle(sites, sizes.devices, sizes.filters, sizes.idle_s)
-        say(f"{sizes.devices:,} topics and {sizes.filters:,} filters: {_shown(many)}")
+        many = idle(sites, sizes.devices, sizes.filters, sizes.idle_s)
+        say(f"{sizes.devices:,} topics and {sizes.filters:,} filters: {shown(many)}")
     topics, filters = max(1, sizes.devices - FEW), max(1, sizes.filters - FEW)
     return Upkeep(
         few=few,
@@ -119,34 +93,6 @@ def _subscribe(clients: Clients, first: int, end: int) -> None:
         clients.subscribe("subscribers", "cmd/%/#", end - first, limit_s=LIMIT_S, **words)
 
 
-def _wait_until_quiet(sites: Sequence[Site]) -> float:
-    """Seconds until the brokers use the processor no less than a moment before."""
-    began, last_s = time.monotonic(), float("inf")
-    while (waited_s := time.monotonic() - began) < QUIET_MAX_S:
-        before_s = sum(site.cpu_s for site in sites)
-        time.sleep(QUIET_WINDOW_S)
-        used_s = sum(site.cpu_s for site in sites) - before_s
-        if used_s >= STILL_FALLING * last_s:
-            break
-        last_s = used_s
-    time.sleep(SETTLE_S)
-    return waited_s
-
-
-def _idle(sites: Sequence[Site], topics: int, filters: int, seconds: float) -> Idle:
-    sent = [site.upkeep_bytes for site in sites]
-    began, cpu_s = time.monotonic(), [site.cpu_s for site in sites]
-    time.sleep(seconds)
-    used_s = [site.cpu_s - past for site, past in zip(sites, cpu_s, strict=True)]
-    took_s = time.monotonic() - began
-    bytes_ = [site.upkeep_bytes - past for site, past in zip(sites, sent, strict=True)]
-    return Idle(topics, filters, took_s, used_s, bytes_, [site.resident_bytes for site in sites])
-
-
-def _shown(one: Idle) -> str:
-    return f"{100 * one.cpu_part:.2f} % of a core, {one.bytes_per_s:,.0f} bytes/s"
-
-
 def _grown(before: Sequence[int], after: Sequence[int]) -> str:
     grown = [f"{(now - past) / 2**20:+.1f}" for past, now in zip(before, after, strict=True)]
     return f"memory {', '.join(grown)} MiB"
@@ -157,8 +103,8 @@ def figures(found: Upkeep) -> list[Figure]:
     cpu_ratio = many.cpu_part / few.cpu_part if few.cpu_part else 0.0
     bytes_ratio = many.bytes_per_s / few.bytes_per_s if few.bytes_per_s else 0.0
     return [
-        Figure(f"a broker with {FEW} topics and filters", _shown(few)),
-        Figure("a broker with all of them", _shown(many)),
+        Figure(f"a broker with {FEW} topics and filters", shown(few)),
+        Figure("a broker with all of them", shown(many)),
         at_most("CPU time, ratio", cpu_ratio, RATIO_MAX, f"{cpu_ratio:.2f}", f"{RATIO_MAX:g}"),
         at_most("bytes on links, ratio", bytes_ratio, RATIO_MAX, f"{bytes_ratio:.2f}", f"{RATIO_MAX:g}"),
         Figure("quiet after the last SUBACK", f"{found.quiet_after_s:.0f} s"),

@@ -255,6 +255,25 @@ def test_repeating_costs_what_has_changed() -> None:
             assert network.keeps(number, client_id) == SessionHolder(client_id, 1, "site1", epochs[client_id])
 
 
+def test_other_mirrors_of_a_holder_are_told_once_for_all_of_its_clients() -> None:
+    network = DirectoryNetwork(5)
+    epochs = {client_id: network.claim(1, client_id).epoch for client_id in CLIENTS}
+    network.all[1].mirrors = lambda: (3, 4)
+    registered: list[Client] = []
+    network.sim.on_message = lambda _sender, _to, message, _hops: registered.extend(
+        message.clients if isinstance(message, Register) else ()
+    )
+    network.answer_of(1, network.all[1].register(clients(epochs)))
+    network.run(2)
+    assert registered == []
+    for client_id in CLIENTS:
+        registrar = network.registrar(client_id)
+        for number in (registrar, network.heir(registrar)):
+            holder = network.keeps(number, client_id)
+            assert holder is not None
+            assert holder.mirrors == (3, 4)
+
+
 def test_what_a_registrar_or_its_heir_has_lost_is_told_again() -> None:
     network = DirectoryNetwork(5)
     epochs = {client_id: network.claim(1, client_id).epoch for client_id in CLIENTS}

@@ -184,17 +184,19 @@ class ClientDirectory:
 
     async def _confirmed(self, hash_range: HashRange, group: list[Client]) -> list[str]:
         """The client ids of which a registrar knows just what it would be told."""
-        mirrors = self.mirrors()
-        holders = [
-            SessionHolder(client_id, self.host.address, self.name, epoch, owner, mirrors)
-            for client_id, epoch, owner in group
-        ]
         digests: list[BucketDigest] = []
-        for start in range(0, len(holders), AT_ONCE):
-            digests += digests_of(holders[start : start + AT_ONCE])
+        for start in range(0, len(group), AT_ONCE):
+            digests += digests_of(group[start : start + AT_ONCE])
             await self.host.sleep(0)
-        stands_in = self.ranges.is_silent(hash_range.registrar.address)
-        request = ConfirmEntries(self.name, hash_range.low, hash_range.high, merged(digests), stands_in)
+        request = ConfirmEntries(
+            self.name,
+            self.host.address,
+            self.mirrors(),
+            hash_range.low,
+            hash_range.high,
+            merged(digests),
+            self.ranges.is_silent(hash_range.registrar.address),
+        )
         answer = await self._ask(hash_range, request)
         if not isinstance(answer, EntriesConfirmed):
             return []

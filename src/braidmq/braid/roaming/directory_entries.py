@@ -16,8 +16,9 @@ from operator import xor
 import msgspec
 
 from braidmq.bounded import BoundedDict
-from braidmq.braid.roaming.directory_messages import BucketDigest, DirectoryEntry, SessionHolder
+from braidmq.braid.roaming.directory_messages import BucketDigest, Client, ConfirmEntries, DirectoryEntry, SessionHolder
 from braidmq.braid.roaming.hash_ranges import hash_key_of, hash_of
+from braidmq.host import Address
 from braidmq.keys import Key
 
 REGISTER_S = 30.0
@@ -43,13 +44,14 @@ def bucket_of(client_id: str) -> int:
     return int(hash_of(client_id)[:4], 16) >> (16 - BUCKET_BITS)
 
 
-def fingerprint_of(holder: SessionHolder) -> int:
-    return int.from_bytes(blake2b(msgspec.msgpack.encode(holder), digest_size=_DIGEST_BYTES).digest())
+def fingerprint_of(client: Client) -> int:
+    """Of what is a client's own: where its holder is, and its mirrors, are the same for all."""
+    return int.from_bytes(blake2b(msgspec.msgpack.encode(client), digest_size=_DIGEST_BYTES).digest())
 
 
-def digests_of(holders: Iterable[SessionHolder]) -> Iterator[BucketDigest]:
-    """Of each entry for itself."""
-    return (BucketDigest(bucket_of(one.client_id), fingerprint_of(one)) for one in holders)
+def digests_of(clients: Iterable[Client]) -> Iterator[BucketDigest]:
+    """Of each for itself."""
+    return (BucketDigest(bucket_of(one.client_id), fingerprint_of(one)) for one in clients)
 
 
 def merged(digests: Iterable[BucketDigest]) -> tuple[BucketDigest, ...]:
@@ -60,13 +62,19 @@ def merged(digests: Iterable[BucketDigest]) -> tuple[BucketDigest, ...]:
     return tuple(BucketDigest(*one) for one in found.items())
 
 
+HolderPlaces = tuple[Address, tuple[Address, ...]]
+"""Where a holder is, and its mirrors."""
+
+
 class _Bucket(msgspec.Struct):
     """The entries of one holder in one bucket."""
 
     digest: int = 0
     """Their fingerprints, exclusive or."""
     heard_at: float = 0.0
-    """When it was confirmed as a whole."""
+    """When it was confirmed as a whole …"""
+    found_at: HolderPlaces | None = None
+    """… and with which places, if all of it has them still."""
     fingerprints: dict[str, int] = msgspec.field(default_factory=dict)
     """By client id."""
 
@@ -120,8 +128,12 @@ class DirectoryEntries:
         bucket = self._buckets.get(at)
         if bucket is None:
             bucket = self._buckets[at] = _Bucket()
-        fingerprint = bucket.fingerprints[holder.client_id] = fingerprint_of(holder)
+        fingerprint = bucket.fingerprints[holder.client_id] = fingerprint_of(
+            Client(holder.client_id, holder.epoch, holder.owner)
+        )
         bucket.digest ^= fingerprint
+        if bucket.found_at != (holder.address, holder.mirrors):
+            bucket.found_at = None
 
     def _leave_bucket(self, holder: SessionHolder) -> None:
         at = (holder.name, bucket_of(holder.client_id))
@@ -130,20 +142,32 @@ class DirectoryEntries:
         if not bucket.fingerprints:
             del self._buckets[at]
 
-    def confirm(self, name: str, low: Key, high: Key, digests: Iterable[BucketDigest]) -> tuple[int, ...]:
+    def confirm(self, told: ConfirmEntries) -> tuple[int, ...]:
         """A holder repeats what it has in a hash range: buckets that are the same are renewed; which are not."""
         differing = []
-        for number, digest in digests:
-            bucket = self._buckets.get((name, number))
-            if bucket is not None and (bucket.digest == digest or self._digest_within(bucket, low, high) == digest):
+        for number, digest in told.digests:
+            bucket = self._buckets.get((told.name, number))
+            if bucket is not None and digest in self._digests(bucket, told.low, told.high):
                 bucket.heard_at = self._now()
+                self._move(bucket, (told.address, told.mirrors))
             else:
                 differing.append(number)
         return tuple(differing)
 
-    def _digest_within(self, bucket: _Bucket, low: Key, high: Key) -> int:
-        """A range may end within a bucket: what is behind is another registrar's, and here as a copy."""
-        return reduce(xor, (mark for one, mark in bucket.fingerprints.items() if low <= hash_key_of(one) < high), 0)
+    def _digests(self, bucket: _Bucket, low: Key, high: Key) -> Iterator[int]:
+        """That of all, and of a part: a range may end within a bucket, and then the rest is another registrar's."""
+        yield bucket.digest
+        yield reduce(xor, (mark for one, mark in bucket.fingerprints.items() if low <= hash_key_of(one) < high), 0)
+
+    def _move(self, bucket: _Bucket, places: HolderPlaces) -> None:
+        """The holder has other mirrors now, or is elsewhere."""
+        if bucket.found_at == places:
+            return
+        address, mirrors = bucket.found_at = places
+        for client_id in bucket.fingerprints:
+            entry = self._entries[client_id]
+            holder = msgspec.structs.replace(entry.holder, address=address, mirrors=mirrors)
+            self._entries[client_id] = msgspec.structs.replace(entry, holder=holder)
 
     def of_holder(self, name: str, buckets: Iterable[int]) -> list[DirectoryEntry]:
         found = [bucket for number in buckets if (bucket := self._buckets.get((name, number))) is not None]

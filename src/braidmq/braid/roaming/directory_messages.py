@@ -106,6 +106,8 @@ class ConfirmEntries(Message, frozen=True, array_like=True, gc=False):
     """Is this what you know of my clients with hashes in [low, high)? Then they are here still."""
 
     name: str
+    address: Address
+    mirrors: tuple[Address, ...]
     low: Key
     high: Key
     digests: tuple[BucketDigest, ...]

@@ -278,7 +278,7 @@ class Registrar(Service):
             return TryAgain()
         if not asked.stands_in and not self._has_all(asked.low, asked.high):
             return NotMine(None)
-        differing = self._entries.confirm(asked.name, asked.low, asked.high, asked.digests)
+        differing = self._entries.confirm(asked)
         heir = self._heir
         if heir is not None and not asked.stands_in:
             self._host.spawn(self._confirm_copies(heir.address, asked, differing))
