@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from braidmq.braid.node import messages_of
-from braidmq.braid.retained.replication import AskReplicas, CompareReplicas
+from braidmq.braid.retained.messages import AskReplicas, CompareReplicas
 
 NAMES = [
     "Again",
@@ -48,6 +48,7 @@ NAMES = [
     "ProbeMet",
     "Register",
     "Registered",
+    "RetainedTaken",
     "SnapshotPart",
     "SnapshotTaken",
     "State",
@@ -55,6 +56,7 @@ NAMES = [
     "Subscriptions",
     "Tail",
     "TailWaits",
+    "TakeRetained",
     "TakeSession",
     "Taken",
     "TakingSession",

@@ -94,7 +94,16 @@ class Braid:
         self.demand = DemandTopics(broker, outbound)
         self.transfer, self.catch_up, self.retained, self.roaming = transfer, catch_up, retained, roaming
         takers = Takers(host, membership.records, introducers, cluster)
-        self.drain = Drain(broker, host, roaming.clients, roaming.handovers, roaming.pusher, takers, membership.records)
+        self.drain = Drain(
+            broker,
+            host,
+            roaming.clients,
+            roaming.handovers,
+            roaming.pusher,
+            takers,
+            membership.records,
+            retained.handover,
+        )
         self.probes = probes = Probes(host, method, name, cluster, broker.now)
         self.status = BraidInspector(
             overlay,
