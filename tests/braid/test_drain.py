@@ -13,63 +13,15 @@ from braidmq.braid.membership.broker_records import ClientListener
 from braidmq.braid.roaming import drain as draining
 from braidmq.braid.roaming.drain import DrainOutcome
 from braidmq.braid.roaming.messages import GiveUp, NotTaken, TakeSession
-from braidmq.broker.limits import Limits
-from braidmq.broker.store import MemoryStore
 from tests.conformance import wire
 from tests.conformance.pair import Peer, persistent
 from tests.conformance.wire import V3, V5, Type, Will
 
+from .draining import advertise, come, drain, leave, where
 from .roamer import Roamer
-from .sites import Site, Sites, payloads
+from .sites import Sites, payloads
 
 VERSIONS = pytest.mark.parametrize("version", [V3, V5])
-
-
-def come(sites: Sites, number: int, client_id: str = "ada", version: int = V5, **options: Any) -> Peer:
-    """The client comes to a site, with a session that stays unless the options say otherwise."""
-    return sites.client(number, client_id, version=version, **(options or persistent(version)))
-
-
-def where(sites: Sites, client_id: str = "ada") -> list[int]:
-    return [site.number for site in sites if client_id in site.broker.sessions]
-
-
-def advertise(sites: Sites) -> None:
-    """Every site tells where its clients connect."""
-    for site in sites:
-        listener = ClientListener("local", "tcp", f"host{site.number}:1883")
-        site.braid.membership.records.set_listeners([listener])
-        site.braid.drain.listener_kinds = {"local": "tcp"}
-        site.braid.announce()
-    sites.run(2)
-
-
-def drain(sites: Sites, number: int, seconds: float = 60.0) -> DrainOutcome | None:
-    """Drains a site to the end; how that was."""
-    site = sites[number]
-    site.braid.drain.start(seconds)
-    for _ in range(round(seconds) + 10):
-        if site.braid.drain.outcome is not None:
-            break
-        sites.run(1)
-    return site.braid.drain.outcome
-
-
-def leave(sites: Sites, site: Site) -> None:
-    """As a server does when its drain is over."""
-    site.broker.shut_down()
-    has_left = site.host.event()
-
-    async def go() -> None:
-        await site.braid.leave()
-        has_left.set()
-
-    site.host.spawn(go())
-    while not has_left.is_set:
-        sites.run(0.1)
-    for other in sites:
-        other.braid.on_parted(site.number)  # as its farewell tells
-    site.crash()
 
 
 @VERSIONS
@@ -322,113 +274,6 @@ def test_the_time_of_a_session_runs_on() -> None:
     assert where(sites) == [taker]
     sites.run(15)
     assert where(sites) == []
-
-
-# Retained messages
-
-
-def retained_of(sites: Sites, number: int, topic_filter: str, client_id: str = "late") -> list[bytes]:
-    """What a client gets that subscribes at a site now."""
-    peer = sites.client(number, client_id, clean=True)
-    peer.subscribe(topic_filter, 1)
-    sites.run(2)
-    got = payloads(peer)
-    peer.drop()
-    return got
-
-
-@pytest.mark.parametrize("method", ["covers", "relayfree", "suzaku"])
-def test_retained_messages_are_kept_by_others(method: str) -> None:
-    sites = Sites(4, method=method)
-    publisher = sites.client(0, "pub")
-    for number in range(40):
-        publisher.publish(f"plant{number}/level", b"%d" % number, 1, retain=True)
-    publisher.publish("plant3/level", b"", 1, retain=True)
-    assert drain(sites, 0) is DrainOutcome.EMPTY
-    progress = sites[0].braid.drain.progress
-    assert (progress.retained, progress.retained_moved) == (0, 40)
-    leave(sites, sites[0])
-    sites.settle_s = 6.0 if method == "suzaku" else 1.0  # its fingers still lead to the broker that has left
-    expected = [b"%d" % number for number in range(40) if number != 3]
-    for number in (1, 2, 3):
-        assert sorted(retained_of(sites, number, "#"), key=int) == expected
-        assert retained_of(sites, number, "plant7/+") == [b"7"]
-        assert retained_of(sites, number, "plant3/level") == []
-
-
-def test_a_broker_that_is_back_brings_nothing_old() -> None:
-    sites = Sites(3)
-    store = MemoryStore()
-    site = sites.add(3, store=store)
-    sites.run(10)
-    publisher = sites.client(3, "pub")
-    for topic in ("tide/east", "tide/west", "tide/north"):
-        publisher.publish(topic, b"old", 1, retain=True)
-    assert drain(sites, 3) is DrainOutcome.EMPTY
-    leave(sites, site)
-    other = sites.client(1, "other")
-    other.publish("tide/east", b"new", 1, retain=True)
-    other.publish("tide/west", b"", 1, retain=True)
-    sites.add(3, store=store)
-    sites.run(30)
-    for number in range(4):
-        assert sorted(retained_of(sites, number, "tide/+")) == [b"new", b"old"]
-
-
-def test_what_is_retained_while_it_is_drained_counts() -> None:
-    sites = Sites(3)
-    publisher = sites.client(0, "pub")
-    for number in range(20):
-        publisher.publish(f"tide/{number}", b"old", 1, retain=True)
-    other = sites.client(1, "other")
-    changed: dict[int, bytes] = {}
-    sites.settle_s = 0.0
-    sites[0].braid.drain.start(60)
-    for number in range(20):
-        sites.run(0.1)
-        payload = b"" if number % 3 else b"new"
-        peer = other if number % 2 else publisher
-        if not peer.link.closed:
-            peer.send(wire.publish(f"tide/{number}", payload, qos=1, packet_id=1 + number, retain=True))
-            changed[number] = payload
-    while sites[0].braid.drain.outcome is None:
-        sites.run(0.1)
-    leave(sites, sites[0])
-    sites.settle_s = 1.0
-    assert publisher.link.closed
-    assert len(changed) > 12
-    for number in range(20):
-        payload = changed.get(number, b"old")
-        assert retained_of(sites, 2, f"tide/{number}") == ([payload] if payload else [])
-
-
-def test_a_drain_that_is_taken_back_leaves_one_of_each() -> None:
-    sites = Sites(3)
-    publisher = sites.client(0, "pub")
-    for number in range(10):
-        publisher.publish(f"tide/{number}", b"x" * 60_000, 1, retain=True)
-    sites[0].braid.drain.start(60)
-    sites.run(draining.NOTICE_S + 0.15)
-    sites[0].braid.drain.cancel()
-    sites.run(20)
-    kept = Counter(one.topic for site in sites for one in site.broker.retained.values() if one.topic.startswith("tide"))
-    assert kept == dict.fromkeys((f"tide/{number}" for number in range(10)), 1)
-    assert len(retained_of(sites, 2, "tide/+")) == 10
-
-
-def test_what_finds_no_room_stays_and_is_told() -> None:
-    sites = Sites(1)
-    for number in (1, 2):
-        sites.add(number, limits=Limits(retained_messages_max=3))
-        sites.run(5)
-    sites.run(10)
-    publisher = sites.client(0, "pub")
-    for number in range(10):
-        publisher.publish(f"tide/{number}", b"%d" % number, 1, retain=True)
-    assert drain(sites, 0, 8.0) is DrainOutcome.TIME_UP
-    progress = sites[0].braid.drain.progress
-    assert (progress.retained, progress.retained_moved) == (4, 6)
-    assert sorted(retained_of(sites, 2, "tide/+")) == [b"%d" % number for number in range(10)]
 
 
 # When something goes wrong

@@ -8,7 +8,8 @@ are sent on. Nothing of it is final until the broker leaves: a drain can be take
 Beside that, other brokers get the retained messages that are kept here (`retained.handing_over`).
 
 When nothing is left, this broker asks all others once more for what it has missed, since something may be on its way to
-a session that was here, and passes that on (`tail`).
+a session that was here, and passes that on (`tail`). And it sees to it that its history can be followed to the end when
+it has left (`catch_up.left_history`).
 
 A client that is sent away has lost its connection without a DISCONNECT of its own, so its will is due, at once or after
 its delay [MQTT-3.1.2-8]. One that waits for its delay moves with the session, and is off if the client is back in time.
@@ -31,7 +32,7 @@ from braidmq.braid.roaming.pushing import SessionPusher
 from braidmq.braid.roaming.takers import Takers
 from braidmq.broker.broker import Broker
 from braidmq.broker.session import Session
-from braidmq.host import Host
+from braidmq.host import Address, Host
 from braidmq.mqtt.packets import V5
 from braidmq.mqtt.reasons import Reason
 
@@ -112,6 +113,8 @@ class Drain:
         """Tells all brokers what this one says of itself."""
         self.ask_for_missed: Callable[[float], Awaitable[bool]]
         """Asks all brokers for what was missed of them, and waits for it, but not longer than so long."""
+        self.leave_history: Callable[[list[Address], float], Awaitable[None]]
+        """Has all others follow the history of this broker to its end, or one of these keep it, by a time."""
         self.on_over: Callable[[DrainOutcome], None] = lambda _outcome: None
         self.listener_kinds: Mapping[str, str] = {}
         """Of this broker, by their names."""
@@ -241,9 +244,10 @@ class Drain:
                 await self._host.sleep(RETRY_S)
 
     async def _settle(self) -> None:
-        """What was on its way to sessions that were here is passed on."""
+        """What was on its way to sessions that were here is passed on, and what was published here can be fetched."""
         ends_at = self._host.now() + SETTLE_S
         await self.ask_for_missed(SETTLE_S)
+        await self.leave_history([one.address for one in self._takers], ends_at)
         while self._handovers.is_passing_on and self._host.now() < ends_at:
             await self._host.sleep(STEP_S)
 
@@ -253,8 +257,10 @@ class Drain:
         level = logging.INFO if outcome is DrainOutcome.EMPTY else logging.WARNING
         given = self._handovers.given - self._given_before
         took_s = self._host.now() - self._began_at
-        text = "drained (%s) in %.1f s: %d sessions and %d clients have gone, %d sessions are left"
-        _log.log(level, text, outcome.value, took_s, given, self.clients_moved, left)
+        text = (
+            "drained (%s) in %.1f s: %d sessions, %d clients and %d retained messages have gone, %d sessions are left"
+        )
+        _log.log(level, text, outcome.value, took_s, given, self.clients_moved, self._retained.given, left)
         self.on_over(outcome)
 
     def _move_some(self, now: float) -> None:
