@@ -56,6 +56,10 @@ class MirroredSites(Sites):
         site = self[number]
         site.crash()
         site.braid.mirrors.close()
+        self.close(number)
+
+    def close(self, number: int) -> None:
+        """The store of a broker that has ended."""
         self.stores.pop(number).close()
 
 

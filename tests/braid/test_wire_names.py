@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from braidmq.braid.node import messages_of
-from braidmq.braid.retained.replication import AskReplicas, CompareReplicas
+from braidmq.braid.retained.messages import AskReplicas, CompareReplicas
 
 NAMES = [
     "Again",
     "AreYouThere",
     "AskEntries",
+    "AskFollowed",
     "AskKept",
     "AskKeptPage",
     "AskMirror",
@@ -36,7 +37,9 @@ NAMES = [
     "FetchSubscriptions",
     "GiveUp",
     "GivenUp",
+    "HasFollowed",
     "HasRoom",
+    "HistoryTaken",
     "IsKept",
     "Kept",
     "KeptPage",
@@ -50,6 +53,7 @@ NAMES = [
     "ProbeMet",
     "Register",
     "Registered",
+    "RetainedTaken",
     "SnapshotPart",
     "SnapshotTaken",
     "State",
@@ -57,6 +61,8 @@ NAMES = [
     "Subscriptions",
     "Tail",
     "TailWaits",
+    "TakeHistory",
+    "TakeRetained",
     "TakeSession",
     "Taken",
     "TakingSession",

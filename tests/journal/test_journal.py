@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +22,8 @@ from braidmq.journal.contents import read_contents
 from braidmq.journal.files import files_of
 from braidmq.journal.headers import HEADER_BYTES
 from braidmq.journal.journal import Journal
-from braidmq.journal.operation import DELETE, DELETE_GROUP, DELETE_UP_TO, PUT, Change
+from braidmq.journal.keyed_tables import KeyedTables
+from braidmq.journal.operation import DELETE, DELETE_GROUP, DELETE_UP_TO, PUT, Change, Operation
 
 EXAMPLES = settings(max_examples=60, deadline=None, print_blob=True)
 Model = dict[int, dict[int | str, dict[int | str, Any]]]
@@ -130,6 +132,23 @@ def test_it_holds_what_a_dictionary_does(steps: list[Any], segment_bytes: int, i
             assert journal.epoch == epoch
             assert ordered(held(folder)) == ordered(tidied(model))
         journal.close()
+
+
+def test_the_oldest_rows_are_found_without_passing_those_that_went_before() -> None:
+    """A history at its bound: each row that comes takes the oldest away. Ten times as many take ten times as long, and
+    not a hundred times."""
+
+    def spent_s(count: int) -> float:
+        tables: KeyedTables[int] = KeyedTables()
+        began_at = time.process_time()
+        for key in range(2 * count):
+            tables.apply(Operation(PUT, 0, 0, key), key)
+            if key >= count:
+                tables.apply(Operation(DELETE_UP_TO, 0, 0, key - count), 0)
+        assert list(tables.group(0)) == list(range(count, 2 * count))
+        return time.process_time() - began_at
+
+    assert spent_s(100_000) < 40 * spent_s(10_000)
 
 
 @given(st.lists(st.lists(changes, max_size=4), min_size=1, max_size=8), st.data())

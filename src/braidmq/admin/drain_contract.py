@@ -40,3 +40,6 @@ class DrainStatus(msgspec.Struct, frozen=True):
     """`empty`, or why something is left; None while it goes on."""
     trouble: str | None = None
     """Why the last one was taken back."""
+    retained: int = 0
+    """Retained messages that are still here, and marks of those that were deleted."""
+    retained_moved: int = 0

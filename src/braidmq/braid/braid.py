@@ -87,6 +87,7 @@ class Braid:
         self.detours = Detours(host)
         host.ways.is_confined = is_confined
         self.name = name
+        self._introducers = introducers
         self.identity = origin
         """Which broker this is, whatever its name and address; it is also the name of its history."""
         self.presence, self.membership, self.interest = presence, membership, interest
@@ -94,7 +95,16 @@ class Braid:
         self.demand = DemandTopics(broker, outbound)
         self.transfer, self.catch_up, self.retained, self.roaming = transfer, catch_up, retained, roaming
         takers = Takers(host, membership.records, introducers, cluster)
-        self.drain = Drain(broker, host, roaming.clients, roaming.handovers, roaming.pusher, takers, membership.records)
+        self.drain = Drain(
+            broker,
+            host,
+            roaming.clients,
+            roaming.handovers,
+            roaming.pusher,
+            takers,
+            membership.records,
+            retained.handover,
+        )
         self.probes = probes = Probes(host, method, name, cluster, broker.now)
         self.status = BraidInspector(
             overlay,
@@ -130,6 +140,7 @@ class Braid:
         self.roaming.incoming.until_left = outbound.until_left
         self.roaming.taker.is_draining = lambda: self.drain.is_on
         self.drain.announce = self.announce
+        self.drain.leave_history = self._leave_history
         self.drain.ask_for_missed = self.catch_up.reconciler.ask_all_once
         self.retained.replication.send_late = self.transfer.sender.send_late
         self.method.on_message = self._on_message
@@ -174,9 +185,9 @@ class Braid:
         )
         roaming.handovers.adopt = adoptions.begin
         roaming.takeovers.adopt_here = adoptions.adopt_here
-        histories = GoneHistories(self.host, copies)
-        self.catch_up.heads.gone = histories.heads
-        self.catch_up.reconciler.gone = histories.get
+        histories, left = GoneHistories(self.host, copies), self.catch_up.left
+        self.catch_up.heads.gone = lambda: [*left.heads(), *histories.heads()]
+        self.catch_up.reconciler.gone = lambda origin: histories.get(origin) or left.get(origin)
         return adoptions
 
     # What the method brings
@@ -220,6 +231,13 @@ class Braid:
         """Another broker has ended, or is elsewhere: nobody looks for it, or asks it anything, at this address."""
         self.membership.admission.on_parted(address)
         self.roaming.directory.ranges.part(address)
+
+    async def _leave_history(self, takers: list[Address], ends_at: float) -> None:
+        """Before this broker leaves: its history can be followed to the end then, too."""
+        if not self.mirrors.addresses():
+            records = [one.address for one in self.membership.records]
+            known = [*records, *(cursor.address for _, cursor in self.catch_up.cursors)]
+            await self.catch_up.left.leave(known, takers, self._introducers.has_parted, ends_at)
 
     async def leave(self) -> None:
         """Leaves in good order: neighbours are told, and nobody waits for this broker."""

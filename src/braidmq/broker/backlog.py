@@ -50,6 +50,12 @@ class Backlog:
         self.qos0_count += not delivery.qos
         self._metrics.queued_messages += 1
 
+    def fill(self, deliveries: list[Delivery]) -> None:
+        """Adds many of QoS 1 and 2 that were never sent; all are counted in one go."""
+        self._items.extend(deliveries)
+        self.bytes += sum([len(m.name) + len(m.forward) + len(m.payload) for m in [one.message for one in deliveries]])
+        self._metrics.queued_messages += len(deliveries)
+
     def pop(self) -> Delivery:
         """The next one; of a bulk, the next one of it."""
         delivery = self._items[0]

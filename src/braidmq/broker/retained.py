@@ -49,6 +49,11 @@ class Retained:
     def __len__(self) -> int:
         return len(self._tree) - len(self._tombstones)
 
+    @property
+    def shared(self) -> int:
+        """Messages and tombstones, the broker's own left out."""
+        return len(self._tree) - self._local_count
+
     def fits(self, message: Message) -> bool:
         """Whether the bounds allow keeping it; the broker's own statistics do not count."""
         old = self._tree.get(message.topic)

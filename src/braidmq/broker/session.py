@@ -419,7 +419,7 @@ class Session:
         self.received = saved.received
         self.owner = saved.owner
         self.stored = True
-        waiting = Backlog(self.broker.metrics)
+        waiting = []
         for one in saved.deliveries:
             delivery = one.delivery
             if one.released:
@@ -427,8 +427,10 @@ class Session:
             elif delivery.packet_id:
                 self.inflight[delivery.packet_id] = delivery
             else:
-                waiting.push(delivery)
-        self.backlog = waiting if waiting else None
+                waiting.append(delivery)
+        if waiting:
+            self.backlog = Backlog(self.broker.metrics)
+            self.backlog.fill(waiting)
 
     def clear(self) -> None:
         """The session ends: nothing of it stays."""

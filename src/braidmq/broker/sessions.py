@@ -13,7 +13,7 @@ from functools import partial
 
 from braidmq.broker.client import ConnectedClient
 from braidmq.broker.flow import Flow
-from braidmq.broker.invariants import check_session
+from braidmq.broker.invariants import check_exchanges, check_session
 from braidmq.broker.message import Delivery, Message
 from braidmq.broker.reading import may_read
 from braidmq.broker.router import Router, filter_cost
@@ -64,7 +64,7 @@ class Sessions(Mapping[str, Session]):
             session = Session(self._broker, saved.client_id, saved.row)
             session.expiry_s = saved.expiry_s
             session.restore(saved)
-            check_session(session)
+            check_exchanges(session)
             self._by_id[saved.client_id] = session
             for full_filter, subscribed in saved.subscriptions.items():
                 session.subscriptions[full_filter] = subscribed

@@ -6,6 +6,7 @@ and put again is last.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
@@ -17,12 +18,15 @@ Row = TypeVar("Row")
 class Group(dict[Part, Row]):
     """The rows of a group."""
 
-    __slots__ = ("is_ascending", "last")
+    __slots__ = ("is_ascending", "last", "order")
 
     def __init__(self) -> None:
         self.last: Part | None = None
         self.is_ascending = True
         """Whether each key was put behind all lower ones: then those up to a key are the first ones."""
+        self.order: deque[Part] | None = None
+        """The keys as they were put, since the first ones were deleted, with some that are gone: to look for the first
+        key of a dictionary takes as long as many before it were deleted."""
 
 
 class KeyedTables(Generic[Row]):
@@ -60,6 +64,9 @@ class KeyedTables(Generic[Row]):
         if group.is_ascending and key not in group:
             if group.last is not None and not group.last < key:  # type: ignore[operator]
                 group.is_ascending = False
+                group.order = None
+            elif group.order is not None:
+                group.order.append(key)
             group.last = key
         group[key] = row
 
@@ -67,14 +74,15 @@ class KeyedTables(Generic[Row]):
         group = self._groups.get(operation.table, {}).get(operation.group)
         if group is None:
             return
-        gone: list[Part] = []
-        for key in group:
-            if key <= operation.key:  # type: ignore[operator]
-                gone.append(key)
-            elif group.is_ascending:
-                break
-        for key in gone:
-            del group[key]
+        if not group.is_ascending:
+            for key in [key for key in group if key <= operation.key]:  # type: ignore[operator]
+                del group[key]
+            return
+        if group.order is None:
+            group.order = deque(group)
+        order = group.order
+        while order and order[0] <= operation.key:  # type: ignore[operator]
+            group.pop(order.popleft(), None)
 
     def group(self, table: int, group: Part = 0) -> dict[Part, Row]:
         """The rows of one group, in their order."""

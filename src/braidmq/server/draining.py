@@ -106,6 +106,8 @@ class Draining:
             progress.takers,
             outcome,
             self._trouble,
+            progress.retained,
+            progress.retained_moved,
         )
 
     # Its end

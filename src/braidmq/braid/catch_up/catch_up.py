@@ -7,6 +7,7 @@ import msgspec
 from braidmq.braid.catch_up.cursors import Cursors
 from braidmq.braid.catch_up.heads import HistoryHeads
 from braidmq.braid.catch_up.history import History, Sent
+from braidmq.braid.catch_up.left_history import LEFT, LeftHistories
 from braidmq.braid.catch_up.missed_fetching import MissedFetcher
 from braidmq.braid.catch_up.reconcile import Reconciler
 from braidmq.braid.identity import IDENTITY_ROW
@@ -53,8 +54,9 @@ class CatchUpParts:
             introducers.has_parted,
             isinstance(method, WildcardMethod),
         )
+        self.left = LeftHistories(broker, host, origin, self.history, self.cursors, self.heads, self.reconciler)
 
 
 def _is_cursor(key: str) -> bool:
     """Other rows stand among the store's cursors."""
-    return key not in (IDENTITY_ROW, CLUSTERS_ROW, MIRRORS_ROW) and not key.startswith(MOVED)
+    return key not in (IDENTITY_ROW, CLUSTERS_ROW, MIRRORS_ROW) and not key.startswith((MOVED, LEFT))

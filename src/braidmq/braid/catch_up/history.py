@@ -9,7 +9,7 @@ a run, and told apart only for a broker that asks.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from math import inf
 from operator import attrgetter
 from typing import NamedTuple
@@ -119,6 +119,26 @@ class History:
     def bytes(self) -> int:
         """How much is kept, as the bound counts it."""
         return self._bytes
+
+    @property
+    def newest_at(self) -> float | None:
+        """When the last one was stored."""
+        return self._sent[-1].stored_at if self._sent else None
+
+    def pages(self, bytes_max: int) -> Iterator[list[Sent]]:
+        """All that is written, in order, so many bytes at a time, but at least one."""
+        page: list[Sent] = []
+        size = 0
+        for sent in self._sent[self._begin :]:
+            if sent.last > self.kept:
+                break
+            size += sent.size
+            if page and size > bytes_max:
+                yield page
+                page, size = [], sent.size
+            page.append(sent)
+        if page:
+            yield page
 
     def append(self, topic: str, incarnation: int, number: int, item: BatchItem, now: float) -> BatchItem:
         """Keeps a publication; the item as it is sent, with its offset."""

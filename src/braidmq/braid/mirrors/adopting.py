@@ -142,7 +142,7 @@ class Adoptions:
         if (copy.owner, "") not in self._done:
             _log.warning("%s is gone: its %d sessions are taken up here", copy.owner, len(left))
             self._done[copy.owner, ""] = None
-            self._adopt_retained(snapshot)
+            self._replication.adopt(snapshot.retained)
         for saved in left:
             if copy.is_streaming:
                 return  # it is back
@@ -154,13 +154,6 @@ class Adoptions:
                 if self.begin(copy.owner, saved.client_id):
                     await self._under_way[saved.client_id].wait()
             self._done[copy.owner, saved.client_id] = None
-
-    def _adopt_retained(self, snapshot: Snapshot) -> None:
-        """Its retained messages are kept here from now on; where there are newer ones, these count."""
-        for message in snapshot.retained:
-            if self._broker.adopt_retained(message):
-                self._replication.on_retained(message, is_new=True, has_left=True)
-        self._broker.request_flush()
 
 
 def _followed(snapshot: Snapshot) -> dict[str, SavedCursor]:

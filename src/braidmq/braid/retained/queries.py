@@ -22,13 +22,8 @@ from collections.abc import Iterable
 from functools import partial
 
 from braidmq.bounded import BoundedDict
-from braidmq.braid.retained.replication import (
-    AskReplicaPage,
-    ReplicaPage,
-    RetainedReplication,
-    answers_of,
-    message_of,
-)
+from braidmq.braid.retained.messages import AskReplicaPage, ReplicaPage, message_of
+from braidmq.braid.retained.replication import RetainedReplication, answers_of
 from braidmq.broker.broker import Broker
 from braidmq.broker.message import Message
 from braidmq.broker.router import Target

@@ -22,11 +22,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from braidmq.bounded import BoundedDict
+from braidmq.braid.retained.messages import (
+    AskManyReplicas,
+    AskReplicaPage,
+    AskReplicas,
+    CompareReplicas,
+    NewerReplicas,
+    ReplicaPage,
+    ReplicaPages,
+    RetainedReplica,
+    replica_of,
+)
 from braidmq.broker.broker import Broker
 from braidmq.broker.local_topics import is_local
 from braidmq.broker.message import Message as Publication
-from braidmq.host import Address, Event, Host, Message, Reply, Service, handles
-from braidmq.mqtt.wire import string
+from braidmq.host import Address, Event, Host, Reply, Service, handles
 from braidmq.overlay.ranges import OnOutcome, Outcome
 from braidmq.pubsub.method import Method, ProvenMethod, WildcardMethod
 
@@ -59,82 +69,11 @@ TELL_PAUSE_S = 1.0
 _log = logging.getLogger("braidmq.braid")
 
 
-class AskReplicas(msgspec.Struct, frozen=True, array_like=True, tag="AskKept"):
-    """What do you keep that this filter matches?"""
-
-    origin: str
-    topic_filter: str
-
-
-class AskManyReplicas(msgspec.Struct, frozen=True, array_like=True, tag="AskManyKept"):
-    """What do you keep that each of these filters matches?"""
-
-    origin: str
-    filters: tuple[str, ...]
-
-
-class CompareReplicas(msgspec.Struct, frozen=True, array_like=True, tag="CompareKept"):
-    """I keep these topics, or tombstones of them, of these times: drop what is older. What is newer with you?"""
-
-    origin: str
-    topics: tuple[tuple[str, float], ...]
-
-
-class NewerReplicas(msgspec.Struct, frozen=True, array_like=True):
-    """Topics of which this broker has something newer, with its time."""
-
-    origin: str
-    topics: tuple[tuple[str, float], ...]
-
-
-class RetainedReplica(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A retained message; a tombstone if it has no payload."""
-
-    topic: str
-    payload: bytes
-    qos: int
-    forward: bytes
-    expires_in_s: float | None
-    at: float
-
-
-class ReplicaPage(Message, tag="KeptPage", frozen=True, array_like=True, gc=False):
-    """What a broker keeps, in the order of topics; `more` if that is not all."""
-
-    origin: str
-    address: Address
-    replicas: tuple[RetainedReplica, ...]
-    more: bool
-
-
-class ReplicaPages(msgspec.Struct, frozen=True, array_like=True):
-    """What a broker keeps for many filters: pages, by the positions of the filters; those that it keeps something for
-    and that have to be asked about once more, for it was too much."""
-
-    pages: tuple[tuple[int, ReplicaPage], ...]
-    later: tuple[int, ...]
-
-
-class AskReplicaPage(Message, tag="AskKeptPage", frozen=True, array_like=True, gc=False):
-    """What do you keep that this filter matches, behind this topic?"""
-
-    topic_filter: str
-    after: str
-
-
 _encode = msgspec.msgpack.Encoder().encode
 _decode_question = msgspec.msgpack.Decoder(AskReplicas | AskManyReplicas | CompareReplicas).decode
 _decode_newer = msgspec.msgpack.Decoder(NewerReplicas).decode
 _decode_page = msgspec.msgpack.Decoder(ReplicaPage).decode
 _decode_pages = msgspec.msgpack.Decoder(ReplicaPages).decode
-
-
-def message_of(replica: RetainedReplica, now: float) -> Publication:
-    expires_at = None if replica.expires_in_s is None else now + replica.expires_in_s
-    name = string(replica.topic)
-    return Publication(
-        replica.topic, name, replica.payload, replica.qos, True, "", replica.forward, expires_at, at=replica.at
-    )
 
 
 class RetainedReplication(Service):
@@ -161,6 +100,10 @@ class RetainedReplication(Service):
         self._early: dict[str, dict[str, float]] = {}
         """By first level: topics retained when nobody could ask for them here yet; those that nobody elsewhere wanted,
         with times."""
+        self._is_giving = False
+        """Whether what is kept here is given to other brokers, one by one: then others are told by these."""
+        self.given: dict[str, float] = {}
+        """Topics that another broker is just asked to keep, with the times of what it is given."""
         self._lists: BoundedDict[str, list[str]] = BoundedDict(LISTS_MAX)
         if self.is_on:
             broker.retained.on_level = self._announce
@@ -226,7 +169,7 @@ class RetainedReplication(Service):
         if topic not in self._announced:
             await self._method.unsubscribe(topic)
 
-    def _is_found(self, level: str) -> bool:
+    def is_found(self, level: str) -> bool:
         """Whether a question about topics of a first level reaches this broker."""
         known = self._announced.get(KEEP_MANY) or self._announced.get(f"{KEEP}/{level}")
         return bool(known and self._announced.get(KEEP))
@@ -244,8 +187,25 @@ class RetainedReplication(Service):
         if is_new or not message.payload:
             self._tell([topic])
         level = _level_of(topic)
-        if self.is_in and not self._is_found(level):
+        if self.is_in and not self.is_found(level):
             self._early.setdefault(level, {})[topic] = 0.0 if has_left else message.at
+
+    def adopt(self, messages: Iterable[Publication]) -> None:
+        """Keeps those of another broker that is gone, or goes; where there are newer ones, these count."""
+        for message in messages:
+            if self._broker.adopt_retained(message):
+                self.on_retained(message, is_new=True, has_left=True)
+        self._broker.request_flush()
+
+    def begin_giving(self) -> None:
+        """From now on this broker gives what it keeps to others, which tell of it."""
+        self._is_giving = True
+
+    def end_giving(self) -> None:
+        """What is still here stays: others may not have been told of it."""
+        if self._is_giving:
+            self._is_giving = False
+            self._tell([entry.topic for entry in self._broker.retained.values() if not is_local(entry.topic)])
 
     def heard(self, topic: str, at: float) -> None:
         """A retained message of this topic was published, or deleted, at another broker at this time."""
@@ -263,7 +223,7 @@ class RetainedReplication(Service):
         Another one may have retained the same topic in the meantime, and neither has heard of the other: tells again.
         And a client that subscribed in the meantime may not have found the message: it gets it as a publication.
         """
-        for level in [one for one in self._early if self._is_found(one)]:
+        for level in [one for one in self._early if self.is_found(one)]:
             topics = self._early.pop(level)
             self._tell(topics)
             for topic, at in topics.items():
@@ -291,6 +251,8 @@ class RetainedReplication(Service):
     async def _tell_pages(self, level: str, topics: list[str]) -> None:
         """Each when the one before has been compared, or that takes too long: there may be a great many."""
         for page in self._pages(topics):
+            if self._is_giving:
+                return
             await self._tell_page(level, page).wait(TELL_PAUSE_S)
 
     def _pages(self, topics: list[str]) -> Iterable[tuple[tuple[str, float], ...]]:
@@ -338,7 +300,8 @@ class RetainedReplication(Service):
                 continue
             for topic, at in newer.topics:
                 mine = self._broker.retained.get(topic)
-                if mine is not None and (mine.at, self._name) < (at, newer.origin):
+                is_older = mine is not None and (mine.at, self._name) < (at, newer.origin)
+                if is_older and self.given.get(topic) != at:
                     self._drop(topic)
 
     # Being asked
@@ -377,8 +340,8 @@ class RetainedReplication(Service):
         newer: list[tuple[str, float]] = []
         for topic, at in told.topics:
             mine = self._broker.retained.get(topic)
-            if mine is None:
-                continue
+            if mine is None or mine.at == at == self.given.get(topic):
+                continue  # the one that it was given to says when it can be had there
             if (mine.at, self._name) > (at, told.origin):
                 newer.append((topic, mine.at))
             else:
@@ -405,7 +368,7 @@ class RetainedReplication(Service):
             if replicas and size > ANSWER_BYTES_MAX:
                 self._lists[topic_filter] = topics
                 return ReplicaPage(self._name, self._host.address, tuple(replicas), True)
-            replicas.append(_replica_of(entry, now))
+            replicas.append(replica_of(entry, now))
         return ReplicaPage(self._name, self._host.address, tuple(replicas), False)
 
     # Asking
@@ -433,14 +396,6 @@ def answers_of(outcome: Outcome, count: int) -> Iterator[ReplicaPages]:
             yield ReplicaPages(((0, _decode_page(answer)),), ()) if count == 1 else _decode_pages(answer)
         except msgspec.MsgspecError as error:
             _log.warning("a replica answered what cannot be read: %s", error)
-
-
-def _replica_of(entry: Publication, now: float) -> RetainedReplica:
-    """What expired is a tombstone."""
-    if not entry.payload or entry.expired(now):
-        return RetainedReplica(entry.topic, b"", 0, b"", None, entry.at)
-    expires_in_s = None if entry.expires_at is None else entry.expires_at - now
-    return RetainedReplica(entry.topic, entry.payload, entry.qos, entry.forward, expires_in_s, entry.at)
 
 
 def _nobody(_message: Publication) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from braidmq.braid.retained.handing_over import RetainedHandover
 from braidmq.braid.retained.queries import RetainedQueries
 from braidmq.braid.retained.replication import RetainedReplication
 from braidmq.broker.broker import Broker
@@ -14,3 +15,4 @@ class RetainedParts:
         """`name` is that of this broker."""
         self.replication = RetainedReplication(broker, host, method, name)
         self.queries = RetainedQueries(broker, host, self.replication, name)
+        self.handover = RetainedHandover(broker, host, self.replication)

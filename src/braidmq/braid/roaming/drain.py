@@ -5,8 +5,11 @@ step by step, clients are told to use another server (MQTT 5 §4.11) and session
 away (`pushing`): that of a client right behind it, to the very broker that the client is told of. Clients that connect
 are sent on. Nothing of it is final until the broker leaves: a drain can be taken back.
 
+Beside that, other brokers get the retained messages that are kept here (`retained.handing_over`).
+
 When nothing is left, this broker asks all others once more for what it has missed, since something may be on its way to
-a session that was here, and passes that on (`tail`).
+a session that was here, and passes that on (`tail`). And it sees to it that its history can be followed to the end when
+it has left (`catch_up.left_history`).
 
 A client that is sent away has lost its connection without a DISCONNECT of its own, so its will is due, at once or after
 its delay [MQTT-3.1.2-8]. One that waits for its delay moves with the session, and is off if the client is back in time.
@@ -21,6 +24,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from braidmq.braid.membership.broker_records import BrokerRecord, BrokerRecords
+from braidmq.braid.retained.handing_over import RetainedHandover
 from braidmq.braid.roaming.clients import ClientRecords
 from braidmq.braid.roaming.handover import Handovers
 from braidmq.braid.roaming.messages import TakeAnswer
@@ -28,7 +32,7 @@ from braidmq.braid.roaming.pushing import SessionPusher
 from braidmq.braid.roaming.takers import Takers
 from braidmq.broker.broker import Broker
 from braidmq.broker.session import Session
-from braidmq.host import Host
+from braidmq.host import Address, Host
 from braidmq.mqtt.packets import V5
 from braidmq.mqtt.reasons import Reason
 
@@ -80,6 +84,9 @@ class DrainProgress(NamedTuple):
     elapsed_s: float
     left_s: float
     takers: list[str]
+    retained: int
+    """Retained messages, and tombstones, that are still here."""
+    retained_moved: int
 
 
 class Drain:
@@ -92,6 +99,7 @@ class Drain:
         pusher: SessionPusher,
         takers: Takers,
         records: BrokerRecords,
+        retained: RetainedHandover,
     ) -> None:
         self._broker = broker
         self._host = host
@@ -100,10 +108,13 @@ class Drain:
         self._pusher = pusher
         self._takers = takers
         self._records = records
+        self._retained = retained
         self.announce: Callable[[], None] = lambda: None
         """Tells all brokers what this one says of itself."""
         self.ask_for_missed: Callable[[float], Awaitable[bool]]
         """Asks all brokers for what was missed of them, and waits for it, but not longer than so long."""
+        self.leave_history: Callable[[list[Address], float], Awaitable[None]]
+        """Has all others follow the history of this broker to its end, or one of these keep it, by a time."""
         self.on_over: Callable[[DrainOutcome], None] = lambda _outcome: None
         self.listener_kinds: Mapping[str, str] = {}
         """Of this broker, by their names."""
@@ -139,6 +150,7 @@ class Drain:
             self._broker.metrics.connections,
         )
         self._records.set_draining(True)
+        self._retained.begin()
         self.announce()
         self._host.spawn(self._drain(self._turn))
 
@@ -151,6 +163,7 @@ class Drain:
             self._queue.clear()
             self._rests_until.clear()
             self._records.set_draining(False)
+            self._retained.end()
             self.announce()
             _log.info("no longer draining: %d sessions are here", len(self._broker.sessions))
 
@@ -170,7 +183,8 @@ class Drain:
 
     @property
     def is_empty(self) -> bool:
-        return not self._broker.sessions and not self._clients.arriving and not self._pusher.under_way
+        is_left = self._broker.sessions or self._clients.arriving or self._pusher.under_way or self._retained.left
+        return not is_left
 
     @property
     def progress(self) -> DrainProgress:
@@ -185,6 +199,8 @@ class Drain:
             now - self._began_at if self.is_on else 0.0,
             max(0.0, self._ends_at - now) if self.is_on else 0.0,
             [one.name for one in self._takers],
+            self._retained.left,
+            self._retained.given if self.is_on else 0,
         )
 
     # Step by step
@@ -193,6 +209,7 @@ class Drain:
         await self._takers.find()
         looked_at = found_at = self._host.now()
         await self._host.sleep(NOTICE_S)
+        self._host.spawn(self._give_retained(turn))
         outcome = None
         while self._turn == turn and outcome is None:
             now = self._host.now()
@@ -217,10 +234,20 @@ class Drain:
             return DrainOutcome.TIME_UP
         return DrainOutcome.NOBODY if now - found_at > NOBODY_S else None
 
+    async def _give_retained(self, turn: int) -> None:
+        """A page at a time, beside the sessions."""
+        while self._turn == turn and self.outcome is None:
+            taker = self._takers.next() if self._retained.left else None
+            if taker is None:
+                await self._host.sleep(STEP_S)
+            elif not await self._retained.give_some(taker):
+                await self._host.sleep(RETRY_S)
+
     async def _settle(self) -> None:
-        """What was on its way to sessions that were here is passed on."""
+        """What was on its way to sessions that were here is passed on, and what was published here can be fetched."""
         ends_at = self._host.now() + SETTLE_S
         await self.ask_for_missed(SETTLE_S)
+        await self.leave_history([one.address for one in self._takers], ends_at)
         while self._handovers.is_passing_on and self._host.now() < ends_at:
             await self._host.sleep(STEP_S)
 
@@ -230,8 +257,10 @@ class Drain:
         level = logging.INFO if outcome is DrainOutcome.EMPTY else logging.WARNING
         given = self._handovers.given - self._given_before
         took_s = self._host.now() - self._began_at
-        text = "drained (%s) in %.1f s: %d sessions and %d clients have gone, %d sessions are left"
-        _log.log(level, text, outcome.value, took_s, given, self.clients_moved, left)
+        text = (
+            "drained (%s) in %.1f s: %d sessions, %d clients and %d retained messages have gone, %d sessions are left"
+        )
+        _log.log(level, text, outcome.value, took_s, given, self.clients_moved, self._retained.given, left)
         self.on_over(outcome)
 
     def _move_some(self, now: float) -> None:

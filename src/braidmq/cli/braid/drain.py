@@ -29,7 +29,7 @@ GONE_S: Final = 20.0
 """How long a broker that is drained may take to end."""
 
 HELP: Final = (
-    "Take a broker out of its braid: its sessions and clients go to other brokers, then it ends.\n\n"
+    "Take a broker out of its braid: its sessions, clients and retained messages go to other brokers, then it ends.\n\n"
     "First /ready on its admin port says so, and clients that connect are sent on. Then clients are told to use "
     "another server (MQTT 5, with its address if it advertises one) or disconnected (3.1.1), and sessions are given to "
     "other brokers, a bounded number at a time. The broker ends when nothing is left, or when time is up. Exit codes: "
@@ -87,14 +87,14 @@ def _the_one(at: AdminOptions) -> BrokerAdmin:
 
 def _follow(broker: BrokerAdmin, status: DrainStatus, report: Callable[[str, DrainStatus], None] | None) -> DrainStatus:
     """Waits until the broker has gone; what it said last."""
-    in_all = max(1, status.sessions + status.clients)
+    in_all = max(1, _count_left(status))
     shown_at = time.monotonic()
     with Bar("Draining") as bar:
         while status.state == "draining":
             time.sleep(POLL_S)
             before, status = status, _ask(broker, status)
             if bar.is_shown:
-                bar.show(1 - (status.sessions + status.clients) / in_all, f"{_left(status)} left")
+                bar.show(1 - _count_left(status) / in_all, f"{_left(status)} left")
             if report is not None and status != before and time.monotonic() - shown_at >= REPORT_S:
                 shown_at = time.monotonic()
                 report("draining", status)
@@ -125,12 +125,17 @@ def _wait_until_gone(broker: BrokerAdmin) -> None:
     raise CliError(f"the broker is drained, and has not ended within {GONE_S:g} s", ExitCode.TIMEOUT)
 
 
+def _count_left(status: DrainStatus) -> int:
+    return status.sessions + status.clients + status.retained
+
+
 def _left(status: DrainStatus) -> str:
-    return _counts(status.sessions, status.clients)
+    return _counts(status.sessions, status.clients, status.retained)
 
 
-def _counts(sessions: int, clients: int) -> str:
-    return f"{output.counted(sessions, 'session')} and {output.counted(clients, 'client')}"
+def _counts(sessions: int, clients: int, retained: int) -> str:
+    counted = output.counted
+    return f"{counted(sessions, 'session')}, {counted(clients, 'client')} and {counted(retained, 'retained message')}"
 
 
 def _report_json(event: str, status: DrainStatus) -> None:
@@ -145,7 +150,5 @@ def _report(event: str, status: DrainStatus) -> None:
     elif event == "cancelled":
         output.say(f"Taken back: {_left(status)} are here.")
     else:
-        moved = (
-            f"{output.counted(status.sessions_moved, 'session')} and {output.counted(status.clients_moved, 'client')}"
-        )
+        moved = _counts(status.sessions_moved, status.clients_moved, status.retained_moved)
         output.say(f"Drained in {status.elapsed_s:.1f} s: {moved} have gone to other brokers; {_left(status)} left.")
