@@ -225,10 +225,10 @@ class Subscriber(Client):
                 if before != name:
                     self.got.hidden[name] = At(time.time(), self.broker)
                 return  # the same delivery, sent again
-        self._note(name, packet.qos)
+        self.note(name, packet.qos, At(time.time(), self.broker))
 
-    def _note(self, name: Name, qos: int) -> None:
-        got, now = self.got, At(time.time(), self.broker)
+    def note(self, name: Name, qos: int, now: At) -> None:
+        got = self.got
         if name in got.first:
             if qos == 2:
                 got.twice.append(Again(name, got.first[name], now))

@@ -29,6 +29,7 @@ class Report:
             f"{verdict.deliveries} deliveries, {again} again at QoS 1",
             f"missing: {len(verdict.missing)}, twice at QoS 2: {len(verdict.twice)}, out of order: "
             f"{len(verdict.late)}, sessions lost: {len(verdict.anew)}, never answered: {len(verdict.unanswered)}",
+            self._ways_of_late(),
             f"because of the sessions lost, besides: {_counts(verdict.followed)}",
             self._allowed(),
             *connack_lines(verdict.clients, verdict.chronicle),
@@ -45,6 +46,13 @@ class Report:
         why = Counter(str(one.why_allowed) for one in verdict.allowed_anew)
         text = f"allowed: {len(verdict.allowed_anew)} sessions that began anew, {_counts(verdict.allowed)}"
         return text + "".join(f"\n  {count} x {reason}" for reason, count in why.most_common(SHOWN_MAX))
+
+    def _ways_of_late(self) -> str:
+        """Whether publishers had roamed in between."""
+        sent = self._verdict.sent
+        pairs = [(sent[late.name], sent[late.name[0], late.name[1], late.behind]) for _, late in self._verdict.late]
+        apart = sum(one.sends[0].broker != other.sends[0].broker for one, other in pairs)
+        return f"out of order, of these: {apart} behind what was published at another broker"
 
     # One thing that is wrong
 
