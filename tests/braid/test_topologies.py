@@ -21,7 +21,7 @@ from braidmq.config.settings import BraidConfig, Config, Listener
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.codec import decode, encode
 from braidmq.server.server import Server
-from tests.chaos.brokers import free_ports
+from tests.chaos.ports import free_ports
 from tests.patience import PATIENCE_S
 
 COUNT = 10

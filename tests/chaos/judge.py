@@ -3,19 +3,28 @@
 - Every publication that was acknowledged to its publisher (PUBACK, PUBCOMP) reaches every subscriber whose SUBACK came
   before the publication.
 - Of QoS 2 from end to end, nothing comes twice.
-- What one publisher sends on one topic comes in its order, at first arrival; violations are counted apart.
+- What one publisher sends on one topic comes in its order, at first arrival.
+- A client finds its session wherever it connects.
+
+What is allowed is what docs/braid.md says, and each case is counted:
+
+- A session begins anew if the broker that had it is out of reach and no copy of it is within reach. Then its client has
+  what is published from its next SUBACK on; what was left behind may come later, and what was under way may come again.
+- A broker that has fewer copies than it wants goes on. What it does then is known to itself alone: if it cannot be
+  reached when a client of its has gone elsewhere, what came to that client at that time, or was published by it, may
+  come again.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 from braidmq.mqtt.topics import matches
-from tests.chaos.load import Name, Publisher, Sent, Subscriber
-
-SHOWN_MAX = 40
+from tests.chaos.chronicle import Chronicle
+from tests.chaos.client import Client, Visit
+from tests.chaos.load import Again, At, Late, Name, Publisher, Sent, Subscriber
 
 
 @dataclass(frozen=True)
@@ -23,57 +32,57 @@ class Missing:
     sent: Sent
     subscriber: Subscriber
 
-    def describe(self, began_at: float) -> str:
-        sent, to = self.sent, self.subscriber
-        assert sent.acknowledged_at is not None
-        return (
-            f"{sent.topic} #{sent.number} (QoS {sent.qos}) of {sent.publisher} at b{sent.broker}, published "
-            f"{sent.begun_at - began_at:.2f} s, acknowledged {sent.acknowledged_at - began_at:.2f} s, sent "
-            f"{sent.times_sent} times: not at {to.name} at b{to.broker} ({', '.join(to.filters)}, QoS {to.qos})"
-        )
-
 
 @dataclass(frozen=True)
+class Anew:
+    """A session that was not there."""
+
+    client: Client
+    visit: Visit
+    why_allowed: str | None
+
+
+@dataclass
 class Verdict:
     began_at: float
-    published: int
-    acknowledged: int
-    refused: int
-    deliveries: int
-    again: int
-    missing: list[Missing]
-    twice: list[tuple[Subscriber, Name]]
-    late: list[tuple[Subscriber, Name, int]]
-    sessions_lost: list[str]
+    chronicle: Chronicle
+    publishers: Sequence[Publisher]
+    subscribers: Sequence[Subscriber]
+    sent: dict[Name, Sent]
+    missing: list[Missing] = field(default_factory=list)
+    twice: list[tuple[Subscriber, Again]] = field(default_factory=list)
+    late: list[tuple[Subscriber, Late]] = field(default_factory=list)
+    anew: list[Anew] = field(default_factory=list)
+    """Sessions that had to be there."""
+    allowed_anew: list[Anew] = field(default_factory=list)
+    allowed: dict[str, int] = field(default_factory=dict)
+    """How often something was excused by a session that began anew, or by copies that were missing."""
+    followed: dict[str, int] = field(default_factory=dict)
+    """How often something was wrong since a session had begun anew that had to be there."""
+    unanswered: list[Sent] = field(default_factory=list)
+    """Publications that are still under way at the end."""
 
     @property
     def is_good(self) -> bool:
-        return not (self.missing or self.twice or self.sessions_lost)
+        return not (self.missing or self.twice or self.late or self.anew or self.unanswered)
 
-    def lines(self) -> list[str]:
-        """For people."""
-        found = [
-            f"{self.published} published, {self.acknowledged} acknowledged, {self.refused} refused; "
-            f"{self.deliveries} deliveries, {self.again} again at QoS 1",
-            f"missing: {len(self.missing)}, twice at QoS 2: {len(self.twice)}, out of order: {len(self.late)}, "
-            f"sessions lost: {len(self.sessions_lost)}",
-        ]
-        ways = Counter((one.sent.broker, one.subscriber.broker) for one in self.missing)
-        found += [f"missing from b{origin} at b{at}: {count}" for (origin, at), count in sorted(ways.items())]
-        found += [one.describe(self.began_at) for one in self.missing[:SHOWN_MAX]]
-        found += [f"twice at {to.name} at b{to.broker}: {name}" for to, name in self.twice[:SHOWN_MAX]]
-        found += [
-            f"late at {to.name} at b{to.broker}: {name} behind {last}, at {to.got.first_at[name] - self.began_at:.2f} s"
-            for to, name, last in self.late[:SHOWN_MAX]
-        ]
-        found += [f"a session was lost: {name}" for name in self.sessions_lost]
-        return found
+    @property
+    def acknowledged(self) -> int:
+        return sum(one.acknowledged is not None for one in self.sent.values())
+
+    @property
+    def deliveries(self) -> int:
+        return sum(len(one.got.first) for one in self.subscribers)
+
+    @property
+    def clients(self) -> list[Client]:
+        return [*self.publishers, *self.subscribers]
 
 
 def missing(publishers: Iterable[Publisher], subscribers: Iterable[Subscriber]) -> list[Missing]:
     """What was acknowledged and has not arrived, of all that must."""
     found = []
-    acknowledged = [one for publisher in publishers for one in publisher.sent if one.acknowledged_at is not None]
+    acknowledged = [one for publisher in publishers for one in publisher.sent if one.acknowledged is not None]
     for subscriber in subscribers:
         since = subscriber.subscribed_at
         assert since is not None, f"{subscriber.name} was never subscribed"
@@ -81,22 +90,122 @@ def missing(publishers: Iterable[Publisher], subscribers: Iterable[Subscriber]) 
         for one in acknowledged:
             if one.topic not in wanted:
                 wanted[one.topic] = any(matches(topic_filter, one.topic) for topic_filter in subscriber.filters)
-            if wanted[one.topic] and one.begun_at > since and one.name not in subscriber.got.first_at:
+            if wanted[one.topic] and one.begun_at > since and one.name not in subscriber.got.first:
                 found.append(Missing(one, subscriber))
     return found
 
 
-def judge(publishers: list[Publisher], subscribers: list[Subscriber], began_at: float) -> Verdict:
-    qos = {one.name: one.qos for publisher in publishers for one in publisher.sent}
-    return Verdict(
-        began_at,
-        published=len(qos),
-        acknowledged=sum(one.acknowledged_at is not None for publisher in publishers for one in publisher.sent),
-        refused=sum(len(publisher.refused) for publisher in publishers),
-        deliveries=sum(len(one.got.first_at) for one in subscribers),
-        again=sum(one.got.again for one in subscribers),
-        missing=missing(publishers, subscribers),
-        twice=[(one, name) for one in subscribers for name in one.got.twice if qos[name] == 2],
-        late=[(one, name, last) for one in subscribers for name, last in one.got.late],
-        sessions_lost=[one.name for one in (*publishers, *subscribers) if one.sessions_lost],
-    )
+def judge(
+    publishers: Sequence[Publisher], subscribers: Sequence[Subscriber], chronicle: Chronicle, began_at: float
+) -> Verdict:
+    sent = {one.name: one for publisher in publishers for one in publisher.sent}
+    verdict = Verdict(began_at, chronicle, publishers, subscribers, sent)
+    verdict.unanswered = [one for publisher in publishers for one in publisher.under_way]
+    for client in verdict.clients:
+        for visit in client.visits:
+            if visit.is_anew:
+                one = Anew(client, visit, why_allowed(visit, chronicle))
+                (verdict.anew if one.why_allowed is None else verdict.allowed_anew).append(one)
+    _Judging(verdict).run()
+    return verdict
+
+
+def why_allowed(visit: Visit, chronicle: Chronicle) -> str | None:
+    """Why a session might begin anew: whoever had it was out of reach, and so were its copies. None if it might not."""
+    assert visit.before is not None
+    assert visit.answered_at is not None
+    since, until = visit.asked_at, visit.answered_at
+    for holder in dict.fromkeys((visit.before, *visit.tried)):
+        if not chronicle.is_out(holder, since, until):
+            continue
+        out_since = min(one.began_at for one in chronicle.during(since, until, [holder]))
+        copies = chronicle.copies(holder, out_since)
+        if not copies.is_complete:
+            return f"b{holder} was out of reach, and had too few copies"
+        gone = [mirror for mirror in copies.mirrors if chronicle.is_out(mirror, since, until)]
+        if len(gone) == len(copies.mirrors):
+            return f"b{holder} was out of reach, and so was b{', b'.join(map(str, gone))} with its copy"
+    return None
+
+
+class _Judging:
+    def __init__(self, verdict: Verdict) -> None:
+        self._verdict = verdict
+        self._chronicle = verdict.chronicle
+        self._causes = (
+            (_by_client(verdict.allowed_anew), verdict.allowed),
+            (_by_client(verdict.anew), verdict.followed),
+        )
+
+    def run(self) -> None:
+        verdict = self._verdict
+        for one in missing(verdict.publishers, verdict.subscribers):
+            if not self._is_explained("missing", partial(_is_left_behind, subscriber=one.subscriber, sent=one.sent)):
+                verdict.missing.append(one)
+        for subscriber in verdict.subscribers:
+            for again in subscriber.got.twice:
+                self._judge_again(subscriber, again)
+            for late in subscriber.got.late:
+                left_behind = partial(_is_left_behind, subscriber=subscriber, sent=verdict.sent[late.name])
+                if not self._is_explained("late", left_behind):
+                    verdict.late.append((subscriber, late))
+
+    def _judge_again(self, subscriber: Subscriber, again: Again) -> None:
+        verdict = self._verdict
+        sent = verdict.sent[again.name]
+        if sent.qos < 2:
+            return
+        if self._may_come_again(subscriber, sent, again):
+            verdict.allowed["twice"] = verdict.allowed.get("twice", 0) + 1
+        elif not self._is_explained("twice", lambda anew: _is_begun_anew(anew, subscriber, sent, again)):
+            verdict.twice.append((subscriber, again))
+
+    def _is_explained(self, what: str, is_explained: Callable[[BegunAnew], bool]) -> bool:
+        for anew, counts in self._causes:
+            if is_explained(anew):
+                counts[what] = counts.get(what, 0) + 1
+                return True
+        return False
+
+    def _may_come_again(self, subscriber: Subscriber, sent: Sent, again: Again) -> bool:
+        """It came, or was sent, at a broker that had too few copies."""
+        return self._was_known_to_one(subscriber, again.first, again.then) or any(
+            self._was_known_to_one(self._publisher(sent), first, then)
+            for first, then in zip(sent.sends, sent.sends[1:], strict=False)
+        )
+
+    def _publisher(self, sent: Sent) -> Publisher:
+        return next(one for one in self._verdict.publishers if one.name == sent.publisher)
+
+    def _was_known_to_one(self, client: Client, first: At, then: At) -> bool:
+        """Something happened at a broker that had too few copies, and that was out of reach when the client had gone
+        elsewhere."""
+        if first.broker == then.broker or not self._chronicle.has_lacked(first.broker, first.time, first.time):
+            return False
+        moves = [one for one in client.visits if first.time <= one.asked_at <= then.time and one.before == first.broker]
+        return any(self._chronicle.is_out(first.broker, one.asked_at, one.answered_at or then.time) for one in moves)
+
+
+BegunAnew = dict[str, list[Visit]]
+"""By client: where its session began anew."""
+
+
+def _by_client(all_anew: Iterable[Anew]) -> BegunAnew:
+    found: BegunAnew = {}
+    for one in all_anew:
+        found.setdefault(one.client.name, []).append(one.visit)
+    return found
+
+
+def _is_left_behind(anew: BegunAnew, subscriber: Subscriber, sent: Sent) -> bool:
+    """It was published before the subscriber's session began anew, and was subscribed again."""
+    visits = anew.get(subscriber.name, [])
+    return any(sent.begun_at <= (visit.subscribed_at or visit.answered_at or 0.0) for visit in visits)
+
+
+def _is_begun_anew(anew: BegunAnew, subscriber: Subscriber, sent: Sent, again: Again) -> bool:
+    """It was under way when its publisher's session, or the subscriber's, began anew."""
+    if any(at.time >= (visit.answered_at or 0.0) for visit in anew.get(sent.publisher, []) for at in sent.as_new[:1]):
+        return True
+    visits = anew.get(subscriber.name, [])
+    return any(again.first.time <= (visit.answered_at or 0.0) <= again.then.time for visit in visits)

@@ -1,117 +1,37 @@
-"""Clients that never give up: publishers and subscribers with sessions that stay, each at its own broker.
+"""Publishers and subscribers that keep the whole of MQTT's promise on their side.
 
-They keep the whole of MQTT's promise on their side. A publisher sends again what was not acknowledged, with DUP and in
-its order; a subscriber remembers the packet ids of QoS 2 that were not released. So whatever is lost or comes twice is
-the brokers' doing.
+A publisher sends again what was not acknowledged, with DUP and in its order; a subscriber remembers the packet ids of
+QoS 2 that were not released. Only where a broker says that it has no session of theirs do they begin anew. So whatever
+is lost or comes twice is the brokers' doing.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from braidmq.mqtt import packets as p
-from braidmq.mqtt.codec import decode, encode
-from braidmq.mqtt.properties import Properties
+from tests.chaos.client import Client
+from tests.chaos.network import Site
 
-CONNECT_TIMEOUT_S = 10.0
-SESSION_EXPIRY_S = 3600
-RETRY_S = 0.3
 WINDOW = 8
 """Publications that a publisher has under way."""
 
 SUBSCRIBE_ID = 1
 
+Name = tuple[str, str, int]
+"""Of a publication: its publisher, topic and number."""
 
-class Client:
-    """One client and its connections, one after the other."""
 
-    def __init__(self, name: str, broker: int, port: int, version: int, chance: random.Random) -> None:
-        self.name = name
-        self.broker = broker
-        self.port = port
-        self.version = version
-        self.chance = chance
-        self.connects = 0
-        self.sessions_lost = 0
-        """How often the broker did not know a session that it had confirmed."""
-        self.is_napping = False
-        self.is_connected = False
-        self.reference: str | None = None
-        """Where the broker has sent it, if it has."""
-        self.connect_s: list[float] = []
-        """How long each CONNACK took."""
-        self._had_session = False
-        self._writer: asyncio.StreamWriter | None = None
+class At(NamedTuple):
+    """When, and at which broker."""
 
-    async def run(self) -> None:
-        while True:
-            if not self.is_napping:
-                with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
-                    await self._connect()
-            self.is_connected = False
-            await asyncio.sleep(RETRY_S * self.chance.uniform(0.5, 1.5))
-
-    def nap(self) -> None:
-        """Goes offline without a word, until it is woken."""
-        self.is_napping = True
-        if self._writer is not None:
-            self._writer.transport.abort()
-
-    def wake(self) -> None:
-        self.is_napping = False
-
-    async def _connect(self) -> None:
-        """One connection, from CONNECT to its loss."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        self._writer = writer
-        self.reference = None
-        began_at = time.monotonic()
-        try:
-            properties = Properties(session_expiry_interval=SESSION_EXPIRY_S) if self.version == p.V5 else Properties()
-            self.send(p.Connect(self.name, self.version, clean_start=False, properties=properties))
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                connack = await self._read(reader)
-            if not isinstance(connack, p.Connack) or connack.reason.failed:
-                self.reference = connack.properties.server_reference if isinstance(connack, p.Connack) else None
-                return
-            self.connects += 1
-            self.connect_s.append(time.monotonic() - began_at)
-            if self._had_session and not connack.session_present:
-                self.sessions_lost += 1
-            self._had_session = True
-            self.is_connected = True
-            self.on_connected(connack.session_present)
-            while not isinstance(packet := await self._read(reader), p.Disconnect):
-                self.on_packet(packet)
-            self.reference = packet.properties.server_reference
-        finally:
-            self._writer = None
-            writer.transport.abort()
-
-    async def _read(self, reader: asyncio.StreamReader) -> p.Packet:
-        header = (await reader.readexactly(1))[0]
-        length = shift = 0
-        while True:
-            byte = (await reader.readexactly(1))[0]
-            length |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                break
-        return decode(header, await reader.readexactly(length), self.version)
-
-    def send(self, packet: p.Packet) -> None:
-        if self._writer is not None:
-            self._writer.write(encode(packet, self.version))
-
-    def on_connected(self, present: bool) -> None:
-        raise NotImplementedError
-
-    def on_packet(self, packet: p.Packet) -> None:
-        raise NotImplementedError
+    time: float
+    broker: int
 
 
 @dataclass
@@ -119,31 +39,43 @@ class Sent:
     """A publication: of which publisher, its number on its topic, and what became of it."""
 
     publisher: str
-    broker: int
     topic: str
     number: int
     qos: int
-    begun_at: float
     packet_id: int
+    sends: list[At] = field(default_factory=list)
     is_released: bool = False
     """The broker has it (PUBREC); it is released now."""
-    acknowledged_at: float | None = None
-    times_sent: int = 0
+    acknowledged: At | None = None
+    as_new: list[At] = field(default_factory=list)
+    """When it was sent again as a new one, since the session was lost."""
 
     @property
     def payload(self) -> bytes:
         return f"{self.publisher} {self.number}".encode()
 
     @property
-    def name(self) -> tuple[str, str, int]:
+    def name(self) -> Name:
         return self.publisher, self.topic, self.number
+
+    @property
+    def begun_at(self) -> float:
+        return self.sends[0].time
 
 
 class Publisher(Client):
     def __init__(
-        self, name: str, broker: int, port: int, version: int, chance: random.Random, topics: list[str], qos: int
+        self,
+        name: str,
+        sites: Sequence[Site],
+        broker: int,
+        version: int,
+        chance: random.Random,
+        topics: list[str],
+        qos: int,
+        roams: bool = False,
     ) -> None:
-        super().__init__(name, broker, port, version, chance)
+        super().__init__(name, sites, broker, version, chance, roams)
         self.topics = topics
         self.qos = qos
         self.sent: list[Sent] = []
@@ -160,8 +92,8 @@ class Publisher(Client):
                 self._publish(self.chance.choice(self.topics))
 
     @property
-    def is_idle(self) -> bool:
-        return not self._under_way
+    def under_way(self) -> list[Sent]:
+        return list(self._under_way.values())
 
     def _publish(self, topic: str) -> None:
         while True:
@@ -169,22 +101,30 @@ class Publisher(Client):
             if self._last_id not in self._under_way:
                 break
         self._numbers[topic] += 1
-        one = Sent(self.name, self.broker, topic, self._numbers[topic], self.qos, time.time(), self._last_id)
+        one = Sent(self.name, topic, self._numbers[topic], self.qos, self._last_id)
         self._under_way[self._last_id] = one
         self.sent.append(one)
-        self._say(one)
+        self._say(one, dup=False)
 
-    def _say(self, one: Sent) -> None:
-        dup = one.times_sent > 0
-        one.times_sent += 1
+    def _say(self, one: Sent, dup: bool) -> None:
+        one.sends.append(self._now())
         self.send(p.Publish(one.topic, one.payload, one.qos, dup=dup, packet_id=one.packet_id))
 
+    def _now(self) -> At:
+        return At(time.time(), self.broker)
+
     def on_connected(self, present: bool) -> None:
-        for one in self._under_way.values():  # [MQTT-4.4.0-1]
-            if one.is_released:
+        for one in list(self._under_way.values()):  # [MQTT-4.4.0-1]
+            if present and one.is_released:
                 self.send(p.Pubrel(one.packet_id))
+            elif present:
+                self._say(one, dup=True)
+            elif one.is_released:  # a broker has it, and this one knows nothing of it
+                one.acknowledged = self._now()
+                del self._under_way[one.packet_id]
             else:
-                self._say(one)
+                one.as_new.append(self._now())
+                self._say(one, dup=False)
 
     def on_packet(self, packet: p.Packet) -> None:
         if isinstance(packet, p.Puback | p.Pubcomp):
@@ -194,7 +134,7 @@ class Publisher(Client):
             if packet.reason.failed and isinstance(packet, p.Puback):
                 self.refused.append(one)
             else:
-                one.acknowledged_at = time.time()
+                one.acknowledged = self._now()
         elif isinstance(packet, p.Pubrec):
             one = self._under_way.get(packet.packet_id)
             if one is not None and packet.reason.failed:
@@ -205,40 +145,59 @@ class Publisher(Client):
             self.send(p.Pubrel(packet.packet_id))
 
 
-Name = tuple[str, str, int]
-"""Of a publication: its publisher, topic and number."""
+class Again(NamedTuple):
+    """What came at QoS 2 though it had come before."""
+
+    name: Name
+    first: At
+    then: At
+
+
+class Late(NamedTuple):
+    """What came for the first time behind a later one of the same publisher and topic."""
+
+    name: Name
+    behind: int
+    at: At
 
 
 @dataclass
 class Received:
     """What a subscriber has got."""
 
-    first_at: dict[Name, float] = field(default_factory=dict)
-    twice: list[Name] = field(default_factory=list)
-    """What came again at QoS 2."""
+    first: dict[Name, At] = field(default_factory=dict)
+    twice: list[Again] = field(default_factory=list)
     again: int = 0
     """What came again at QoS 1, as it may."""
-    late: list[tuple[Name, int]] = field(default_factory=list)
-    """What came for the first time behind a later one of the same publisher and topic: and which."""
+    late: list[Late] = field(default_factory=list)
     last: dict[tuple[str, str], int] = field(default_factory=dict)
+    hidden: dict[Name, At] = field(default_factory=dict)
+    """What came under the packet id of another one that was not released: for its receiver it is that one again."""
 
 
 class Subscriber(Client):
     def __init__(
-        self, name: str, broker: int, port: int, version: int, chance: random.Random, filters: list[str], qos: int
+        self,
+        name: str,
+        sites: Sequence[Site],
+        broker: int,
+        version: int,
+        chance: random.Random,
+        filters: list[str],
+        qos: int,
+        roams: bool = False,
     ) -> None:
-        super().__init__(name, broker, port, version, chance)
+        super().__init__(name, sites, broker, version, chance, roams)
         self.filters = filters
         self.qos = qos
         self.subscribed_at: float | None = None
         self.got = Received()
-        self._unreleased: dict[int, None] = {}
+        self._unreleased: dict[int, Name] = {}
 
     def on_connected(self, present: bool) -> None:
         if not present:
             self._unreleased.clear()
-            self.send(p.Subscribe(SUBSCRIBE_ID, [p.Subscription(one, self.qos) for one in self.filters]))
-        elif self.subscribed_at is None:
+        if not present or self.subscribed_at is None:
             self.send(p.Subscribe(SUBSCRIBE_ID, [p.Subscription(one, self.qos) for one in self.filters]))
 
     def on_packet(self, packet: p.Packet) -> None:
@@ -249,32 +208,36 @@ class Subscriber(Client):
             self.send(p.Pubcomp(packet.packet_id))
         elif isinstance(packet, p.Suback):
             assert not any(reason.failed for reason in packet.reasons), f"{self.name}: {packet}"
+            self.visits[-1].subscribed_at = time.time()
             self.subscribed_at = self.subscribed_at or time.time()
 
     def _on_publish(self, packet: p.Publish) -> None:
+        publisher, _, number = packet.payload.decode().rpartition(" ")
+        name = (publisher, packet.topic, int(number))
         if packet.qos == 1:
             assert packet.packet_id is not None
             self.send(p.Puback(packet.packet_id))
         elif packet.qos == 2:
             assert packet.packet_id is not None
             self.send(p.Pubrec(packet.packet_id))
-            if packet.packet_id in self._unreleased:
+            before = self._unreleased.setdefault(packet.packet_id, name)
+            if before is not name:
+                if before != name:
+                    self.got.hidden[name] = At(time.time(), self.broker)
                 return  # the same delivery, sent again
-            self._unreleased[packet.packet_id] = None
-        publisher, _, number = packet.payload.decode().rpartition(" ")
-        self._note((publisher, packet.topic, int(number)), packet.qos)
+        self.note(name, packet.qos, At(time.time(), self.broker))
 
-    def _note(self, name: Name, qos: int) -> None:
+    def note(self, name: Name, qos: int, now: At) -> None:
         got = self.got
-        if name in got.first_at:
+        if name in got.first:
             if qos == 2:
-                got.twice.append(name)
+                got.twice.append(Again(name, got.first[name], now))
             else:
                 got.again += 1
             return
-        got.first_at[name] = time.time()
+        got.first[name] = now
         last = got.last.get(name[:2], 0)
         if name[2] < last:
-            got.late.append((name, last))
+            got.late.append(Late(name, last, now))
         else:
             got.last[name[:2]] = name[2]

@@ -28,14 +28,14 @@ class Credentials:
             self._authority = trustme.CA()
             self._authority.cert_pem.write_to_path(str(self._authority_file))
 
-    def settings(self, name: str) -> list[str]:
+    def settings(self, name: str, host: str = "127.0.0.1") -> list[str]:
         """What of `braid` a broker needs, as words for `--set`."""
         if self._kind == "key":
             return [f"key_file={self._key_file}"]
         if self._kind == "none":
             return []
         certificate, key = self._folder / f"{name}.crt", self._folder / f"{name}.key"
-        issued = self._authority.issue_cert("127.0.0.1", common_name=name)
+        issued = self._authority.issue_cert(host, common_name=name)
         issued.cert_chain_pems[0].write_to_path(str(certificate))
         key.touch(mode=0o600)
         issued.private_key_pem.write_to_path(str(key))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -99,7 +98,7 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def three_brokers(folder: Path, method: str) -> AsyncIterator[Brokers]:
-    brokers = Brokers(3, folder, random.Random(), method, "key")
+    brokers = Brokers(3, folder, method, "key")
     try:
         await brokers.start()
         yield brokers
@@ -135,7 +134,7 @@ async def test_publications_go_round_a_pair_that_is_cut(tmp_path: Path, kind: st
 
         for number in range(250):  # a cut in the middle of traffic
             if number == 50:
-                (brokers.proxy.cut if kind == "cut" else brokers.proxy.stall)(PAIR)
+                (brokers.network.cut if kind == "cut" else brokers.network.stall)(PAIR)
             assert await publisher.publish("meter/1", str(number).encode(), 1 + number % 2) != NO_SUBSCRIBERS
             await asyncio.sleep(0.02)
         await until_got(subscriber, numbers(250))
@@ -153,7 +152,7 @@ async def test_publications_go_round_a_pair_that_is_cut(tmp_path: Path, kind: st
 
         for number in range(150):  # and it heals in the middle of traffic
             if number == 30:
-                brokers.proxy.heal(PAIR)
+                brokers.network.heal_pair(PAIR)
             await publisher.publish("meter/1", str(number).encode(), 0)
             await asyncio.sleep(0.02)
         await until_got(subscriber, numbers(150))

@@ -8,9 +8,23 @@ import time
 
 import pytest
 
-from braidmq.host import Address, CallRefused, CallTimeout, Host, Message
+from braidmq.detours.messages import PingDirectly
+from braidmq.host import Address, CallRefused, CallTimeout, Host, Message, Service, handles
 from braidmq.net import Bounds, Fault, NetHost, Security
-from tests.net.conftest import Answerer, Arrived, Fail, Note, Ping, Pong, Silence, StartHost, Unserved, Walk, until
+from tests.net.conftest import (
+    MESSAGES,
+    Answerer,
+    Arrived,
+    Fail,
+    Note,
+    Ping,
+    Pong,
+    Silence,
+    StartHost,
+    Unserved,
+    Walk,
+    until,
+)
 from tests.patience import PATIENCE_S
 
 
@@ -225,3 +239,29 @@ async def test_log_lines_name_the_host(start_host: StartHost, caplog: pytest.Log
     (a, _), (b, _) = await start_host(name="osaka"), await start_host(name="kyoto")
     await a.call(b.address, Ping(1), PATIENCE_S)
     assert f"osaka at {a.address} is linked to {b.address} ('kyoto')" in caplog.text
+
+
+class PingCounter(Service):
+    def __init__(self) -> None:
+        self.pings = 0
+
+    @handles(PingDirectly)
+    def on_ping(self, origin: Address, ping: PingDirectly) -> None:
+        self.pings += 1
+
+
+async def test_a_ping_that_waited_for_a_link_is_not_heard_by_a_detour(start_host: StartHost) -> None:
+    messages = (*MESSAGES, PingDirectly)
+    (a, _), (b, told) = await start_host(messages=messages), await start_host(messages=messages)
+    between, _ = await start_host(messages=messages)
+    counter = PingCounter()
+    b.serve(counter)
+    for host in (a, b):
+        assert await host.call(between.address, Ping(1), PATIENCE_S) == Pong(2)
+    a.ways.send_directly(b.address, PingDirectly())
+    a.send(b.address, Note("waits, too"))
+    await asyncio.sleep(0)  # the end of the tick: there is no link yet, and both wait for it
+    a.ways.go_round(b.address, between.address)
+    await until(lambda: bool(told.heard))
+    assert told.heard == [(a.address, Note("waits, too"))]
+    assert not counter.pings

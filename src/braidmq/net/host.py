@@ -20,6 +20,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
+from braidmq.detours.messages import PingDirectly
 from braidmq.host import Address, CallRefused, CallTimeout, Chance, Forward, Handler, Message, handlers_of
 from braidmq.net.bounds import Bounds
 from braidmq.net.counters import Counters
@@ -136,7 +137,8 @@ class NetHost:
             self.ways.pass_on(sender, passed)
             return
         self.ways.on_passed(passed.origin, sender)
-        self._handle_all(passed.origin, self._codec.decode(passed.frame))
+        envelopes = self._codec.decode(passed.frame)
+        self._handle_all(passed.origin, [one for one in envelopes if not _is_direct_ping(one)])
 
     # Who it is to others
 
@@ -393,3 +395,8 @@ class NetHost:
 def _expire(future: asyncio.Future[Message], to: Address, request: Message) -> None:
     if not future.done():
         future.set_exception(CallTimeout(f"{to} did not answer {type(request).__name__}"))
+
+
+def _is_direct_ping(envelope: Envelope) -> bool:
+    """Something that was to come directly, and waited for a link until all that waited was sent round."""
+    return isinstance(envelope, Tell) and isinstance(envelope.body, PingDirectly)

@@ -1,0 +1,165 @@
+"""The judge of a run: what is wrong is found, and only what the documents allow is excused."""
+
+from __future__ import annotations
+
+import json
+import random
+
+from braidmq.mqtt.packets import V5
+from tests.chaos.chronicle import Chronicle, Happening
+from tests.chaos.client import Visit
+from tests.chaos.judge import Verdict, judge
+from tests.chaos.load import At, Publisher, Sent, Subscriber
+from tests.chaos.report import Report
+
+TOPIC = "soak/1"
+KILLED_AT, MOVED_AT = 50.0, 51.0
+
+
+class Run:
+    """A publisher and a subscriber, both first at broker 1; what is published at a second arrives a second later."""
+
+    def __init__(self) -> None:
+        chance = random.Random(1)
+        self.publisher = Publisher("p0", [], 1, V5, chance, [TOPIC], 2)
+        self.subscriber = Subscriber("s0", [], 1, V5, chance, ["soak/#"], 2, roams=True)
+        self.subscriber.subscribed_at = 1.0
+        self.chronicle = Chronicle()
+
+    def publish(self, number: int, *sends: At) -> None:
+        acknowledged = At(sends[-1].time + 0.1, sends[-1].broker)
+        self.publisher.sent.append(Sent("p0", TOPIC, number, 2, number, [*sends], acknowledged=acknowledged))
+
+    def arrive(self, number: int, at: At) -> None:
+        self.subscriber.note(("p0", TOPIC, number), 2, at)
+
+    def kill(self, *brokers: int, ended_at: float = 60.0) -> None:
+        for broker in brokers:
+            self.chronicle.all.append(Happening("kill", (broker,), KILLED_AT, ended_at))
+
+    def move(self, is_anew: bool = False) -> None:
+        visit = Visit(2, MOVED_AT, 1, (), MOVED_AT + 0.5, is_anew=is_anew, subscribed_at=MOVED_AT + 0.6)
+        self.subscriber.visits.append(visit)
+
+    def copy(self, *lines: tuple[float, str]) -> None:
+        """What broker 1 says about its copies."""
+        log = "\n".join(json.dumps({"time": at, "message": text}) for at, text in lines)
+        self.chronicle.learn_copies(1, log)
+
+    def verdict(self) -> Verdict:
+        found = judge([self.publisher], [self.subscriber], self.chronicle, 0.0)
+        assert Report(found).lines()
+        return found
+
+
+HELD = (2.0, "b3#1 holds a copy of this broker's store (2 of 2 copies)")
+LACKED = (49.0, "b3#1 has no copy of this broker's store any more: it is silent (1 of 2 copies)")
+
+
+def test_all_is_well() -> None:
+    run = Run()
+    run.publish(1, At(10, 1))
+    run.arrive(1, At(11, 1))
+    assert run.verdict().is_good
+
+
+def test_what_has_not_come_is_missing() -> None:
+    run = Run()
+    run.publish(1, At(10, 1))
+    verdict = run.verdict()
+    assert [one.sent.number for one in verdict.missing] == [1]
+    assert not verdict.is_good
+
+
+def test_what_came_a_second_time_is_found() -> None:
+    run = Run()
+    run.publish(1, At(10, 1))
+    run.arrive(1, At(11, 1))
+    run.arrive(1, At(12, 1))
+    verdict = run.verdict()
+    assert len(verdict.twice) == 1
+    assert not verdict.is_good
+
+
+def test_what_came_behind_a_later_one_is_found() -> None:
+    run = Run()
+    run.publish(1, At(10, 1))
+    run.publish(2, At(11, 1))
+    run.arrive(2, At(12, 1))
+    run.arrive(1, At(13, 1))
+    verdict = run.verdict()
+    assert [late.name for _, late in verdict.late] == [("p0", TOPIC, 1)]
+    assert not verdict.is_good
+
+
+def test_what_was_never_answered_is_found() -> None:
+    run = Run()
+    run.publisher._under_way[1] = Sent("p0", TOPIC, 1, 2, 1, [At(10, 1)])
+    assert not run.verdict().is_good
+
+
+def test_a_session_is_lost_though_a_copy_was_there() -> None:
+    run = Run()
+    run.copy(HELD)
+    run.kill(1)
+    run.move(is_anew=True)
+    run.publish(1, At(40, 1))
+    verdict = run.verdict()
+    assert len(verdict.anew) == 1
+    assert not verdict.is_good
+    assert verdict.followed == {"missing": 1}, "that is why it is missing"
+
+
+def test_a_session_is_lost_though_its_broker_was_there() -> None:
+    run = Run()
+    run.copy(HELD, LACKED)
+    run.kill(3)
+    run.move(is_anew=True)
+    assert len(run.verdict().anew) == 1
+
+
+def test_a_session_may_begin_anew_if_its_broker_and_its_copy_are_out_of_reach() -> None:
+    run = Run()
+    run.copy(HELD)
+    run.kill(1, 3)
+    run.move(is_anew=True)
+    run.publish(1, At(40, 1))
+    run.publish(2, At(MOVED_AT + 2, 1))
+    verdict = run.verdict()
+    assert not verdict.anew
+    assert verdict.allowed == {"missing": 1}
+    assert [one.sent.number for one in verdict.missing] == [2], "it was published after the new SUBACK"
+
+
+def test_a_session_may_begin_anew_if_its_broker_had_no_copies() -> None:
+    run = Run()
+    run.copy(HELD, LACKED)
+    run.kill(1)
+    run.move(is_anew=True)
+    assert run.verdict().is_good
+
+
+def test_what_a_broker_without_copies_has_done_may_come_again() -> None:
+    run = Run()
+    run.copy(HELD, LACKED)
+    run.kill(1)
+    run.move()
+    run.publish(1, At(10, 1))
+    run.publish(2, At(49.2, 1))
+    for number, at in ((1, 11.0), (2, 49.5)):
+        run.arrive(number, At(at, 1))
+        run.arrive(number, At(MOVED_AT + 1, 2))
+    verdict = run.verdict()
+    assert verdict.allowed == {"twice": 1}
+    assert [again.name[2] for _, again in verdict.twice] == [1], "the copy was there when that came"
+
+
+def test_what_was_under_way_may_come_again_if_it_was_sent_as_new() -> None:
+    run = Run()
+    run.kill(1)
+    run.publisher.visits.append(Visit(2, MOVED_AT, 1, (), MOVED_AT + 0.5, is_anew=True))
+    run.publish(1, At(49.9, 1), At(MOVED_AT + 0.5, 2))
+    run.publisher.sent[0].as_new.append(At(MOVED_AT + 0.5, 2))
+    run.arrive(1, At(52, 1))
+    run.arrive(1, At(53, 1))
+    assert run.verdict().is_good
