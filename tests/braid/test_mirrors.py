@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from braidmq.braid.mirrors import mirror_stream
-from braidmq.braid.mirrors.own_copies import OwnCopies
+from braidmq.braid.mirrors.own_copies import LACK_S, OwnCopies
 from braidmq.braid.mirrors.settings import CopySettings
 from braidmq.broker.journal_store import JournalStore, read_copy
 from braidmq.broker.store import Snapshot
@@ -201,6 +201,23 @@ def test_the_copy_has_what_was_acknowledged_whatever_happens(tmp_path: Path, see
             watched.step()
     assert len(watched.all_told) > watched.sent / 2
     watched.check()
+
+
+def test_a_mirror_that_says_good_bye_is_missed_only_if_no_other_is_found(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING", "braidmq.braid")
+    sites = MirroredSites(tmp_path, 2)
+    assert sites.own(1).count == 2
+    caplog.clear()
+    sites[0].braid.mirrors.held.say_farewell()
+    sites.run(0.1)
+    sites.crash(0)
+    assert sites.own(1).count == 1
+    sites.run(LACK_S - 1)
+    assert caplog.text == ""
+    sites.run(2)
+    assert "1 of 2 copies of this broker's store are there" in caplog.text
 
 
 def test_a_mirror_that_falls_silent_is_given_up_and_another_one_is_found(

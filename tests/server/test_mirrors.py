@@ -6,7 +6,9 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from braidmq.admin.client import AdminClient
 from braidmq.broker.journal_store import read_copy
+from tests.cli.commands import in_process
 from tests.conformance import wire
 from tests.conformance.wire import V5, Type
 from tests.raw import Client, metrics, opened, persistent, readiness, wait_until
@@ -78,3 +80,38 @@ def test_fewer_copies_than_wanted_are_told(start_broker: StartBroker, tmp_path: 
         assert watcher.next_message().payload == b"1 of 2 copies"
         second.restart()
         assert watcher.next_message().payload == b"2 of 2 copies"
+
+
+def told_copies(broker: Broker) -> dict[str, tuple[object, ...]]:
+    """What the ring says of the copies of each broker."""
+    with AdminClient(broker.address("http")) as admin:
+        return {one.name: (one.copies, one.copies_wanted, one.copies_at) for one in admin.ring().brokers}
+
+
+def test_the_ring_tells_where_copies_are_and_a_planned_end_is_no_incident(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
+    brokers = braid_of(start_broker, tmp_path, 3)
+    wait_until(lambda: all(copies_of(broker) == 2 for broker in brokers), "each has a mirror")
+    told = told_copies(brokers[0])
+    assert sorted(told) == ["b0", "b1", "b2"]
+    for name, (count, wanted, where) in told.items():
+        assert (count, wanted) == (2, 2)
+        assert isinstance(where, list)
+        (mirror,) = where
+        assert list((tmp_path / mirror / "mirrors").glob(f"{name}#*")), "it has a copy on its disk"
+    with opened(brokers[0], "watcher") as watcher:
+        watcher.subscribe("$SYS/broker/copies", 0)
+        assert watcher.next_message().payload == b"2 of 2 copies"
+    shown = in_process("ring", "--admin", brokers[0].address("http"))
+    assert f"b0 has 2 of 2 copies of its store: its own, one at {told['b0'][2][0]}" in shown.stdout  # type: ignore[index]
+    ending = next(number for number in (1, 2) if told["b0"][2] == [f"b{number}"])
+    assert brokers[ending].terminate() == 0
+    other = brokers[3 - ending]
+    wait_until(lambda: told_copies(other).get("b0") == (2, 2, [f"b{3 - ending}"]), "it finds another mirror")
+    assert other.terminate() == 0
+    wait_until(lambda: copies_of(brokers[0]) == 1, "its mirror has said good-bye")
+    assert readiness(brokers[0])[1]["remarks"] == {"copies": "1 of 2 copies of this broker's store are there"}
+    assert told_copies(brokers[0]) == {"b0": (1, 2, [])}
+    assert brokers[0].terminate() == 0
+    assert all("WARNING" not in broker.log for broker in brokers), brokers[0].log

@@ -200,6 +200,11 @@ class RingMember(msgspec.Struct, frozen=True, kw_only=True):
     left: str | UnsetType | None = UNSET
     right: str | UnsetType | None = UNSET
     unreached: list[Unreached] | UnsetType = UNSET
+    copies: int | UnsetType = UNSET
+    """Of its store that are there, its own included."""
+    copies_wanted: int | UnsetType = UNSET
+    copies_at: list[str] | UnsetType = UNSET
+    """The brokers that hold the others."""
     is_healthy: bool
 
 

@@ -119,6 +119,7 @@ class Braid:
             membership,
             probes,
             self.detours,
+            self.mirrors,
         )
         self.adoptions = self.act_for(self.mirrors.held)
         self._join()

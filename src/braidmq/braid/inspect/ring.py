@@ -15,6 +15,7 @@ from braidmq.braid.inspect.answers import BROKERS_MAX, Unanswerable
 from braidmq.braid.membership.admission import NOT_IN, Admission
 from braidmq.braid.membership.home import HOMES_FROM, home_key_of, is_home
 from braidmq.braid.membership.presence import Presence
+from braidmq.braid.mirrors.mirrors import MirrorParts
 from braidmq.detours.detours import Detours
 from braidmq.host import Address, Host, Message, Reply, Service, ask, handles
 from braidmq.keys import Key, parts_of
@@ -43,6 +44,11 @@ class TellStatus(Message, frozen=True, array_like=True, gc=False):
     right: Peer | None
     ways: tuple[tuple[Address, Address | None], ...] = ()
     """The brokers that it does not reach directly, and by whom it does."""
+    copies: int = 1
+    """Of its store, its own included."""
+    copies_wanted: int = 1
+    mirrors: tuple[Address, ...] = ()
+    """The brokers that hold the others."""
 
 
 class RingWalk(Service):
@@ -55,6 +61,7 @@ class RingWalk(Service):
         presence: Presence,
         admission: Admission,
         detours: Detours,
+        mirrors: MirrorParts,
         name: str,
         cluster: str,
     ) -> None:
@@ -63,6 +70,7 @@ class RingWalk(Service):
         self._presence = presence
         self._admission = admission
         self._detours = detours
+        self._mirrors = mirrors
         self._name = name
         self._cluster = cluster
         self._home = home_key_of(name)
@@ -85,7 +93,7 @@ class RingWalk(Service):
 
     @handles(AskStatus)
     def on_ask_status(self, _origin: Address, _asked: AskStatus) -> Reply:
-        node = self.home_node
+        node, own = self.home_node, self._mirrors.own
         return TellStatus(
             self._name,
             self._cluster,
@@ -97,6 +105,9 @@ class RingWalk(Service):
             None if node is None else node.left,
             None if node is None else node.right,
             tuple(self._detours.ways.items()),
+            1 if own is None else own.count,
+            1 if own is None else own.settings.copies,
+            self._mirrors.addresses(),
         )
 
     async def walk(self) -> RingAnswer:
@@ -143,6 +154,9 @@ def _members(walked: list[tuple[Peer, TellStatus | None]]) -> list[RingMember]:
                 left=None if told.left is None else parts_of(told.left.key)[3],
                 right=None if told.right is None else parts_of(told.right.key)[3],
                 unreached=_unreached(told, names) or UNSET,
+                copies=told.copies,
+                copies_wanted=told.copies_wanted,
+                copies_at=[names.get(one, str(one)) for one in told.mirrors],
                 is_healthy=told.is_in and agrees,
             )
         )

@@ -31,6 +31,7 @@ from braidmq.braid.interest.interest import InterestParts
 from braidmq.braid.membership.admission import NOT_IN
 from braidmq.braid.membership.membership import MembershipParts
 from braidmq.braid.membership.presence import Presence
+from braidmq.braid.mirrors.mirrors import MirrorParts
 from braidmq.braid.transfer.outbound import OutboundTopics
 from braidmq.braid.transfer.outbound_topic import OutboundTopic
 from braidmq.braid.transfer.transfer import TransferParts
@@ -103,6 +104,7 @@ class BraidInspector:
         membership: MembershipParts,
         probes: Probes,
         detours: Detours,
+        mirrors: MirrorParts,
     ) -> None:
         self._host = host = overlay.host
         self._overlay = overlay
@@ -118,7 +120,7 @@ class BraidInspector:
         self._membership = membership
         self._probes = probes
         self._suspended = SuspendedCount(transfer.outbound)
-        self._ring = RingWalk(host, overlay, presence, membership.admission, detours, name, self._cluster)
+        self._ring = RingWalk(host, overlay, presence, membership.admission, detours, mirrors, name, self._cluster)
         self.subscribers = SubscriberSurvey(host, method, method_name, interest.shapes, interest.filters)
 
     # This broker

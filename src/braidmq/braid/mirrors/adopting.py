@@ -140,7 +140,8 @@ class Adoptions:
         snapshot = copy.snapshot()
         left = [one for one in snapshot.sessions if (copy.owner, one.client_id) not in self._done]
         if (copy.owner, "") not in self._done:
-            _log.warning("%s is gone: its %d sessions are taken up here", copy.owner, len(left))
+            level = logging.WARNING if left else logging.INFO
+            _log.log(level, "%s is gone: its %d sessions are taken up here", copy.owner, len(left))
             self._done[copy.owner, ""] = None
             self._replication.adopt(snapshot.retained)
         for saved in left:

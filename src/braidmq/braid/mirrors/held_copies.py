@@ -73,6 +73,7 @@ class HeldCopies(Service):
         self._identity, self._machine, self._failure_domain = identity, machine, failure_domain
         self._copies: dict[str, HeldCopy] = {}
         self._incoming: dict[str, IncomingSnapshot] = {}
+        self._is_ending = False
         self.on_changed: Callable[[], None] = lambda: None
         """Called when there is a copy more, or one less."""
         if folder is not None and folder.is_dir():
@@ -125,6 +126,8 @@ class HeldCopies(Service):
         """Why there cannot be a copy of so many bytes; empty if there can."""
         if self._folder is None:
             return "it keeps nothing"
+        if self._is_ending:
+            return "it ends"
         if owner == self._identity:
             return "it is the same broker"
         if owner in self._copies:
@@ -272,10 +275,11 @@ class HeldCopies(Service):
     # The end
 
     def say_farewell(self) -> None:
-        """This broker ends: owners that are here need not find out by its silence."""
+        """This broker ends: owners that are here need not find out by its silence, and it is nobody's mirror again."""
+        self._is_ending = True
         for copy in self._copies.values():
             if copy.is_streaming:
-                self._host.send(copy.address, CopyRefused(copy.owner, "it ends"))
+                self._host.send(copy.address, CopyRefused(copy.owner, "it ends", is_farewell=True))
 
     @handles(DropCopy)
     def on_drop_copy(self, _origin: Address, told: DropCopy) -> Reply:

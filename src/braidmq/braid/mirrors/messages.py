@@ -50,6 +50,8 @@ class CopyRefused(Message, frozen=True, array_like=True, gc=False):
 
     owner: str
     reason: str
+    is_farewell: bool = False
+    """Whether the mirror ends in good order."""
 
 
 class SnapshotPart(Message, frozen=True, array_like=True, gc=False):

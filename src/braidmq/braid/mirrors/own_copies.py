@@ -26,6 +26,8 @@ HEARTBEAT_S: Final = 0.5
 """How often a mirror is told something if there is nothing to tell."""
 LOOK_S: Final = 0.1
 """How often it is looked whether mirrors answer."""
+LACK_S: Final = 10.0
+"""How long after a mirror has said good-bye it is told that copies are missing: another may be found meanwhile."""
 FINISH_S: Final = 1.0
 """How long a broker that ends waits for its mirrors."""
 
@@ -53,6 +55,7 @@ class OwnCopies(Service):
         """Ends of blocks that are waited for, and when they were written."""
         self._looked_at = 0.0
         self._streamed_bytes = 0
+        self._is_closed = False
         self.on_changed: Callable[[], None] = lambda: None
         """Called when there are more copies, or fewer."""
         self.on_surplus: Callable[[], None] = lambda: None
@@ -133,8 +136,24 @@ class OwnCopies(Service):
     def on_copy_refused(self, origin: Address, told: CopyRefused) -> Reply:
         stream = self._at(origin)
         if stream is not None:
-            self.drop(stream, told.reason)
+            if told.is_farewell:
+                self._part_with(stream)
+            else:
+                self.drop(stream, told.reason)
         return None
+
+    def _part_with(self, stream: MirrorStream) -> None:
+        """A mirror ends in good order: that is no incident, unless no other one is found."""
+        was_counting = stream.mirror.identity in self._counting
+        self.drop(stream)
+        if was_counting:
+            _log.info("%s ends, and had a copy of this broker's store (%s)", stream.mirror.identity, self.text)
+            self._host.spawn(self._tell_lack_later())
+
+    async def _tell_lack_later(self) -> None:
+        await self._host.sleep(LACK_S)
+        if self.lack is not None and not self._is_closed:
+            _log.warning("%s", self.lack)
 
     def _at(self, address: Address) -> MirrorStream | None:
         return next((one for one in self.streams.values() if one.mirror.address == address), None)
@@ -258,6 +277,7 @@ class OwnCopies(Service):
         self.close()
 
     def close(self) -> None:
+        self._is_closed = True
         self._journal.on_commit = None
         for stream in self.streams.values():
             stream.close()

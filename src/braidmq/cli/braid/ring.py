@@ -20,7 +20,8 @@ HELP: Final = (
     "Show the brokers of a braid, in the order of their keys.\n\n"
     "One broker is asked over its admin port; it walks around the ring, from neighbour to neighbour, and tells what "
     "each of them says. A broker is healthy if it answers and its neighbours agree that they are. The exit code is 1 "
-    "if one is not: after a crash it takes some seconds until the ring is mended."
+    "if one is not: after a crash it takes some seconds until the ring is mended. Where `braid.copies` asks for "
+    "copies of a broker's store, it is told how many there are, and at which brokers."
 )
 EXAMPLES: Final = output.examples(
     ("Of the braid that `braidmq up --brokers 3` started", "braidmq ring"),
@@ -47,6 +48,8 @@ def ring(
             output.print_json(broker)
     else:
         _show(answer.brokers)
+        for broker in answer.brokers:
+            _show_copies(broker)
         for broker in answer.brokers:
             _show_unreached(broker)
     sick = [broker.name for broker in answer.brokers if not broker.is_healthy]
@@ -76,6 +79,14 @@ def _show(brokers: list[RingMember]) -> None:
             _health(broker),
         )
     output.console().print(table)
+
+
+def _show_copies(broker: RingMember) -> None:
+    """How many of how many, and at which other brokers; nothing if none are wanted."""
+    if isinstance(broker.copies, int) and isinstance(broker.copies_wanted, int) and broker.copies_wanted > 1:
+        where = "".join(f", one at {one}" for one in broker.copies_at or ())
+        text = f"{broker.name} has {broker.copies} of {broker.copies_wanted} copies of its store: its own{where}"
+        output.say(text, "" if broker.copies >= broker.copies_wanted else "yellow")
 
 
 def _show_unreached(broker: RingMember) -> None:
