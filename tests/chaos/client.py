@@ -42,6 +42,9 @@ class Visit:
     answered_at: float | None = None
     refusal: str = ""
     """Why the broker did not want it."""
+    ended_at: float | None = None
+    dismissal: str = ""
+    """What the broker said when it ended the connection."""
     is_anew: bool = False
     """The client had a session, and the broker did not know it."""
     subscribed_at: float | None = None
@@ -171,7 +174,9 @@ class Client:
             while not isinstance(packet := await self._read(reader), p.Disconnect):
                 self.on_packet(packet)
             self._reference = packet.properties.server_reference
+            visit.dismissal = f"{packet.reason.name.lower()} {packet.properties.reason_string or ''}".strip()
         finally:
+            visit.ended_at = time.time()
             self._writer = None
             if pinging is not None:
                 pinging.cancel()

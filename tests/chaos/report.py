@@ -93,6 +93,8 @@ class Report:
         mirrors = ", ".join(f"b{mirror}" for mirror in sorted(copies.mirrors)) or "nobody"
         text = f"session lost: {one.client.name} (MQTT {one.client.version}) {self._visit(visit)}, from "
         text += f"b{visit.before}, of whose store {mirrors} had a copy; tried in between: {list(visit.tried)}"
+        earlier = one.client.visits[: one.client.visits.index(visit)]
+        text += f"; before, it {', '.join(self._visit(each) for each in earlier[-3:])}"
         return text + self._faults(visit.asked_at, visit.answered_at or visit.asked_at, [*brokers, *copies.mirrors])
 
     # Words
@@ -110,7 +112,10 @@ class Report:
 
     def _visit(self, visit: Visit) -> str:
         what = "waited in vain" if visit.took_s is None else f"came in {visit.took_s:.2f} s"
-        return f"{what} {self._at(visit.asked_at, visit.broker)}{' (anew)' if visit.is_anew else ''}"
+        text = f"{what} {self._at(visit.asked_at, visit.broker)}{' (anew)' if visit.is_anew else ''}"
+        if visit.ended_at is not None:
+            text += f" until {visit.ended_at - self._verdict.began_at:.2f} s"
+        return text + (f" ({visit.dismissal or visit.refusal})" if visit.dismissal or visit.refusal else "")
 
     def _at(self, at: float, broker: int) -> str:
         return f"at {at - self._verdict.began_at:.2f} s at b{broker}"
