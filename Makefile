@@ -43,6 +43,7 @@ bench: $(READY)
 	$(BIN)/python -m bench
 	$(BIN)/python -m bench.braid
 	$(BIN)/python -m bench.fleet --minutes 5
+	$(BIN)/python -m bench.drain
 	$(BIN)/python -m bench.overlays
 	$(BIN)/python -m bench.log
 	$(BIN)/python -m bench.journal

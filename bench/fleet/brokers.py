@@ -26,10 +26,10 @@ class Site:
     def __init__(self, port: int, admin: int, pid: int) -> None:
         self.port = port
         self.pid = pid
-        self._admin = f"http://127.0.0.1:{admin}"
+        self.url = f"http://127.0.0.1:{admin}"
 
     def ask(self, path: str) -> Any:
-        with urllib.request.urlopen(self._admin + path, timeout=ASK_S) as answer:
+        with urllib.request.urlopen(self.url + path, timeout=ASK_S) as answer:
             text = answer.read().decode()
         return json.loads(text) if text.startswith("{") else text
 

@@ -149,7 +149,7 @@ class BraidConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Who signs the certificates of the braid's brokers, a PEM file."""
     drain_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """At SIGTERM, clients and sessions are moved to other brokers for at most so long before this one ends; 0: it ends
-    at once. `braidmq drain` does the same."""
+    at once, as at a second SIGTERM. `braidmq drain` does the same."""
     insecure: bool = False
     """Lets brokers talk without key and TLS beyond loopback. Anyone who reaches the port can then read and publish."""
 
