@@ -115,6 +115,9 @@ def why_allowed(visit: Visit, chronicle: Chronicle) -> str | None:
     assert visit.before is not None
     assert visit.answered_at is not None
     since, until = visit.asked_at, visit.answered_at
+    is_cut_off = any(one.kind == "isolate" for one in chronicle.during(since, until, [visit.broker]))
+    if is_cut_off and visit.before != visit.broker:
+        return f"b{visit.broker} was cut off from all others itself"
     for holder in dict.fromkeys((visit.before, *visit.tried)):
         if not chronicle.is_out(holder, since, until):
             continue

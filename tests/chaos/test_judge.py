@@ -139,6 +139,14 @@ def test_a_session_may_begin_anew_if_its_broker_had_no_copies() -> None:
     assert run.verdict().is_good
 
 
+def test_a_session_may_begin_anew_at_a_broker_that_is_cut_off_itself() -> None:
+    run = Run()
+    run.copy(HELD)
+    run.chronicle.all.append(Happening("isolate", (2,), KILLED_AT, 60.0))
+    run.move(is_anew=True)
+    assert run.verdict().is_good
+
+
 def test_what_a_broker_without_copies_has_done_may_come_again() -> None:
     run = Run()
     run.copy(HELD, LACKED)
