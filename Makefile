@@ -3,7 +3,7 @@
 #             admin ports are 8000 above)
 # make test   all tests            make check  ruff and mypy --strict
 # make bench  the benchmarks       make soak   overlays under faults, many seeds
-# make docs   the generated tables in docs/    make chaos  brokers that are killed and cut off
+# make docs   the generated tables in docs/    make chaos  brokers that are killed, drained, cut off, lost
 # make clean  removes what make made
 PYTHON ?= python3
 VENV := .venv

@@ -89,7 +89,11 @@ def main() -> int:
     options = options_of(given, network, () if given.rolling else kinds)
     folder = given.folder or Path(tempfile.mkdtemp(prefix="braidmq-chaos-"))
     soak = (RollingRestart if given.rolling else Soak)(options, folder, lambda text: print(text, flush=True))
-    verdict = asyncio.run(soak.run())
+    try:
+        verdict = asyncio.run(soak.run())
+    except BaseException:
+        print(f"logs and data are kept in {folder}")
+        raise
     tracebacks = [f"b{one.number}" for one in soak.brokers.all if "Traceback" in one.log]
     print("\n".join([f"ran {options.describe()}", *Report(verdict).lines(), *soak.breaker.not_whole]))
     if given.figures is not None:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 OUT = ("kill", "freeze", "isolate", "down", "destroy")
 """While one of these lasts, other brokers do not reach the broker."""
 
+STARTED = "listens for its peers"
+
 _COPY = re.compile(r"(b\d+)#\S* (holds a|has no) copy of this broker's store.*\((\d+) of (\d+) copies\)")
 
 
@@ -42,16 +44,18 @@ def copy_states(log: str) -> list[CopyState]:
     found: list[CopyState] = []
     mirrors: frozenset[int] = frozenset()
     for line in log.splitlines():
-        if "copy of this broker's store" not in line and "is in the braid" not in line:
+        if "copy of this broker's store" not in line and STARTED not in line:
             continue
         try:
             told = json.loads(line)
         except ValueError:  # cut off by a kill
             continue
-        match = _COPY.match(told["message"])
-        if match is None:  # it was started again
+        if STARTED in told["message"]:
             mirrors = frozenset()
             found.append(CopyState(told["time"], mirrors, False))
+            continue
+        match = _COPY.match(told["message"])
+        if match is None:
             continue
         mirror, count, wanted = int(match[1][1:]), int(match[3]), int(match[4])
         if count == 1:

@@ -37,6 +37,8 @@ class Visit:
     asked_at: float
     before: int | None
     """The broker that the client was at before."""
+    before_at: float
+    """When it came there."""
     tried: tuple[int, ...]
     """Brokers that it has asked since, and that have not answered."""
     answered_at: float | None = None
@@ -73,6 +75,7 @@ class Client:
         self._reference: str | None = None
         """Where the broker has sent it, if it has."""
         self._before: int | None = None
+        self._before_at = 0.0
         self._tried: list[int] = []
         self._writer: asyncio.StreamWriter | None = None
         self._task: asyncio.Task[None] | None = None
@@ -154,7 +157,7 @@ class Client:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(site.host, site.port)
         self._writer = writer
-        visit = Visit(self.broker, time.time(), self._before, tuple(self._tried))
+        visit = Visit(self.broker, time.time(), self._before, self._before_at, tuple(self._tried))
         self.visits.append(visit)
         self._tried.append(self.broker)
         pinging = None
@@ -189,7 +192,7 @@ class Client:
     def _on_connack(self, visit: Visit, connack: p.Connack) -> None:
         visit.answered_at = time.time()
         visit.is_anew = self._before is not None and not connack.session_present
-        self._before, self._tried = self.broker, []
+        self._before, self._before_at, self._tried = self.broker, visit.answered_at, []
         self.is_connected = True
         self.on_connected(connack.session_present)
 

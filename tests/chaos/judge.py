@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from braidmq.mqtt.topics import matches
-from tests.chaos.chronicle import Chronicle
+from tests.chaos.chronicle import OUT, Chronicle
 from tests.chaos.client import Client, Visit
 from tests.chaos.load import Again, At, Late, Name, Publisher, Sent, Subscriber
 
@@ -115,10 +115,14 @@ def why_allowed(visit: Visit, chronicle: Chronicle) -> str | None:
     assert visit.before is not None
     assert visit.answered_at is not None
     since, until = visit.asked_at, visit.answered_at
+    is_cut_off = any(one.kind == "isolate" for one in chronicle.during(since, until, [visit.broker]))
+    if is_cut_off and visit.before != visit.broker:
+        return f"b{visit.broker} was cut off from all others itself"
     for holder in dict.fromkeys((visit.before, *visit.tried)):
         if not chronicle.is_out(holder, since, until):
             continue
-        out_since = min(one.began_at for one in chronicle.during(since, until, [holder]))
+        found = [one.began_at for one in chronicle.during(since, until, [holder]) if one.kind in OUT]
+        out_since = min((at for at in found if at >= visit.before_at), default=visit.before_at)
         copies = chronicle.copies(holder, out_since)
         if not copies.is_complete:
             return f"b{holder} was out of reach, and had too few copies"

@@ -38,7 +38,7 @@ class Run:
             self.chronicle.all.append(Happening("kill", (broker,), KILLED_AT, ended_at))
 
     def move(self, is_anew: bool = False) -> None:
-        visit = Visit(2, MOVED_AT, 1, (), MOVED_AT + 0.5, is_anew=is_anew, subscribed_at=MOVED_AT + 0.6)
+        visit = Visit(2, MOVED_AT, 1, 1.0, (), MOVED_AT + 0.5, is_anew=is_anew, subscribed_at=MOVED_AT + 0.6)
         self.subscriber.visits.append(visit)
 
     def copy(self, *lines: tuple[float, str]) -> None:
@@ -52,6 +52,7 @@ class Run:
         return found
 
 
+STARTED = (50.5, "b1 at 127.0.0.1:7883 listens for its peers with a braid key")
 HELD = (2.0, "b3#1 holds a copy of this broker's store (2 of 2 copies)")
 LACKED = (49.0, "b3#1 has no copy of this broker's store any more: it is silent (1 of 2 copies)")
 
@@ -139,6 +140,23 @@ def test_a_session_may_begin_anew_if_its_broker_had_no_copies() -> None:
     assert run.verdict().is_good
 
 
+def test_a_session_may_begin_anew_at_a_broker_that_is_cut_off_itself() -> None:
+    run = Run()
+    run.copy(HELD)
+    run.chronicle.all.append(Happening("isolate", (2,), KILLED_AT, 60.0))
+    run.move(is_anew=True)
+    assert run.verdict().is_good
+
+
+def test_a_broker_that_has_just_started_has_no_copies_yet() -> None:
+    run = Run()
+    run.copy(HELD, STARTED)
+    run.chronicle.all += [Happening("kill", (1,), at, at + 20.0) for at in (KILLED_AT, KILLED_AT + 10.0)]
+    visit = Visit(2, 61.0, 1, 55.0, (), 61.5, is_anew=True)
+    run.subscriber.visits.append(visit)
+    assert run.verdict().is_good, "it came there at 55 s"
+
+
 def test_what_a_broker_without_copies_has_done_may_come_again() -> None:
     run = Run()
     run.copy(HELD, LACKED)
@@ -157,7 +175,7 @@ def test_what_a_broker_without_copies_has_done_may_come_again() -> None:
 def test_what_was_under_way_may_come_again_if_it_was_sent_as_new() -> None:
     run = Run()
     run.kill(1)
-    run.publisher.visits.append(Visit(2, MOVED_AT, 1, (), MOVED_AT + 0.5, is_anew=True))
+    run.publisher.visits.append(Visit(2, MOVED_AT, 1, 1.0, (), MOVED_AT + 0.5, is_anew=True))
     run.publish(1, At(49.9, 1), At(MOVED_AT + 0.5, 2))
     run.publisher.sent[0].as_new.append(At(MOVED_AT + 0.5, 2))
     run.arrive(1, At(52, 1))
