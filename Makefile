@@ -42,6 +42,7 @@ check: $(READY)
 bench: $(READY)
 	$(BIN)/python -m bench
 	$(BIN)/python -m bench.braid
+	$(BIN)/python -m bench.acknowledged
 	$(BIN)/python -m bench.fleet --minutes 5
 	$(BIN)/python -m bench.drain
 	$(BIN)/python -m bench.overlays

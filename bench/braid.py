@@ -104,22 +104,39 @@ def wait_for_mqtt(port: int) -> None:
 
 
 @contextlib.contextmanager
-def braided_pair(folder: Path, method: str) -> Iterator[tuple[int, int]]:
-    """Two braided brokers, each a process of its own."""
+def braided_pair(folder: Path, method: str, copies: int = 1) -> Iterator[tuple[int, int]]:
+    """Two braided brokers, each a process of its own, with so many copies of their journals."""
     ports = [client.free_port() for _ in range(2)]
     links = [client.free_port() for _ in range(2)]
+    admin = [client.free_port() for _ in range(2)]
     with contextlib.ExitStack() as stack:
         for number, (port, link) in enumerate(zip(ports, links, strict=True)):
-            own = folder / f"braid{number}"
+            own = folder / f"braid{copies}-{number}"
             own.mkdir()
             command = [str(BraidMQ.executable), "up", "--port", str(port), "--data", str(own / "data")]
             command += ["--braid", f"127.0.0.1:{link}", "--set", f"braid.method={method}", "--log-level", "warning"]
+            command += ["--set", f"braid.copies={copies}", "--admin-port", str(admin[number])]
             command += ["--join", f"127.0.0.1:{links[0]}"] if number else []
             stack.enter_context(process(command, own))
         for port in ports:
             wait_for_mqtt(port)
+        for port in admin:
+            _wait_for_copies(port, copies)
         time.sleep(SETTLE_S)
         yield ports[0], ports[1]
+
+
+def _wait_for_copies(admin_port: int, copies: int) -> None:
+    """Until other brokers have as many copies of a broker's journal as they should."""
+    ends_at = time.monotonic() + JOIN_S
+    while time.monotonic() < ends_at:
+        with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/metrics", timeout=ASK_S) as answer:
+            lines = answer.read().decode().splitlines()
+        found = [float(line.rpartition(" ")[2]) for line in lines if line.startswith("braidmq_braid_copies ")]
+        if found and found[0] >= copies:
+            return
+        time.sleep(0.2)
+    raise SystemExit(f"a broker has fewer than {copies} copies of its journal after {JOIN_S:.0f} s")
 
 
 @contextlib.contextmanager

@@ -37,11 +37,15 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     payload_bytes: int = 100
     jitter_bytes: int = 0
     """How much smaller or larger than that payloads may be."""
+    is_durable: bool = False
+    """Whether the subscribers' sessions outlive their connections."""
 
     def arguments(self) -> list[str]:
         return (
             f"-P {self.publishers} -S {self.subscribers} -T {self.topics} -q {self.qos}"
-            f" -s {self.payload_bytes} -w {self.window}" + (f" -j {self.jitter_bytes}" if self.jitter_bytes else "")
+            f" -s {self.payload_bytes} -w {self.window}"
+            + (f" -j {self.jitter_bytes}" if self.jitter_bytes else "")
+            + (" -d" if self.is_durable else "")
         ).split()
 
 
