@@ -6,7 +6,8 @@ partition of which one side still hears the other, and clocks that jump and drif
 the time for what must always hold. Once it is quiet no checker may complain.
 
 `filters:…` are runs of methods that are given filters with wildcards, which come and go with their topics: see
-tests/sim/filter_churn.py.
+tests/sim/filter_churn.py. `sessions:covers` are brokers with their core, journals and mirrors, and clients that roam
+among them: see tests/braid/journeys.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from braidmq.overlay.suzaku import PERIOD_S
 from braidmq.pubsub.registry import METHODS
 from braidmq.sim.checkers.watch import EVERY_S
 from braidmq.sim.trials.trial import Trial, play
+from tests.braid.journeys.run import wrong_after_faults as wrong_after_journeys
 from tests.overlay import test_flexible_graph, test_skip_graph
 from tests.overlay.test_ring import QUIET_S, RingNetwork
 from tests.overlay.test_suzaku import SuzakuNetwork
@@ -85,6 +87,7 @@ RUNS: dict[str, Callable[[int], list[str]]] = {
         for name, entry in METHODS.items()
         if entry.takes_filters
     },
+    "sessions:covers": wrong_after_journeys,
 }
 
 

@@ -41,7 +41,7 @@ class Site(World):
         self.host.restart()
         copying: CopySettings | None = options.pop("copying", None)
         super().__init__(**options)
-        introducers = Introducers(self.host, [0] if number else [])
+        introducers = Introducers(self.host, sites.introducers_of(number))
         overlay = sites.overlay(self, introducers)
         self.cluster = sites.clusters.get(number, "")
         name = sites.names.get(number, f"site{number}")
@@ -104,6 +104,10 @@ class Sites:
     def add(self, number: int, **options: Any) -> Site:
         site = self.all[number] = Site(self, number, **options)
         return site
+
+    def introducers_of(self, number: int) -> list[Address]:
+        """Which sites one is told of when it starts."""
+        return [0] if number else []
 
     def __getitem__(self, number: int) -> Site:
         return self.all[number]

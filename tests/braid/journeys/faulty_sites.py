@@ -1,0 +1,132 @@
+"""Brokers with journals in virtual time, and what befalls them: crashes, destruction, and cuts between any two."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from braidmq.braid.mirrors.settings import CopySettings
+from braidmq.broker.journal_store import JournalStore
+from braidmq.host import Address
+from braidmq.sim.network import Loss, Network, Reordering, Uniform
+from tests.braid.sites import Site, Sites
+
+LEAST_S, MOST_S = 0.001, 0.02
+"""How long a message between brokers takes."""
+
+ROUND_TRIP_S = 2 * MOST_S
+
+
+class Cuts(Network):
+    """Between some hosts nothing gets through, in one direction or both, until that is taken back."""
+
+    def __init__(self, under: Network) -> None:
+        self.now: set[tuple[Address, Address]] = set()
+        self._under = under
+
+    def delays(self, chance: Random, source: Address, to: Address, now: float) -> tuple[float, ...]:
+        if self.now and (source, to) in self.now:
+            return ()
+        return self._under.delays(chance, source, to, now)
+
+
+class Home(NamedTuple):
+    """The broker where a client's session is."""
+
+    number: int
+    identity: str
+
+
+class FaultySites(Sites):
+    def __init__(self, folder: Path, count: int, seed: int, unreliable: bool, copies: int = 2) -> None:
+        """`unreliable` if messages between brokers are lost and overtake each other, now and then."""
+        self.folder = folder
+        self.copying = CopySettings(copies=copies)
+        self.stores: dict[int, JournalStore] = {}
+        self.down: dict[int, None] = {}
+        """Sites that crashed and are not back."""
+        self.destroyed: set[str] = set()
+        """The identities of brokers that are gone for good."""
+        self.changed_at = 0.0
+        """When something was last cut, mended, ended or started."""
+        self.trace: list[str] = []
+        self.complaints: list[str] = []
+        """What was wrong while it happened."""
+        self.count = count
+        under: Network = Uniform(LEAST_S, MOST_S)
+        if unreliable:
+            under = Loss(0.005, Reordering(0.02, under))
+        self.cuts = Cuts(under)
+        super().__init__(count, seed, self.cuts)
+
+    def introducers_of(self, number: int) -> list[Address]:
+        return [one for one in self.all if one != number]
+
+    def add(self, number: int, **options: Any) -> Site:
+        self.stores[number] = options["store"] = JournalStore(self.folder / f"site{number}")
+        options.setdefault("copying", self.copying)
+        return super().add(number, **options)
+
+    def note(self, text: str) -> None:
+        self.trace.append(f"{self.sim.now:.6f} {text}")
+
+    # What befalls them
+
+    def crash(self, number: int) -> None:
+        """A broker ends without a word; what it has written stays."""
+        site = self[number]
+        site.crash()
+        site.braid.mirrors.close()
+        self.stores.pop(number).close()
+        self.down[number] = None
+        self._changed(f"site {number} crashes")
+
+    def destroy(self, number: int) -> None:
+        """A broker ends, and its disk is gone."""
+        self.destroyed.add(self[number].braid.identity)
+        self.crash(number)
+        shutil.rmtree(self.folder / f"site{number}")
+        self._changed(f"site {number} is destroyed")
+
+    def start(self, number: int) -> None:
+        """One that ended starts again, with what is on its disk."""
+        del self.down[number]
+        self.add(number)
+        self._changed(f"site {number} starts")
+
+    def cut(self, pairs: set[tuple[Address, Address]]) -> None:
+        self.cuts.now |= pairs
+        self._changed(f"cut {sorted(pairs)}")
+
+    def mend(self, pairs: set[tuple[Address, Address]]) -> None:
+        self.cuts.now -= pairs
+        self._changed(f"mended {sorted(pairs)}")
+
+    def _changed(self, text: str) -> None:
+        self.changed_at = self.sim.now
+        self.note(text)
+
+    # What an outsider can see
+
+    def hears(self, one: int, other: int) -> bool:
+        """Whether two brokers that are up hear each other, both ways."""
+        cut = self.cuts.now
+        return one == other or ((one, other) not in cut and (other, one) not in cut)
+
+    def reaches(self, one: int, other: int) -> bool:
+        """Whether one that is up can ask another, directly or by a third one."""
+        if other not in self.all:
+            return False
+        return self.hears(one, other) or any(self.hears(one, by) and self.hears(by, other) for by in self.all)
+
+    def has_copies(self, number: int) -> bool:
+        """Whether a broker says that all its copies are there."""
+        own = self[number].braid.mirrors.own
+        return own is not None and own.lack is None
+
+    @property
+    def is_whole(self) -> bool:
+        """All are up and hear each other, and all copies are there."""
+        return not self.down and not self.cuts.now and all(self.has_copies(number) for number in self.all)

@@ -1,0 +1,11 @@
+"""Clients that roam through a braid under faults: some seeds of `tests.soak --overlay sessions:covers`."""
+
+from __future__ import annotations
+
+from tests.braid.journeys.run import play
+
+
+def test_a_seed_is_the_same_each_time() -> None:
+    first, second = play(3), play(3)
+    assert len(first.trace) > 500
+    assert first.trace == second.trace
