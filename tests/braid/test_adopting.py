@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from braidmq.braid.mirrors.adopting import GONE_S, Adoptions
+from braidmq.braid.roaming.messages import GiveUpAnswer
 from braidmq.broker.journal_store import JournalStore, read_copy
 from braidmq.broker.store import Snapshot
 from braidmq.sim.network import Partition
@@ -30,6 +31,8 @@ class CopyOfSite:
         self._number = number
         self._folder = folder
         self.heard_at = sites.sim.now
+        self.address = number
+        self.term = 1
 
     @property
     def is_streaming(self) -> bool:
@@ -177,9 +180,14 @@ def test_what_is_sent_again_is_not_published_again(braid: Braid4, version: int) 
 def test_a_mirror_does_not_act_for_a_broker_that_is_there(braid: Braid4) -> None:
     sites = braid.sites
     come(sites, 7).drop()
-    assert not braid.adoptions.begin(braid.copy.owner, "ada")
+    adopt = braid.adoptions.begin
+    assert adopt(braid.copy.owner, "ada") is GiveUpAnswer.BUSY, "it is asked whether it is there"
+    sites.run(0.2)
+    assert adopt(braid.copy.owner, "ada") is GiveUpAnswer.THERE
     braid.destroy()
-    assert braid.adoptions.begin(braid.copy.owner, "ada")
+    assert adopt(braid.copy.owner, "ada") is GiveUpAnswer.BUSY
+    sites.run(2)
+    assert "ada" in sites[1].broker.sessions
 
 
 def test_sessions_that_nobody_asks_for_are_taken_up_after_a_while(braid: Braid4) -> None:

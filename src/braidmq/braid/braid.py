@@ -11,6 +11,8 @@ Here the parts are made, and joined in one place (`_join`). What the core asks o
 
 from __future__ import annotations
 
+from functools import partial
+
 from braidmq.braid.catch_up.catch_up import CatchUpParts
 from braidmq.braid.federation import BraidFederation
 from braidmq.braid.identity import BrokerIdentity, identity_of, missed_since
@@ -139,6 +141,13 @@ class Braid:
         self.roaming.directory.mirrors = self.mirrors.addresses
         inbound.on_gap = self.transfer.receiver.on_gap
         self.roaming.incoming.until_left = outbound.until_left
+        self.roaming.incoming.reached = self.catch_up.heads.reached
+        self.roaming.incoming.fetch_behind = self.catch_up.missed_fetcher.fetch_behind
+        introducers = self.membership.introducers
+        self.roaming.search.others = self._others
+        self.roaming.search.is_unreached = self.detours.is_unreached
+        self.roaming.takeovers.has_others = lambda: bool(introducers.known)
+        self.roaming.takeovers.go_round = self.detours.go_round
         self.roaming.taker.is_draining = lambda: self.drain.is_on
         self.drain.announce = self.announce
         self.drain.leave_history = self._leave_history
@@ -186,10 +195,18 @@ class Braid:
         )
         roaming.handovers.adopt = adoptions.begin
         roaming.takeovers.adopt_here = adoptions.adopt_here
+        roaming.search.copies = adoptions.copies_of
+        adoptions.search = partial(roaming.search.search, own_epoch=0)
         histories, left = GoneHistories(self.host, copies), self.catch_up.left
         self.catch_up.heads.gone = lambda: [*left.heads(), *histories.heads()]
         self.catch_up.reconciler.gone = lambda origin: histories.get(origin) or left.get(origin)
         return adoptions
+
+    def _others(self) -> list[Address]:
+        """The other brokers, as far as they are known and have not said good-bye."""
+        introducers = self.membership.introducers
+        known = dict.fromkeys((*introducers.known, *[one.address for one in self.membership.records]))
+        return [one for one in known if not introducers.has_parted(one)]
 
     # What the method brings
 

@@ -55,7 +55,7 @@ class BraidFederation:
 
     @property
     def is_in(self) -> bool:
-        return self._presence.is_in
+        return self._presence.is_in or (not self._presence.is_leaving and self._roaming.takeovers.awaits_entry)
 
     # Publications of clients here
 
@@ -137,6 +137,7 @@ class BraidFederation:
     def before_commit(self) -> None:
         """Writes how far histories of other brokers were followed, with what came of them."""
         self._roaming.incoming.save_marks()
+        self._roaming.clients.epochs.save(self._broker, self._roaming.clients.arriving)
         if self._cursors.is_changed:
             self._cursors.save_if_due(self._broker.now())
 

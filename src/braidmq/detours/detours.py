@@ -112,6 +112,10 @@ class Detours(Service):
         """The hosts that cannot be reached directly, and by whom they are reached; None if by nobody."""
         return {**dict.fromkeys(self._unreached), **self._ways.detours}
 
+    def is_unreached(self, address: Address) -> bool:
+        """Whether nobody was found to reach a host."""
+        return address in self._unreached
+
     # Looking
 
     async def _keep_looking(self) -> None:
@@ -184,6 +188,11 @@ class Detours(Service):
             unreached.again_at = now + unreached.rest_s
 
     # Going round
+
+    def go_round(self, address: Address, by: Address) -> None:
+        """Somebody has found out that a host does not answer, and that another one hears it."""
+        if by != address and by not in self._ways.detours and address not in self._ways.detours:
+            self._go_round(address, by)
 
     def _go_round(self, address: Address, by: Address) -> None:
         self._end_detours_by(address)

@@ -5,12 +5,14 @@ and the first time each, in the order in which one broker has taken it from one 
 
 What may be otherwise:
 
-- A broker that has fewer copies than are configured goes on, and says so. What it has sent to a client meanwhile may
-  come a second time at another broker, if that gets the session from a copy.
-- A client that is told that it has no session, since nobody who has it can be reached, begins anew: what is published
-  until it has subscribed again may be missing, and what it has had under a packet id of QoS 2 that was not brought to
-  its end. The rest comes later, behind what has come meanwhile.
-- A publisher that is told so sends again what was not acknowledged: that may come twice.
+- A broker that has fewer copies than are configured goes on, and says so; so does one that can ask neither the broker
+  that had the session nor a mirror of it. A client that was there may get again, there or elsewhere, what it has had
+  before, and late what others have had in order: its session is one that others have gone on with meanwhile.
+- A client that is told that it has no session begins anew: what is published until it has subscribed again may be
+  missing, and what it has had under a packet id of QoS 2 that was not brought to its end. The rest comes later, behind
+  what has come meanwhile; and what is published until the older session is found may come twice.
+- A publisher that is told so sends again what was not acknowledged: that may come twice. So may what a publisher has
+  sent to a broker that was cut off from its mirror, and sends again elsewhere.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ from collections.abc import Iterator, Sequence
 from braidmq.mqtt.topics import matches
 from tests.braid.journeys.publisher import Published, Publisher
 from tests.braid.journeys.subscriber import Got, Subscriber, Subscription
+
+ALONE_S = 3.0
+"""How long after it has lost its mirror a broker goes on without it at the latest."""
 
 
 def complaints_of(subscribers: Sequence[Subscriber], publishers: Sequence[Publisher]) -> list[str]:
@@ -41,10 +46,10 @@ def _matching(subscriber: Subscriber, one: Published) -> list[Subscription]:
 
 
 def _is_promised(each: Subscription, one: Published) -> bool:
-    """Whether it was published while a subscription was acknowledged and not given up."""
+    """Whether it was published under a subscription that was acknowledged, and not given up since."""
     if each.from_s is None or one.first_s is None or one.taken_s is None:
         return False
-    return one.first_s >= each.from_s and (each.ending_s is None or one.taken_s < each.ending_s)
+    return one.first_s >= each.from_s and each.ending_s is None
 
 
 def _got(subscriber: Subscriber, one: Published) -> list[Got]:
@@ -57,13 +62,31 @@ def _missing_and_twice(subscriber: Subscriber, publisher: Publisher) -> Iterator
         matching = _matching(subscriber, one)
         promised = [each for each in matching if _is_promised(each, one)]
         count = times[one.payload]
-        if promised and not count:
+        if promised and not count and one.payload not in subscriber.mistaken:
             yield f"{subscriber.client_id} misses {_name(one)}"
         if count > 1 and one.qos == 2 and all(each.qos == 2 for each in matching) and not one.was_repeated_anew:
             got = _got(subscriber, one)
-            if all(each.was_safe for each in got[:-1]):
+            if _was_safe(subscriber, one, got[0], got[-1]) and not _was_taken_alone(subscriber, one):
                 where = ", ".join(f"at {each.site} {each.at:.3f}" for each in got)
                 yield f"{subscriber.client_id} got {_name(one)} {count} times: {where}"
+
+
+def _was_taken_alone(subscriber: Subscriber, one: Published) -> bool:
+    """Whether it was sent to several brokers, of which one had, or was about to have, fewer copies."""
+    unsafe_s = subscriber.sites.unsafe_s
+    where = {number for _, number in one.tried}
+    return len(where) > 1 and any(
+        at <= unsafe <= at + ALONE_S for at, number in one.tried for unsafe in unsafe_s.get(number, ())
+    )
+
+
+def _was_safe(subscriber: Subscriber, one: Published, first: Got, last: Got) -> bool:
+    """Whether the client was only at brokers with all their copies from one delivery to another, which could ask those
+    that had its session, and had one session only."""
+    begin_s = one.first_s or first.at
+    was_doubtful = any(begin_s <= until_s and from_s <= last.at for from_s, until_s in subscriber.doubts)
+    is_safe = all(each.was_safe for each in subscriber.connects if first.at <= each.at <= last.at)
+    return is_safe and not was_doubtful and not any(first.at <= at <= last.at for at in subscriber.unsafe_s)
 
 
 def _out_of_order(subscriber: Subscriber, publisher: Publisher) -> Iterator[str]:
@@ -78,7 +101,7 @@ def _out_of_order(subscriber: Subscriber, publisher: Publisher) -> Iterator[str]
         before = last.get((one.topic, one.taken_by))
         if before is None or before[0].number < one.number:
             last[one.topic, one.taken_by] = (one, got)
-        elif not any(one.first_s is not None and one.first_s <= at <= got.at for at in subscriber.fresh_starts):
+        elif _was_safe(subscriber, one, before[1], got):
             yield (
                 f"{subscriber.client_id} got {_name(one)} at {got.site} {got.at:.3f} behind {before[0].number}, "
                 f"which it got at {before[1].site} {before[1].at:.3f}"
@@ -91,7 +114,10 @@ def _unwanted(subscriber: Subscriber, publisher: Publisher) -> Iterator[str]:
     for one in publisher.all:
         if one.payload not in came or one.first_s is None:
             continue
-        if all(each.until_s is not None and each.until_s < one.first_s for each in _matching(subscriber, one)):
+        ends = [each.until_s for each in _matching(subscriber, one)]
+        last_s = max((end for end in ends if end is not None), default=0.0)
+        is_safe = all(each.was_safe for each in subscriber.connects if each.at >= last_s)
+        if is_safe and all(end is not None and end < one.first_s for end in ends):
             yield f"{subscriber.client_id} got {_name(one)}, to which it does not subscribe any more"
 
 

@@ -35,6 +35,8 @@ class Connected(NamedTuple):
     is_present: bool
     may_be_anew: str
     """Why the session need not have been found; empty if it must."""
+    was_safe: bool
+    """Whether the broker had all its copies, and could ask those that had the session."""
 
 
 class RoamingClient:
@@ -56,6 +58,11 @@ class RoamingClient:
         self._situation = ""
         self._near: dict[str, None] = {}
         self._turn = 0
+        self._may_ask = True
+        self.unsafe_s: list[float] = []
+        """When it got something from a broker that had fewer copies than are configured."""
+        self.doubts: list[list[float]] = []
+        """From when until when it had begun anew, and an older session of it was somewhere."""
 
     def note(self, text: str) -> None:
         self.sites.note(f"{self.client_id} {text}")
@@ -80,6 +87,7 @@ class RoamingClient:
         self._began_at = self.sim.now
         self._situation = self._situation_at(number)
         self._near = self._must_be_found_at(number)
+        self._may_ask = self.sites.is_known_at(number, self.home)
         self.note(f"comes to {number} ({self._situation})")
         self.link.send(wire.connect(self.client_id, version=self.version, **persistent(self.version)))
         self.after((PATIENCE_S, PATIENCE_S), self._give_up)
@@ -158,6 +166,8 @@ class RoamingClient:
     def _on_packet(self, link: ClientLink, packet: Received) -> None:
         if link is not self.link:
             return
+        if not self.sites.has_copies(link.site.number):
+            self.unsafe_s.append(self.sim.now)
         if packet.type is Type.CONNACK:
             self._on_connack(link, packet)
         elif packet.type is not Type.DISCONNECT:
@@ -174,11 +184,17 @@ class RoamingClient:
         elif self.sites.changed_at >= self._began_at:
             may = "something happened meanwhile"
         took_s = now - self._began_at
-        self.connects.append(Connected(now, site.number, took_s, self._situation, packet.session_present, may))
+        is_known = self._may_ask and self.sites.is_known_at(site.number, self.home)
+        was_safe = self.sites.has_copies(site.number) and is_known
+        self.connects.append(
+            Connected(now, site.number, took_s, self._situation, packet.session_present, may, was_safe)
+        )
         self.note(f"is in at {site.number}, present {packet.session_present:d}, after {took_s:.3f}")
         self.is_in = True
         if not packet.session_present:
             self.on_session_lost(bool(may) or self.home is None)
+            if self.home is not None:
+                self.doubts.append([self._began_at, float("inf")])
             if self.home is not None and not may:
                 where = f"at {site.number}, {now:.3f} ({self._situation})"
                 there = ", ".join(self._near)

@@ -49,6 +49,10 @@ class FaultySites(Sites):
         """Sites that crashed and are not back."""
         self.destroyed: set[str] = set()
         """The identities of brokers that are gone for good."""
+        self.mirrors: dict[str, tuple[Address, ...]] = {}
+        """By identity: the brokers that have all that a broker has, as it was when it was last looked."""
+        self.unsafe_s: dict[int, list[float]] = {}
+        """By number: when a broker was seen to have fewer copies than are configured."""
         self.changed_at = 0.0
         """When something was last cut, mended, ended or started."""
         self.trace: list[str] = []
@@ -76,6 +80,7 @@ class FaultySites(Sites):
 
     def crash(self, number: int) -> None:
         """A broker ends without a word; what it has written stays."""
+        self.look()
         site = self[number]
         site.crash()
         site.braid.mirrors.close()
@@ -121,12 +126,31 @@ class FaultySites(Sites):
             return False
         return self.hears(one, other) or any(self.hears(one, by) and self.hears(by, other) for by in self.all)
 
+    def look(self) -> None:
+        for number in range(self.count):
+            if not self.has_copies(number):
+                self.unsafe_s.setdefault(number, []).append(self.sim.now)
+        for site in self:
+            own = site.braid.mirrors.own
+            if own is not None:
+                self.mirrors[site.braid.identity] = own.mirrors
+
+    def is_known_at(self, number: int, home: Home | None) -> bool:
+        """Whether a broker can ask the one where a session was last, or one that has all that that one has."""
+        if home is None:
+            return True
+        site = self.all.get(home.number)
+        if site is not None and site.braid.identity == home.identity and self.reaches(number, home.number):
+            return True
+        return any(self.reaches(number, int(one)) for one in self.mirrors.get(home.identity, ()))
+
     def has_copies(self, number: int) -> bool:
-        """Whether a broker says that all its copies are there."""
-        own = self[number].braid.mirrors.own
+        """Whether a broker is up, and says that all its copies are there."""
+        own = self[number].braid.mirrors.own if number in self.all else None
         return own is not None and own.lack is None
 
     @property
     def is_whole(self) -> bool:
-        """All are up and hear each other, and all copies are there."""
-        return not self.down and not self.cuts.now and all(self.has_copies(number) for number in self.all)
+        """All are up, in the braid, and hear each other, and all copies are there."""
+        is_up = not self.down and not self.cuts.now and all(site.braid.presence.is_in for site in self)
+        return is_up and all(self.has_copies(number) for number in self.all)

@@ -1,4 +1,4 @@
-"""The faults of a run, drawn from its seed: one after the other, and now and then two at a time."""
+"""The faults of a run, drawn from its seed: one at a time, the next when all brokers are in and have their copies."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ class Mishaps:
         self._until_s = until_s
         self._on_gone = on_gone
         self._draining: dict[int, None] = {}
+        self._cuts: list[Pairs] = []
         self.destroyed = 0
         self._kinds: dict[Callable[[], bool], float] = {
             self._crash: 3.0,
@@ -51,12 +52,14 @@ class Mishaps:
         if self._sites.sim.now > self._until_s:
             return
         kinds, weights = zip(*self._kinds.items(), strict=True)
-        happened = self._chance.choices(kinds, weights)[0]()
+        is_calm = self._sites.is_whole and not self._draining
+        happened = is_calm and self._chance.choices(kinds, weights)[0]()
         self._later(PAUSE_S if happened else (0.2, 0.2), self._next)
 
     def end(self) -> None:
         """All that is cut is mended, and all that is down starts."""
         self._until_s = 0.0
+        self._cuts.clear()
         self._sites.mend(set(self._sites.cuts.now))
         for number in list(self._sites.down):
             self._sites.start(number)
@@ -100,8 +103,15 @@ class Mishaps:
 
     def _cut(self, pairs: Pairs) -> bool:
         self._sites.cut(pairs)
-        self._later(LASTS_S, lambda: self._sites.mend(pairs))
+        self._cuts.append(pairs)
+        self._later(LASTS_S, lambda: self._mend(pairs))
         return True
+
+    def _mend(self, pairs: Pairs) -> None:
+        """Those of them that nothing else cuts."""
+        if pairs in self._cuts:
+            self._cuts.remove(pairs)
+            self._sites.mend(pairs - set().union(*self._cuts))
 
     def _two(self) -> tuple[int, int]:
         one, other = self._chance.sample(range(self._sites.count), 2)

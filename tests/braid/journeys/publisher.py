@@ -23,6 +23,8 @@ class Published:
         self.topic = topic
         self.qos = qos
         self.payload = f"{publisher}:{number}".encode()
+        self.tried: list[tuple[float, int]] = []
+        """When and where it was sent."""
         self.first_s: float | None = None
         """When it was first sent."""
         self.taken_s: float | None = None
@@ -69,6 +71,8 @@ class Publisher(RoamingClient):
     def _send(self, one: Published, packet_id: int, dup: bool = False) -> None:
         if one.first_s is None:
             one.first_s = self.sim.now
+        if self.link is not None:
+            one.tried.append((self.sim.now, self.link.site.number))
         self.note(f"publishes {one.number} as {packet_id}{' again' if dup else ''}, QoS {one.qos}")
         packet = wire.publish(one.topic, one.payload, version=self.version, qos=one.qos, packet_id=packet_id, dup=dup)
         self.send(packet)

@@ -95,8 +95,12 @@ class Journey:
     def _look(self) -> None:
         """No two brokers serve one client for long while they hear each other."""
         now, sites = self.sites.sim.now, self.sites
+        sites.look()
         for client in self.clients:
             client_id = client.client_id
+            if not sites.cuts.now and not sites.down and sum(client_id in one.broker.sessions for one in sites) < 2:
+                for doubt in client.doubts:
+                    doubt[1] = min(doubt[1], now)
             serving = [
                 site.number
                 for site in sites

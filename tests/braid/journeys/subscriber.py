@@ -21,8 +21,6 @@ class Got(NamedTuple):
     at: float
     site: int
     qos: int
-    was_safe: bool
-    """Whether all copies of what the broker has were there."""
 
 
 class Subscription:
@@ -47,8 +45,11 @@ class Subscriber(RoamingClient):
         self._ends_s = ends_s
         self._packet_id = 0
         self._asked: dict[int, Subscription] = {}
-        self._unreleased: dict[int, bytes] = {}
-        """QoS 2 publications that it has, by the packet id under which they may be sent again."""
+        self._unreleased: dict[int, tuple[bytes, float]] = {}
+        """QoS 2 publications that it has, and since when, by the packet id under which they may be sent again."""
+        self.mistaken: set[bytes] = set()
+        """Those that it took for others, since they had the packet id of one that it has from another state of its
+        session: it was at a broker that had fewer copies than are configured."""
         self.got: list[Got] = []
         self.fresh_starts: list[float] = []
         """When it was told that it has no session, and that may be."""
@@ -95,23 +96,32 @@ class Subscriber(RoamingClient):
         elif packet.type is Type.SUBACK and packet_id in self._asked:
             self._asked.pop(packet_id).from_s = self.sim.now
         elif packet.type is Type.UNSUBACK and packet_id in self._asked:
-            self._asked.pop(packet_id).until_s = self.sim.now
+            one = self._asked.pop(packet_id)
+            one.until_s = self.sim.now
+            self.note(f"has unsubscribed from {one.topic_filter}")
 
     def _on_publish(self, link: ClientLink, packet: Received) -> None:
         packet_id, number = packet.packet_id or 0, link.site.number
         known = self._unreleased.get(packet_id) if packet.qos == 2 else None
         if known is None:
-            was_safe = self.sites.has_copies(number) if number in self.sites.all else False
             self.note(f"gets {packet.payload.decode()} ({packet_id}, QoS {packet.qos})")
-            self.got.append(Got(packet.payload, self.sim.now, number, packet.qos, was_safe))
-        elif known != packet.payload:
+            self.got.append(Got(packet.payload, self.sim.now, number, packet.qos))
+        elif known[0] != packet.payload and self._was_unsafe_since(known[1]):
+            self.mistaken.add(packet.payload)
+        elif known[0] != packet.payload:
             self.sites.complaints.append(
-                f"{self.client_id} got {packet.payload!r} under the packet id {packet_id} of {known!r}, "
+                f"{self.client_id} got {packet.payload!r} under the packet id {packet_id} of {known[0]!r}, "
                 f"at {number}, {self.sim.now:.3f}"
             )
         if packet.qos == 2:
-            self._unreleased[packet_id] = packet.payload
+            self._unreleased[packet_id] = known or (packet.payload, self.sim.now)
         self._answer(link, Type.PUBREC if packet.qos == 2 else Type.PUBACK, packet_id)
+
+    def _was_unsafe_since(self, since_s: float) -> bool:
+        stays = [one for one in self.connects if one.at >= since_s]
+        return any(not one.was_safe or not one.is_present for one in stays) or any(
+            at >= since_s for at in self.unsafe_s
+        )
 
     def _answer(self, link: ClientLink, kind: Type, packet_id: int) -> None:
         delay_s = self.chance.uniform(*ACKNOWLEDGE_S) if self.roams else 0.0

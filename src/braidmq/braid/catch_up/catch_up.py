@@ -15,6 +15,7 @@ from braidmq.braid.interest.client_filters import ClientFilters
 from braidmq.braid.interest.clusters import CLUSTERS_ROW
 from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.mirrors.mirror_set import MIRRORS_ROW
+from braidmq.braid.roaming.epochs import EPOCH
 from braidmq.braid.roaming.incoming import MOVED
 from braidmq.braid.transfer.inbound import InboundStreams
 from braidmq.broker.broker import Broker
@@ -59,4 +60,4 @@ class CatchUpParts:
 
 def _is_cursor(key: str) -> bool:
     """Other rows stand among the store's cursors."""
-    return key not in (IDENTITY_ROW, CLUSTERS_ROW, MIRRORS_ROW) and not key.startswith((MOVED, LEFT))
+    return key not in (IDENTITY_ROW, CLUSTERS_ROW, MIRRORS_ROW) and not key.startswith((MOVED, EPOCH, LEFT))

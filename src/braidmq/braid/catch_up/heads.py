@@ -55,6 +55,12 @@ class HistoryHeads:
                 cursor.head = head
                 self._introducers.recall(address)  # a broker that publishes is there
 
+    def reached(self) -> Iterator[tuple[str, int]]:
+        """The last offset of each history, as far as it is known."""
+        yield self._origin, self._history.head
+        for origin, cursor in self._cursors:
+            yield origin, max(cursor.head, cursor.floor)
+
     def followed(self) -> Iterator[Followed]:
         """How far clients here have had what the histories hold."""
         yield self._origin, self._history.head, ()

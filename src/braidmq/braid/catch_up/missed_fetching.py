@@ -17,8 +17,8 @@ from braidmq.braid.interest.scope import may_see
 from braidmq.host import Host, ask, run_all
 from braidmq.mqtt.topics import matches
 
-ASK_TIMEOUT_S = 0.3
-"""How long an origin is waited for: a client waits for its session."""
+ASK_TIMEOUT_S, ASK_TRIES = 0.15, 2
+"""How long an origin is waited for, and how often it is asked: a client waits for its session."""
 
 PAGES_MAX = 1000
 """So much of one history is fetched at the most."""
@@ -61,6 +61,25 @@ class MissedFetcher:
         await run_all(self._host, [ask_one(origin, cursor) for origin, cursor in behind.items()])
         return [(origin, sent) for origin, some in found.items() for sent in some]
 
+    async def fetch_behind(
+        self, filters: Iterable[str], behind: Mapping[str, SavedCursor]
+    ) -> tuple[list[Found], list[str]]:
+        """What was published under filters and is behind these cursors; and the origins that did not answer."""
+        wanted = tuple(filters)
+        found: dict[str, list[Sent]] = {}
+        silent: list[str] = []
+
+        async def ask_one(origin: str, cursor: SavedCursor) -> None:
+            if origin == self._origin:
+                found[origin] = self._own(wanted, cursor)
+            elif (missed := await self._fetch_all(origin, cursor, wanted)) is None:
+                silent.append(origin)
+            else:
+                found[origin] = missed
+
+        await run_all(self._host, [ask_one(origin, cursor) for origin, cursor in behind.items()])
+        return [(origin, sent) for origin, some in found.items() for sent in some], silent
+
     def _own(self, filters: tuple[str, ...], cursor: SavedCursor) -> list[Sent]:
         def wants(sent: Sent) -> bool:
             may = sent.item is None or may_see(self._cluster, sent.item.forward)
@@ -69,6 +88,10 @@ class MissedFetcher:
         return self._history.missed(cursor.floor, cursor.since, cursor.seen, wants, 1 << 62).sent
 
     async def _fetch(self, origin: str, cursor: SavedCursor, filters: tuple[str, ...]) -> list[Sent]:
+        return await self._fetch_all(origin, cursor, filters) or []
+
+    async def _fetch_all(self, origin: str, cursor: SavedCursor, filters: tuple[str, ...]) -> list[Sent] | None:
+        """None if the origin did not answer."""
         known = self._cursors.get(origin)
         address = cursor.address if known is None else known.address
         digest = self._host.chance.getrandbits(8 * DIGEST_BYTES).to_bytes(DIGEST_BYTES)
@@ -77,9 +100,9 @@ class MissedFetcher:
         for _ in range(PAGES_MAX):
             seen = tuple([(low, high) for low, high in cursor.seen if high > floor])
             asked = AskMissed(origin, floor, cursor.since, seen, digest, filters, self._cluster, self._now())
-            answer = await ask(self._host, address, asked, Missed, timeout_s=ASK_TIMEOUT_S)
+            answer = await ask(self._host, address, asked, Missed, timeout_s=ASK_TIMEOUT_S, tries=ASK_TRIES)
             if answer is None:
-                break
+                return None
             found += [msgspec.msgpack.decode(row, type=Sent) for row in answer.sent]
             if answer.floor >= answer.head or (not answer.sent and answer.floor <= floor):
                 break

@@ -12,33 +12,44 @@ its client has come last: the directory's epochs say so when they meet again, an
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
 from braidmq.braid.catch_up.cursors import SavedCursor
 from braidmq.braid.catch_up.history import Sent
-from braidmq.braid.catch_up.missed_fetching import Found, MissedFetcher
+from braidmq.braid.catch_up.missed_fetching import MissedFetcher
 from braidmq.braid.identity import IDENTITY_ROW
 from braidmq.braid.interest.clusters import CLUSTERS_ROW
 from braidmq.braid.mirrors.broker_copy import BrokerCopies, BrokerCopy
 from braidmq.braid.retained.replication import RetainedReplication
 from braidmq.braid.roaming.clients import ClientRecords
 from braidmq.braid.roaming.directory import ClientDirectory
+from braidmq.braid.roaming.directory_messages import AreYouThere, StillThere
+from braidmq.braid.roaming.epochs import epochs_in
 from braidmq.braid.roaming.fetching import FetchedState
+from braidmq.braid.roaming.gaps import moved_from
 from braidmq.braid.roaming.incoming import MOVED, IncomingSessions
 from braidmq.braid.roaming.marks import Horizon, Row, SavedMove, rows_of
-from braidmq.braid.roaming.moved import MovedDelivery, moved_of
+from braidmq.braid.roaming.messages import GiveUpAnswer, HeldCopyOf
+from braidmq.braid.roaming.moved import moved_of
+from braidmq.braid.roaming.searching import SearchResult
 from braidmq.broker.broker import Broker
 from braidmq.broker.store import SavedSession, Snapshot
-from braidmq.broker.subscription import Subscribed
-from braidmq.host import Event, Host
-from braidmq.mqtt.topics import matches, split_share
+from braidmq.host import Event, Host, ask
+from braidmq.mqtt.topics import split_share
 
 GONE_S = 60.0
 """How long a broker was not heard from before all its sessions are taken up: it may just be restarted."""
 
 LOOK_S = 5.0
 """How often it is looked for such brokers."""
+
+QUIET_S = 0.7
+"""A broker that was not heard from for so long may be gone: more than the time between two of its heartbeats."""
+
+LOOK_TIMEOUT_S, THERE_S = 0.1, 1.0
+"""How long one has to answer that was heard from and that somebody does not reach, and for how long that counts."""
 
 SINCE_SLACK_S = 60.0
 """How long before it was last heard from a broker may have ceased to follow others."""
@@ -68,32 +79,83 @@ class Adoptions:
         self._fetcher = fetcher
         self._under_way: dict[str, Event] = {}
         """By client id: the end of taking its session up."""
-        self._done: dict[tuple[str, str], None] = {}
-        """Sessions that were taken up, by broker and client id: never twice from one copy."""
+        self._done: dict[tuple[str, str], int] = {}
+        """By broker and client id: the epoch of the session that was taken up, never twice from one copy."""
+        self._looking: dict[str, None] = {}
+        """Brokers of which it is being found out whether they are there."""
+        self._silent_at: dict[str, float] = {}
+        """When one of them was found not to be."""
+        self._there_until: dict[str, float] = {}
+        """Until when it is taken for granted that one is."""
+        self.search: Callable[[str], Awaitable[SearchResult]]
+        """Asks all brokers what they have of a client's session."""
         self.adopted = 0
         """Sessions that were taken up."""
 
+    # What copies have
+
+    def copies_of(self, client_id: str) -> tuple[HeldCopyOf, ...]:
+        """What the copies here have of a client's session. One whose broker is heard is not read: it goes on."""
+        found = []
+        for copy in self._copies:
+            is_heard = self._is_heard(copy) and self._host.now() - copy.heard_at < QUIET_S
+            epoch = 0 if is_heard else _epoch_in(copy, client_id)
+            found.append(HeldCopyOf(copy.owner, copy.term, epoch, is_heard))
+        return tuple(found)
+
+    def _is_heard(self, copy: BrokerCopy) -> bool:
+        """Whether a broker is there, as far as is known here."""
+        return copy.is_streaming and self._silent_at.get(copy.owner, -1.0) < copy.heard_at
+
+    async def _look_for(self, copy: BrokerCopy) -> None:
+        """Somebody does not reach a broker that was heard here just now: is it there?"""
+        owner = copy.owner
+        began_at = self._host.now()
+        answer = await ask(self._host, copy.address, AreYouThere(), StillThere, timeout_s=LOOK_TIMEOUT_S, tries=2)
+        if answer is None and copy.heard_at < began_at:
+            self._silent_at[owner] = self._host.now()
+        elif answer is not None:
+            self._there_until[owner] = self._host.now() + THERE_S
+        del self._looking[owner]
+
     # One session, since its client has come
 
-    def begin(self, owner: str, client_id: str) -> bool:
-        """Takes a session up that a broker had, if that is gone and the copy has it; whether that is under way."""
-        if client_id in self._under_way:
-            return True
+    def begin(self, owner: str, client_id: str) -> GiveUpAnswer | None:
+        """Takes a session up that a broker had, if that is gone and the copy has it: BUSY while that is under way,
+        THERE if the broker is there; None if there is nothing to take up any more."""
         copy = self._copies.get(owner)
-        if copy is None or copy.is_streaming or (owner, client_id) in self._done:
-            return False
+        if client_id in self._under_way:
+            return GiveUpAnswer.BUSY
+        if copy is None:
+            return None
+        if self._is_heard(copy):
+            if self._host.now() < self._there_until.get(owner, 0.0):
+                return GiveUpAnswer.THERE
+            if owner not in self._looking:
+                self._looking[owner] = None
+                self._host.spawn(self._look_for(copy))
+            return GiveUpAnswer.BUSY
         saved = self._saved(copy, client_id)
-        if saved is None:
-            return False
+        if saved is None or self._is_done(copy, client_id):
+            return None
+        stale = self._broker.sessions.get(client_id)
+        if stale is not None and stale.connection is not None:
+            return None
         self._under_way[client_id] = self._host.event()
         self._host.spawn(self._adopt(copy, saved))
-        return True
+        return GiveUpAnswer.BUSY
+
+    def _is_done(self, copy: BrokerCopy, client_id: str) -> bool:
+        return self._done.get((copy.owner, client_id), 0) >= _epoch_in(copy, client_id)
 
     async def adopt_here(self, owner: str, client_id: str) -> bool:
         """As `begin`, for a client that has come to this broker; whether its session is here now."""
-        if self.begin(owner, client_id):
-            await self._under_way[client_id].wait()
-        return client_id in self._broker.sessions
+        while (answer := self.begin(owner, client_id)) is GiveUpAnswer.BUSY:
+            if client_id in self._under_way:
+                await self._under_way[client_id].wait()
+                return client_id in self._broker.sessions
+            await self._host.sleep(LOOK_TIMEOUT_S)
+        return answer is None and client_id in self._broker.sessions
 
     def _saved(self, copy: BrokerCopy, client_id: str) -> SavedSession | None:
         now = self._broker.now()
@@ -105,7 +167,12 @@ class Adoptions:
             snapshot = copy.snapshot()
             session = await self._incoming.adopt(saved, copy.owner, lambda: self._state(copy, snapshot, saved))
             if session is not None:
-                self._done[copy.owner, saved.client_id] = None
+                epoch, begun = epochs_in(snapshot)[saved.client_id]
+                self._done[copy.owner, saved.client_id] = epoch
+                epochs = self._clients.epochs
+                if saved.client_id not in epochs:
+                    epochs[saved.client_id] = epoch + 1  # newer than what the broker has, should it come back
+                epochs.set_begun(saved.client_id, begun)
                 self.adopted += 1
         finally:
             self._under_way.pop(saved.client_id).set()
@@ -120,7 +187,7 @@ class Adoptions:
         horizon = _horizon(copy.owner, snapshot, followed, saved.client_id)
         missed = [one for one in found if not Horizon(horizon).covers((one[0], one[1].offset))]
         items = [moved_of(one.delivery, now, one.released) for one in saved.deliveries]
-        items += [moved for one in missed if (moved := _moved(saved.subscriptions, one)) is not None]
+        items += [moved for one in missed if (moved := moved_from(saved.subscriptions, *one)) is not None]
         rows = [*horizon, *rows_of((origin, sent.offset) for origin, sent in missed)]
         return FetchedState(items, tuple(saved.received), Horizon(rows), None)
 
@@ -138,23 +205,37 @@ class Adoptions:
 
     async def _adopt_all(self, copy: BrokerCopy) -> None:
         snapshot = copy.snapshot()
-        left = [one for one in snapshot.sessions if (copy.owner, one.client_id) not in self._done]
+        left = [one for one in snapshot.sessions if not self._is_done(copy, one.client_id)]
         if (copy.owner, "") not in self._done:
             level = logging.WARNING if left else logging.INFO
             _log.log(level, "%s is gone: its %d sessions are taken up here", copy.owner, len(left))
-            self._done[copy.owner, ""] = None
+            self._done[copy.owner, ""] = 1
             self._replication.adopt(snapshot.retained)
+        epochs = epochs_in(snapshot)
         for saved in left:
             if copy.is_streaming:
                 return  # it is back
-            claimed = await self._directory.claim(saved.client_id, saved.owner or "")
-            if claimed is None or claimed.is_foreign:
-                continue
-            if claimed.before is None or claimed.before.name in (copy.owner, self._directory.name):
-                self._clients.epochs[saved.client_id] = claimed.epoch
-                if self.begin(copy.owner, saved.client_id):
-                    await self._under_way[saved.client_id].wait()
-            self._done[copy.owner, saved.client_id] = None
+            epoch, _ = epochs[saved.client_id]
+            await self._adopt_unclaimed(copy, saved, epoch)
+            self._done[copy.owner, saved.client_id] = epoch
+
+    async def _adopt_unclaimed(self, copy: BrokerCopy, saved: SavedSession, epoch: int) -> None:
+        """Takes a session up that nobody asks for, unless there is a newer one anywhere."""
+        client_id = saved.client_id
+        found = (await self.search(client_id)).found()
+        if found and (found[0].epoch > epoch or found[0].is_live or found[0].address != self._host.address):
+            return
+        claimed = await self._directory.claim(client_id, saved.owner or "")
+        if claimed is None or claimed.is_foreign:
+            return
+        if claimed.before is None or claimed.before.name in (copy.owner, self._directory.name):
+            self._clients.epochs[client_id] = claimed.epoch
+            if self.begin(copy.owner, client_id) is GiveUpAnswer.BUSY and client_id in self._under_way:
+                await self._under_way[client_id].wait()
+
+
+def _epoch_in(copy: BrokerCopy, client_id: str) -> int:
+    return epochs_in(copy.snapshot()).get(client_id, (0, 0))[0]
 
 
 def _followed(snapshot: Snapshot) -> dict[str, SavedCursor]:
@@ -176,20 +257,3 @@ def _horizon(owner: str, snapshot: Snapshot, followed: dict[str, SavedCursor], c
     if moved is not None:
         rows += msgspec.msgpack.decode(moved, type=SavedMove).horizon
     return rows
-
-
-def _moved(subscriptions: dict[str, Subscribed], found: Found) -> MovedDelivery | None:
-    """A publication as the session gets it; None if it would have got none of it."""
-    origin, sent = found
-    item = sent.item
-    matching = [
-        one for full, one in subscriptions.items() if not full.startswith("$share/") and matches(full, sent.topic)
-    ]
-    if item is None or not matching:
-        return None
-    qos = min(item.qos, max(one.qos for one in matching))
-    if not qos:
-        return None
-    retain = item.retain and any(one.retain_as_published for one in matching)
-    ids = tuple([one.identifier for one in matching if one.identifier])
-    return MovedDelivery(sent.topic, item, qos, retain, ids, "", 0, mark=(origin, sent.offset))

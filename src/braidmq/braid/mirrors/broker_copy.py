@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from braidmq.broker.store import Snapshot
+from braidmq.host import Address
 
 
 class BrokerCopy(Protocol):
@@ -13,6 +14,16 @@ class BrokerCopy(Protocol):
 
     @property
     def owner(self) -> str: ...
+
+    @property
+    def address(self) -> Address:
+        """Where the broker was last."""
+        ...
+
+    @property
+    def term(self) -> int:
+        """Of two copies of one broker the one with the higher term counts."""
+        ...
 
     @property
     def heard_at(self) -> float:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Container
 from typing import NamedTuple
 
 from braidmq.bounded import BoundedDict
+from braidmq.braid.roaming.directory_messages import SessionHolder
+from braidmq.braid.roaming.epochs import SessionEpochs
 from braidmq.braid.roaming.messages import GiveUp, GiveUpAnswer
 from braidmq.broker.admission import Arrived
 from braidmq.broker.session import Session
@@ -45,6 +47,10 @@ class Arrival:
         self.is_contested = False
         """Whether the session may be another user's: then the client is not served before that is known."""
         self.epoch = 0
+        self.holder: SessionHolder | None = None
+        """The broker that had the session, if the directory was late to say so."""
+        self.own_epoch = 0
+        """Of the session that was at this broker when the client came; 0 if there was none."""
         self.ends_at = 0.0
         self.is_late = False
         """The client was served before its session had come."""
@@ -68,7 +74,7 @@ class Arrival:
 
 class ClientRecords:
     def __init__(self) -> None:
-        self.epochs: dict[str, int] = {}
+        self.epochs = SessionEpochs()
         """Of the clients that this broker holds."""
         self.arriving: dict[str, Arrival] = {}
         self.came_from: dict[str, str] = {}
@@ -98,18 +104,18 @@ class ClientRecords:
             if arrival.epoch:
                 self.lose(arrival, Arrived.ELSEWHERE)
             return GiveUpAnswer.BUSY
-        self.epochs.pop(client_id, None)
+        self.epochs.drop(client_id)
         self.came_from.pop(client_id, None)
         return None
 
     def lose(self, arrival: Arrival, arrived: Arrived) -> None:
         """The client is not served here: it has come to another broker since, or may not have the session."""
-        self.epochs.pop(arrival.client_id, None)
+        self.epochs.drop(arrival.client_id)
         arrival.end(arrived)
 
     def forget_all_but(self, sessions: Container[str]) -> None:
         """Clients without a session, here or on its way, are not this broker's any more."""
-        for memory in (self.epochs, self.came_from):
-            for client_id in list(memory):
-                if client_id not in sessions and client_id not in self.arriving:
-                    del memory[client_id]
+        for client_id in [one for one in self.epochs if one not in sessions and one not in self.arriving]:
+            del self.epochs[client_id]
+        for client_id in [one for one in self.came_from if one not in sessions and one not in self.arriving]:
+            del self.came_from[client_id]

@@ -69,6 +69,8 @@ class Claimed(Message, frozen=True, array_like=True, gc=False):
     """It is another user's, whose holder is told in `before`; nothing was changed."""
     is_elsewhere: bool = False
     """It is not the giver's any more, but that of `before`; nothing was changed."""
+    is_sure: bool = True
+    """Whether all that brokers have told of the client id is known to who answers."""
 
 
 class Client(NamedTuple):

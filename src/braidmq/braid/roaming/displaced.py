@@ -14,6 +14,7 @@ from braidmq.braid.roaming.clients import ClientRecords
 from braidmq.braid.roaming.directory import ClientDirectory
 from braidmq.braid.roaming.directory_entries import REGISTER_S
 from braidmq.braid.roaming.directory_messages import Client, SessionHolder
+from braidmq.braid.roaming.epochs import UNKNOWN_EPOCH
 from braidmq.braid.roaming.fetching import SessionFetcher
 from braidmq.braid.roaming.handover import Handovers
 from braidmq.braid.roaming.left_behind import deliver_left_behind
@@ -33,9 +34,6 @@ GIVE_UP_S = 1.0
 
 LEFT_BEHIND_AFTER_S = 5.0
 """How long a client that had to begin anew may take to subscribe, before it is given what was left behind."""
-
-UNKNOWN_EPOCH = 1
-"""Of a session from an earlier incarnation: lower than any claim."""
 
 CALL_TIMEOUT_S = 1.0
 
@@ -88,10 +86,12 @@ class DisplacedSessions(Service):
 
     def end_stale(self, client_id: str) -> None:
         """The session here is an older one than the client's last."""
-        self._clients.displaced.pop(client_id, None)
+        was_displaced = self._clients.displaced.pop(client_id, None) is not None
         session = self._broker.sessions.get(client_id)
         if session is not None and session.connection is None:
             self._broker.sessions.end(session, moved=True)
+            if was_displaced and client_id not in self._clients.arriving:
+                self._clients.epochs.drop(client_id)
 
     def take_back(self, client_id: str) -> None:
         """The session here is the client's last one."""
@@ -137,7 +137,8 @@ class DisplacedSessions(Service):
             if self._is_moving(client_id):
                 continue
             if session.connection is not None:
-                self._clients.epochs.setdefault(client_id, int(self._broker.now() * 1000))
+                if client_id not in self._clients.epochs:
+                    self._clients.epochs[client_id] = int(self._broker.now() * 1000)
             epoch = self._clients.epochs.get(client_id, UNKNOWN_EPOCH)
             clients[client_id] = Client(client_id, epoch, session.owner or "")
         return clients
@@ -161,7 +162,7 @@ class DisplacedSessions(Service):
             self._set_aside(holder)
         elif holder.epoch >= epoch:
             self._host.spawn(self._set_aside_later(holder, client))
-        elif client_id not in self._fetching:
+        elif client_id not in self._fetching and holder.epoch < self._clients.epochs.begun(client_id):
             self._fetching[client_id] = None
             self._host.spawn(self._fetch_left_behind(client_id, holder))
 
@@ -192,7 +193,6 @@ class DisplacedSessions(Service):
     def _set_aside(self, holder: SessionHolder) -> None:
         """The client is elsewhere: its session here stands for nothing any more, and is offered there."""
         client_id = holder.client_id
-        self._clients.epochs.pop(client_id, None)
         session = self._broker.sessions.get(client_id)
         if session is not None and session.connection is not None:
             session.connection.disconnect(Reason.SESSION_TAKEN_OVER, "the client is connected to another broker")
@@ -207,7 +207,8 @@ class DisplacedSessions(Service):
     async def _keep_offering(self, client_id: str, session: Session, to: Address) -> None:
         displaced = self._clients.displaced
         while displaced.get(client_id) is session and self._broker.sessions.get(client_id) is session:
-            offer = Offer(client_id, self._identity, session.owner or "")
+            epoch = self._clients.epochs.get(client_id, 0)
+            offer = Offer(client_id, self._identity, session.owner or "", epoch)
             offered = await ask(self._host, to, offer, Offered, timeout_s=CALL_TIMEOUT_S)
             if offered is not None and displaced.get(client_id) is session:
                 if offered.answer is OfferAnswer.NOT_WANTED:
@@ -230,7 +231,8 @@ class DisplacedSessions(Service):
             return Offered(OfferAnswer.WANTED)  # not for the user that is here
         served = self._clients.served.get(client_id)
         is_clean = served is not None and served.clean
-        if session is None or is_clean or self._clients.came_from.get(client_id) == offer.name:
+        is_earlier = bool(offer.epoch) and offer.epoch >= self._clients.epochs.begun(client_id)
+        if session is None or is_clean or is_earlier or self._clients.came_from.get(client_id) == offer.name:
             return Offered(OfferAnswer.NOT_WANTED)
         is_early = served is not None and self._host.now() - served.at < LEFT_BEHIND_AFTER_S
         if client_id in self._clients.epochs and not is_early:

@@ -32,7 +32,8 @@ MOVE_WAIT_S = 4.0
 CONFIRM_S = 600.0
 """How long the broker that a session came from is told so, until it answers."""
 
-CALL_TIMEOUT_S = 1.0
+FIRST_TIMEOUT_S, CALL_TIMEOUT_S = 0.25, 1.0
+"""How long an answer may take at first, and at the most: a message may be lost, and the way may be long."""
 BUSY_S = 0.05
 """The pause before a broker that is busy, or did not answer, is asked again."""
 
@@ -63,14 +64,15 @@ class SessionFetcher:
     async def _ask(self, to: Address, request: Message, replies: type[Answer], wait_s: float) -> Answer | None:
         """Repeats a request until it is answered, or time is over: one that refuses may just be starting."""
         ends_at = self._host.now() + wait_s
+        timeout_s = min(FIRST_TIMEOUT_S, wait_s)
         while True:
-            timeout_s = min(CALL_TIMEOUT_S, wait_s)
             reply = await ask(self._host, to, request, Message, timeout_s=timeout_s)
             if reply is not None:
                 return reply if isinstance(reply, replies) else None
             if self._host.now() + timeout_s / 2 > ends_at:
                 return None
             await self._host.sleep(BUSY_S)
+            timeout_s = min(2 * timeout_s, CALL_TIMEOUT_S)
 
     async def is_kept_from(self, holder: SessionHolder, user: str) -> bool | None:
         """Whether a broker keeps a session from this user, since it is another's; None if it does not answer."""

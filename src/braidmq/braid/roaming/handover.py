@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 from braidmq.braid.roaming.clients import ClientRecords
 from braidmq.braid.roaming.handover_state import Handover, HandoverEvent, HandoverState
-from braidmq.braid.roaming.marks import Marks, Row
+from braidmq.braid.roaming.marks import Marks, Row, merged
 from braidmq.braid.roaming.messages import (
     AskForeignSession,
     FetchState,
@@ -66,8 +66,9 @@ class Handovers(Service):
         self._clients = clients
         self._marks = marks
         self._followed = followed
-        self.adopt: Callable[[str, str], bool] = lambda _broker, _client_id: False
-        """Takes a session up from the copy of what a broker has that is gone; whether that is under way."""
+        self.adopt: Callable[[str, str], GiveUpAnswer | None] = lambda _broker, _client_id: None
+        """Takes a session up from the copy of what a broker has that is gone; BUSY while that is under way, THERE if
+        that broker is there, None if there is nothing to take up any more."""
         self._by_client: dict[str, Handover] = {}
         self._tails = SessionTails(broker, host, marks, self._by_client)
         self.given = 0
@@ -102,18 +103,20 @@ class Handovers(Service):
         handover = self._by_client.get(client_id)
         if handover is not None and handover.move == asked.move:
             handover.heard_at = self._host.now()
-            return GivenUp(GiveUpAnswer.GIVEN, handover.expiry_s)
+            return GivenUp(GiveUpAnswer.GIVEN, handover.expiry_s, begun=handover.begun)
         if self.is_kept_from(client_id, asked.user):
             return GivenUp(GiveUpAnswer.FOREIGN)
         if asked.is_pushed and not self._is_away(client_id):
             return GivenUp(GiveUpAnswer.NEWER)
+        begun = self._clients.epochs.begun(client_id)
         refusal = self._clients.refusal_of(asked)
         if refusal is not None:
             return GivenUp(refusal)
         if handover is not None and handover.is_here:
             self.put_back(client_id)
-        if asked.of and client_id not in self._broker.sessions and self.adopt(asked.of, client_id):
-            return GivenUp(GiveUpAnswer.BUSY)
+        adopting = self.adopt(asked.of, client_id) if asked.of else None
+        if adopting is not None:
+            return GivenUp(adopting)
         was_here = client_id in self._broker.sessions
         session = self._disconnected(client_id, asked.clean)
         if session is None and was_here:
@@ -121,6 +124,7 @@ class Handovers(Service):
         if session is None:
             return self._answer_without_session(asked, handover)
         handover = Handover(asked, origin, session, self._host.now())
+        handover.begun = begun
         if not asked.is_pushed:
             self._broker.sessions.wills.renew(session, None)  # its client is back [MQTT-3.1.3-9]
         if session.expiry_timer is not None:
@@ -131,7 +135,7 @@ class Handovers(Service):
         if len(self._by_client) > HANDOVERS_MAX:
             self._end_oldest()
         self._host.spawn(self._watch(client_id, handover))
-        return GivenUp(GiveUpAnswer.GIVEN, handover.expiry_s)
+        return GivenUp(GiveUpAnswer.GIVEN, handover.expiry_s, begun=handover.begun)
 
     def _is_away(self, client_id: str) -> bool:
         session = self._broker.sessions.get(client_id)
@@ -247,9 +251,11 @@ class Handovers(Service):
 
     def _horizon(self, session: Session) -> tuple[Row, ...]:
         """How far the session has followed the histories: as this broker, unless it came here just now."""
-        if isinstance(session, RoamingSession) and session.checks_marks:
+        if not isinstance(session, RoamingSession):
+            return tuple(self._followed())
+        if session.checks_marks:
             return tuple(session.horizon)
-        return tuple(self._followed())
+        return tuple(merged([*session.horizon, *self._followed()]))
 
     def put_back(self, client_id: str) -> None:
         """The session stays here after all."""
@@ -286,6 +292,10 @@ class Handovers(Service):
     def is_passing_on(self) -> bool:
         """Whether something waits here for sessions that have gone."""
         return any(one.relay is not None and one.relay.waiting for one in self._by_client.values())
+
+    def deliver_late(self, session: Session, items: tuple[MovedDelivery, ...]) -> None:
+        """Publications that a session may have had already."""
+        self._tails.deliver(session, items)
 
     def end_for(self, client_id: str, session: Session) -> None:
         """The client is here again, with this session: nothing is passed on any more, what waits is for it."""

@@ -95,6 +95,8 @@ class Handover:
         self.is_pushed = move.is_pushed
         """Whether this broker wanted to give it away: its client is not back."""
         self.expiry_s = session.expiry_s
+        self.begun = 0
+        """The epoch in which the session was begun."""
         self.ends_at: float | None = None
         """When the session ends if its client does not come back (Unix time)."""
         self.will_at: float | None = None

@@ -6,16 +6,18 @@ While a session checks marks, what it has had is written with what came of it: a
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
+from braidmq.braid.catch_up.cursors import SavedCursor
 from braidmq.braid.roaming.clients import Arrival, ClientRecords
 from braidmq.braid.roaming.directory_messages import SessionHolder
 from braidmq.braid.roaming.fetching import MOVE_WAIT_S, FetchedState, SessionFetcher
+from braidmq.braid.roaming.gaps import FetchBehind, gaps_of, moved_from
 from braidmq.braid.roaming.handover import Handovers
 from braidmq.braid.roaming.left_behind import deliver_left_behind
-from braidmq.braid.roaming.marks import Horizon, Marks, SavedMove
+from braidmq.braid.roaming.marks import Horizon, Marks, SavedMove, merged, rows_of
 from braidmq.braid.roaming.moved import state_of, subscribe_all, unsubscribe_all
 from braidmq.braid.roaming.sessions import RoamingSession
 from braidmq.broker.broker import Broker
@@ -25,11 +27,9 @@ from braidmq.broker.subscription import Subscribed
 from braidmq.host import Address, Host
 from braidmq.mqtt.topics import split_share
 
-EFFECTIVE_WAIT_S = 3.0
-"""How long a CONNECT waits until subscriptions that have moved here have taken effect in the whole braid."""
-
-ADOPTED_WAIT_S = 0.5
-"""The same for a session whose broker is gone: its client waits, and what is published meanwhile is fetched."""
+EFFECTIVE_WAIT_S = 0.2
+"""How long a CONNECT waits until subscriptions that have moved here have taken effect in the whole braid. What reaches
+the other broker alone after that is passed on from there (`tail`), or fetched."""
 
 OVERTAKEN_S = 0.05
 """How long a session stays where it was once this broker is known to stand for it: what was sent to that broker alone,
@@ -40,6 +40,9 @@ OVERLAP_S = 40.0
 
 SAVE_MANY_S = 1.0
 """How often the marks of a session are written that has seen many."""
+
+OWED_AGAIN_S, OWED_S = 2.0, 600.0
+"""How often an origin is asked that did not answer when a session came that lacks something of it, and how long."""
 
 MOVED = "$moved/"
 """The store's rows for sessions that have come stand among the cursors, under this and the client id."""
@@ -69,6 +72,12 @@ class IncomingSessions:
         self.until_left: Callable[[list[str], float], Awaitable[None]]
         """Waits until what is held here of topics that filters match has left: the broker that has the session must
         have had it before it gives up the session, or it would come behind what is published here meanwhile."""
+        self.reached: Callable[[], Iterable[tuple[str, int]]]
+        """How far the histories of all origins have come, as far as is known."""
+        self.fetch_behind: FetchBehind
+        """Asks the origins of histories for what a session lacks."""
+        self._owed: dict[RoamingSession, None] = {}
+        """Sessions that lack something of origins that have not answered."""
         self._checking: dict[RoamingSession, str] = {}
         """Sessions that check marks, and from which broker they came."""
         self._saved_at = 0.0
@@ -111,13 +120,16 @@ class IncomingSessions:
             await self._host.sleep(OVERTAKEN_S)
         arrival.extend(MOVE_WAIT_S)
         fetched = await self._fetcher.state(arrival, giver.address, move)
+        if fetched is not None:
+            fetched = await self._complete(session, subscriptions, fetched)
         if fetched is None or arrival.is_late or broker.degraded:
             unsubscribe_all(broker, session, subscriptions)
             if fetched is None or broker.degraded:
                 return False
             deliver_left_behind(broker, client_id, fetched.deliveries)
         else:
-            self._install(session, subscriptions, fetched)
+            is_branch = 0 < self._clients.epochs.begun(client_id) <= arrival.own_epoch
+            self._install(session, subscriptions, fetched, is_branch)
             self._checking[session] = giver.name
             self._save(session)
         broker.flush()
@@ -139,12 +151,13 @@ class IncomingSessions:
         session = RoamingSession(broker, saved.client_id, broker.store.next_row(), saved.expiry_s, self._marks)
         session.owner = saved.owner
         subscribe_all(broker, session, saved.subscriptions)
-        await self._until_effective([split_share(one)[1] for one in saved.subscriptions], ADOPTED_WAIT_S)
-        fetched = await fetch()
-        if broker.degraded or saved.client_id in broker.sessions:
+        await self._until_effective([split_share(one)[1] for one in saved.subscriptions], EFFECTIVE_WAIT_S)
+        fetched = await self._complete(session, saved.subscriptions, await fetch())
+        old = broker.sessions.get(saved.client_id)
+        if broker.degraded or (old is not None and old.connection is not None):
             unsubscribe_all(broker, session, saved.subscriptions)
             return None
-        self._install(session, saved.subscriptions, fetched)
+        self._install(session, saved.subscriptions, fetched, is_branch=True)
         self._checking[session] = giver
         self._save(session)
         broker.flush()
@@ -156,12 +169,52 @@ class IncomingSessions:
         self._host.spawn(self._stop_checking_later(session))
         return session
 
-    def _install(self, session: RoamingSession, subscriptions: dict[str, Subscribed], fetched: FetchedState) -> None:
-        """Makes what was fetched the client's session here; with what an older one here has, unless it is the same."""
+    async def _complete(
+        self, session: RoamingSession, subscriptions: dict[str, Subscribed], fetched: FetchedState
+    ) -> FetchedState:
+        """Adds what the giver had not got yet, and was handled here before the session began to gather."""
+        filters = [one for one in subscriptions if split_share(one)[0] is None]
+        begun_at = self._clients.epochs.begun(session.client_id) / 1000 or self._broker.now()
+        gaps = gaps_of(fetched.horizon.rows, self.reached(), begun_at) if filters else {}
+        if not gaps:
+            return fetched
+        found, silent = await self.fetch_behind(filters, gaps)
+        missed = [one for one in found if not fetched.horizon.covers((one[0], one[1].offset))]
+        items = [moved for one in missed if (moved := moved_from(subscriptions, *one)) is not None]
+        rows = merged([*fetched.horizon.rows, *rows_of((origin, sent.offset) for origin, sent in missed)])
+        if silent:
+            owed = {origin: gaps[origin] for origin in silent}
+            self._host.spawn(self._fetch_owed(session, subscriptions, owed))
+        return fetched._replace(deliveries=[*fetched.deliveries, *items], horizon=Horizon(rows))
+
+    async def _fetch_owed(
+        self, session: RoamingSession, subscriptions: dict[str, Subscribed], owed: dict[str, SavedCursor]
+    ) -> None:
+        """Some origins have not answered: what the session lacks of theirs comes later."""
+        self._owed[session] = None
+        ends_at = self._host.now() + OWED_S
+        filters = [one for one in subscriptions if split_share(one)[0] is None]
+        while owed and self._host.now() < ends_at:
+            await self._host.sleep(OWED_AGAIN_S)
+            if self._broker.sessions.get(session.client_id) is not session:
+                break
+            found, silent = await self.fetch_behind(filters, owed)
+            owed = {origin: owed[origin] for origin in silent}
+            if self._broker.sessions.get(session.client_id) is session:
+                items = [moved_from(subscriptions, *one) for one in found]
+                self._handovers.deliver_late(session, tuple([one for one in items if one is not None]))
+                self._broker.request_flush()
+        self._owed.pop(session, None)
+
+    def _install(
+        self, session: RoamingSession, subscriptions: dict[str, Subscribed], fetched: FetchedState, is_branch: bool
+    ) -> None:
+        """Makes what was fetched the client's session here; with what an older one here has, unless it is the same, or
+        a branch of it."""
         broker = self._broker
         client_id = session.client_id
         old = broker.sessions.get(client_id)
-        is_same = old is None or self._handovers.is_under_way(client_id)
+        is_same = old is None or is_branch or self._handovers.is_under_way(client_id)
         left_behind = [] if old is None or is_same else state_of(old, broker.now())
         self._clients.displaced.pop(client_id, None)
         if old is not None:
@@ -210,6 +263,8 @@ class IncomingSessions:
 
     async def _stop_checking_later(self, session: RoamingSession) -> None:
         await self._host.sleep(OVERLAP_S)
+        while session in self._owed:
+            await self._host.sleep(OVERLAP_S)
         self._checking.pop(session, None)
         session.stop_checking()
         self._broker.sessions.forget_routes(session)

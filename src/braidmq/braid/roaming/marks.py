@@ -39,6 +39,28 @@ class Horizon:
         return False
 
 
+def merged(rows: Iterable[Row]) -> list[Row]:
+    """The same with one row for each origin."""
+    floors: dict[str, int] = {}
+    found: dict[str, list[tuple[int, int]]] = {}
+    for origin, floor, ranges in rows:
+        floors[origin] = max(floor, floors.get(origin, 0))
+        found.setdefault(origin, []).extend(ranges)
+    return [_merged_row(origin, floor, sorted(found[origin])) for origin, floor in floors.items()]
+
+
+def _merged_row(origin: str, floor: int, ranges: list[tuple[int, int]]) -> Row:
+    kept: list[tuple[int, int]] = []
+    for low, high in ranges:
+        if low <= floor + 1:
+            floor = max(floor, high)
+        elif kept and low <= kept[-1][1] + 1:
+            kept[-1] = (kept[-1][0], max(high, kept[-1][1]))
+        else:
+            kept.append((low, high))
+    return origin, floor, tuple(kept)
+
+
 class SavedMove(msgspec.Struct, frozen=True, array_like=True):
     """What is kept in the store of a session that has come, while it checks marks."""
 

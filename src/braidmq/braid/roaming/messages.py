@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+import msgspec
+
 from braidmq.braid.roaming.directory_messages import SessionHolder
 from braidmq.braid.roaming.marks import Row
 from braidmq.braid.roaming.moved import Absence, MovedDelivery
@@ -24,6 +26,8 @@ class GiveUpAnswer(IntEnum):
     """There is no session, and the client was never here since this broker has started."""
     FOREIGN = 6
     """It is another user's, and is kept for that one."""
+    THERE = 7
+    """I have a copy of what the broker has, but that is there, and is to be asked itself: by me, if need be."""
 
 
 class GiveUp(Message, frozen=True, array_like=True, gc=False):
@@ -48,6 +52,8 @@ class GivenUp(Message, frozen=True, array_like=True, gc=False):
     answer: GiveUpAnswer
     expiry_s: int = 0
     holder: SessionHolder | None = None
+    begun: int = 0
+    """The epoch in which the session was begun that is given."""
 
 
 class AskForeignSession(Message, tag="AskKept", frozen=True, array_like=True, gc=False):
@@ -59,6 +65,31 @@ class AskForeignSession(Message, tag="AskKept", frozen=True, array_like=True, gc
 
 class HasForeignSession(Message, tag="IsKept", frozen=True, array_like=True, gc=False):
     is_kept: bool
+
+
+class AskSession(Message, frozen=True, array_like=True, gc=False):
+    """A client has come to me. Have you its session, or a copy of it?"""
+
+    client_id: str
+
+
+class HeldCopyOf(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A copy of what another broker has; `epoch` is that of the client's session in it, 0 if it has none."""
+
+    owner: str
+    term: int
+    """Of two copies of what one broker has, the one with the higher term counts."""
+    epoch: int
+    is_heard: bool
+    """Whether that broker is there: then it is to be asked itself."""
+
+
+class FoundSession(Message, frozen=True, array_like=True, gc=False):
+    """What I have of it. `epoch` is that of the session that is here, or coming here; 0 if there is none."""
+
+    name: str
+    epoch: int
+    copies: tuple[HeldCopyOf, ...] = ()
 
 
 class FetchSubscriptions(Message, frozen=True, array_like=True, gc=False):
@@ -127,6 +158,8 @@ class Offer(Message, frozen=True, array_like=True, gc=False):
     client_id: str
     name: str
     owner: str = ""
+    epoch: int = 0
+    """Of that session, as far as it is known."""
 
 
 class OfferAnswer(IntEnum):

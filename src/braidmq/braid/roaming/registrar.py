@@ -79,6 +79,10 @@ class Registrar(Service):
         """Registrars of which it is being found out whether they are there."""
         self._silent_until: BoundedDict[Address, float] = BoundedDict(SILENT_MAX)
         """Those that are not."""
+        self._neighbours: tuple[Key, Key] | None = None
+        """The keys on both sides, as they were at the last claim …"""
+        self._settled_at = 0.0
+        """… and since when they are the same, and longer than it takes all holders to repeat what they have."""
         self._host.serve(self)
 
     def __len__(self) -> int:
@@ -202,8 +206,9 @@ class Registrar(Service):
         if not claim.stands_in and not self._is_mine(hash_key_of(claim.client_id)):
             return NotMine(self._likely_registrar(hash_key_of(claim.client_id)))
         old = self._entries.get(claim.client_id)
+        is_sure = not claim.stands_in and self._is_settled()
         if old is not None and old.claim == claim.claim:  # the answer got lost
-            return Claimed(old.holder.epoch, old.before, old.earlier)
+            return Claimed(old.holder.epoch, old.before, old.earlier, is_sure=is_sure)
         if old is not None and is_foreign(old.holder.owner, claim.owner) and claim.over != old.holder.epoch:
             return Claimed(old.holder.epoch, old.holder, None, is_foreign=True)
         if old is not None and claim.giver and old.holder.name not in (claim.giver, claim.name):
@@ -214,7 +219,16 @@ class Registrar(Service):
         entry = DirectoryEntry(holder, claim.claim, before, earlier)
         self._entries.keep(entry)
         self._copy([entry])
-        return Claimed(epoch, before, earlier)
+        return Claimed(epoch, before, earlier, is_sure=is_sure)
+
+    def _is_settled(self) -> bool:
+        """Whether the entries of this registrar have been its own for long enough that all holders have repeated
+        theirs."""
+        own, now = self._own, self._host.now()
+        neighbours = None if own is None else (own.left.key, own.right.key)
+        if neighbours != self._neighbours:
+            self._neighbours, self._settled_at = neighbours, now + REGISTER_S
+        return now > self._settled_at
 
     def _has_found_silent(self, registrar: Address) -> bool:
         """Whether a registrar that is slow to answer another broker does not answer this one; finds out, if need be."""

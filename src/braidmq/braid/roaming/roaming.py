@@ -13,6 +13,7 @@ from braidmq.braid.roaming.handover import Handovers
 from braidmq.braid.roaming.incoming import IncomingSessions
 from braidmq.braid.roaming.marks import Marks, Row
 from braidmq.braid.roaming.pushing import SessionPusher
+from braidmq.braid.roaming.searching import SessionSearch
 from braidmq.braid.roaming.takeover import Takeovers
 from braidmq.braid.roaming.taking import SessionTaker
 from braidmq.broker.broker import Broker
@@ -36,8 +37,11 @@ class RoamingParts:
         """`followed` says how far histories were followed here; `until_effective` waits until filters have taken effect
         in the whole braid, but not longer than so long."""
         self.marks = Marks()
+        self._entered = host.event()
         self.directory = ClientDirectory(overlay, name, broker.now, identity)
         self.clients = clients = ClientRecords()
+        clients.epochs.restore(broker)
+        self.search = SessionSearch(broker, host, identity, clients)
         self.handovers = Handovers(broker, host, clients, self.marks, followed)
         fetcher = SessionFetcher(broker, host, identity, cluster, clients, self.handovers)
         self.displaced = DisplacedSessions(
@@ -45,7 +49,17 @@ class RoamingParts:
         )
         self.incoming = IncomingSessions(broker, host, clients, self.marks, self.handovers, fetcher, until_effective)
         self.takeovers = Takeovers(
-            broker, host, identity, clients, self.directory, self.handovers, self.displaced, fetcher, self.incoming
+            broker,
+            host,
+            identity,
+            clients,
+            self.directory,
+            self.handovers,
+            self.displaced,
+            fetcher,
+            self.incoming,
+            self.search,
+            self._entered,
         )
 
         self.taker = SessionTaker(broker, host, presence, clients, self.directory, fetcher, self.incoming)
@@ -54,6 +68,7 @@ class RoamingParts:
     async def enter(self) -> None:
         await self.directory.enter()
         await self.displaced.enter()
+        self._entered.set()
 
     async def leave(self) -> None:
         await self.directory.registrar.leave()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from braidmq.bounded import BoundedDict
-from braidmq.braid.roaming.marks import Horizon, Mark, MarkedDelivery, Marks, Row, rows_of
+from braidmq.braid.roaming.marks import Horizon, Mark, MarkedDelivery, Marks, Row, merged, rows_of
 from braidmq.braid.roaming.moved import MovedDelivery, delivery_of, subscribe_all, unsubscribe_all
 from braidmq.broker.backlog import NOTHING, Backlog
 from braidmq.broker.broker import Broker
@@ -146,12 +146,12 @@ class RoamingSession(Session):
     @property
     def horizon(self) -> list[Row]:
         """What it has had, here or before it came, while it checks marks."""
-        return [*self._horizon.rows, *rows_of(self._seen or ())]
+        return merged([*self._horizon.rows, *rows_of(self._seen or ())])
 
     def stop_checking(self) -> None:
         """Nothing comes on two ways any more."""
+        self._horizon = Horizon(self.horizon)
         self._seen = None
-        self._horizon = Horizon(())
 
 
 class SessionRelay(Session):

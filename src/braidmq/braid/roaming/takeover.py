@@ -17,12 +17,16 @@ From before the state is taken there until after its relay ends, a publication r
 what comes on both ways is known by its mark (`marks`), so it is given to the client once.
 
 If the other broker does not answer in time the client begins anew (session present 0), and what was left behind is
-fetched when that broker is back (`displaced`). One that has died while it took the session over knows nothing of it
-after its restart: then the broker before it still has it, and is asked.
+fetched when that broker is back (`displaced`).
+
+Where the directory is not sure, or that broker is silent or knows nothing of the session, all brokers are asked what
+they have of it (`searching`): one that died while it took the session over knows nothing of it after its restart, and
+the broker before it has it still; one that is gone has left a copy.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -31,22 +35,43 @@ from braidmq.braid.roaming.clients import Arrival, ClientRecords, Served
 from braidmq.braid.roaming.directory import ClientDirectory
 from braidmq.braid.roaming.directory_messages import Claimed, SessionHolder
 from braidmq.braid.roaming.displaced import DisplacedSessions
+from braidmq.braid.roaming.epochs import UNKNOWN_EPOCH
 from braidmq.braid.roaming.fetching import MOVE_WAIT_S, SessionFetcher
 from braidmq.braid.roaming.handover import Handovers
 from braidmq.braid.roaming.incoming import IncomingSessions
 from braidmq.braid.roaming.messages import GiveUpAnswer
+from braidmq.braid.roaming.searching import FoundAt, SearchResult, SessionSearch
 from braidmq.broker.admission import Arrived
 from braidmq.broker.broker import Broker
-from braidmq.host import Host
+from braidmq.host import Address, Event, Host
 
 CLAIM_WAIT_S = 5.0
-"""How long a CONNECT waits for the directory; then it is served here, and claimed later."""
+"""How long a CONNECT waits until it is known where its session is; then it is served without it."""
+
+CLAIM_SOON_S = 0.25
+"""How long the directory has to answer, before all brokers are asked instead."""
 
 MIRRORED_WAIT_S = 0.2
-"""How long it waits for an answer of that broker if others have a copy of the session, before one of them is asked."""
+"""How long it waits for an answer of that broker if others have a copy of the session, before they are asked …"""
+
+ANSWER_WAIT_S = 1.0
+"""… and if, as far as is known, nobody else has it."""
+
+SEARCHES_MAX, SEARCH_AGAIN_S = 4, 0.1
+"""How often all are asked, and how long after each other, while a broker that does not answer is heard by others."""
+
+ENTER_WAIT_S = 1.0
+"""How long a CONNECT waits until a broker that has just started is in the braid …"""
+
+ENTERING_S = 6.0
+"""… and how long after its start at the latest: by then it has found others, or begun a braid of its own."""
+
+_UNDECIDED = (None, GiveUpAnswer.UNKNOWN, GiveUpAnswer.THERE)
 
 HANDED_ON_MAX = 4
 """How often a session may have moved on while it is looked for."""
+
+_log = logging.getLogger("braidmq.braid")
 
 
 class Takeovers:
@@ -61,8 +86,10 @@ class Takeovers:
         displaced: DisplacedSessions,
         fetcher: SessionFetcher,
         incoming: IncomingSessions,
+        search: SessionSearch,
+        entered: Event,
     ) -> None:
-        """`identity` is that of this broker."""
+        """`identity` is that of this broker; `entered` happens when it is in the braid, and has told what it has."""
         self._broker = broker
         self._host = host
         self._identity = identity
@@ -72,8 +99,20 @@ class Takeovers:
         self._displaced = displaced
         self._fetcher = fetcher
         self._incoming = incoming
+        self._search = search
+        self._entered = entered
+        self._made_at = host.now()
+        self.has_others: Callable[[], bool] = lambda: False
+        """Whether this broker knows of any other one."""
+        self.go_round: Callable[[Address, Address], None] = _ignore
+        """Has what is for a broker passed on by another one."""
         self.adopt_here: Callable[[str, str], Awaitable[bool]] = _nothing_here
         """Takes up a session from the copy that this broker has of what another one has; whether it is here now."""
+
+    @property
+    def awaits_entry(self) -> bool:
+        """Whether this broker is about to meet others."""
+        return not self._entered.is_set and self.has_others()
 
     def arrive(self, client_id: str, user: str, clean: bool, done: Callable[[Arrived], bool]) -> None:
         """Brings the client's session here, if it has one. Calls when it may be opened, or that it may not."""
@@ -87,6 +126,8 @@ class Takeovers:
         arrival.extend(CLAIM_WAIT_S)
         self._host.spawn(self._watch(arrival))
         try:
+            if self.awaits_entry and self._host.now() - self._made_at < ENTERING_S:
+                await self._entered.wait(ENTER_WAIT_S)
             await self._claim_and_bring(arrival)
         finally:
             del self._clients.arriving[client_id]
@@ -109,50 +150,125 @@ class Takeovers:
                 return
             if arrival.epoch or self._clients.is_displaced(arrival.client_id):
                 self._displaced.leave_behind(arrival.client_id)
+            self._clients.epochs.begin_anew(arrival.client_id)
             arrival.is_late = True
             self._open(arrival)
 
     # Claiming
 
     async def _claim_and_bring(self, arrival: Arrival) -> None:
-        client_id = arrival.client_id
-        claimed = await self._directory.claim(client_id, arrival.user)
+        client_id, epochs = arrival.client_id, self._clients.epochs
+        own_epoch = epochs.get(client_id, UNKNOWN_EPOCH) if client_id in self._broker.sessions else 0
+        arrival.own_epoch = own_epoch
+        claimed = await self._claim(arrival) if self._entered.is_set else None
         if claimed is not None and claimed.is_foreign:
             claimed = await self._claim_over(arrival, claimed)
         if arrival.is_over or self._handovers.is_kept_from(client_id, arrival.user):
             arrival.end(Arrived.FOREIGN)
             return
-        epochs = self._clients.epochs
         if claimed is None:  # registering will find out
-            epochs[client_id] = max(int(self._broker.now() * 1000), epochs.get(client_id, 0))
-            if self._clients.is_displaced(client_id):
-                self._displaced.leave_behind(client_id)
-            return
+            claimed = Claimed(max(int(self._broker.now() * 1000), own_epoch + 1), None, None, is_sure=False)
         arrival.epoch = epochs[client_id] = claimed.epoch
-        if claimed.before is None or claimed.before.name == self._identity:
+        before = claimed.before
+        is_here = before is not None and before.name == self._identity
+        if not is_here:
+            self._clients.came_from.pop(client_id, None)
+        if arrival.clean:
+            epochs.begin_anew(client_id)
+            if before is not None and not is_here:
+                await self._bring(arrival, before)
+            else:
+                self._displaced.take_back(client_id)
+        elif before is None and not own_epoch and claimed.is_sure:
+            epochs.begin_anew(client_id)
+        else:
+            await self._bring_from_anywhere(arrival, own_epoch, claimed)
+
+    async def _claim(self, arrival: Arrival) -> Claimed | None:
+        """Claims the client id; if that takes too long, it is done behind the client's back."""
+        client_id = arrival.client_id
+        answers: list[Claimed | None] = []
+        answered = self._host.event()
+
+        async def claim() -> None:
+            claimed = await self._directory.claim(client_id, arrival.user)
+            answers.append(claimed)
+            if answered.is_set:
+                self._on_claimed_late(arrival, claimed)
+            answered.set()
+
+        self._host.spawn(claim())
+        await answered.wait(CLAIM_SOON_S)
+        answered.set()
+        return answers[0] if answers else None
+
+    def _on_claimed_late(self, arrival: Arrival, claimed: Claimed | None) -> None:
+        epochs, client_id = self._clients.epochs, arrival.client_id
+        if claimed is not None:
+            arrival.holder = claimed.before
+        if claimed is not None and not claimed.is_foreign and client_id in epochs:
+            epochs[client_id] = max(claimed.epoch, epochs[client_id])
+
+    async def _bring_from_anywhere(self, arrival: Arrival, own_epoch: int, claimed: Claimed) -> None:
+        """Asks all brokers for the session: after a partition the directory may know of an earlier one.
+
+        The newest one is the client's; but if the directory knows of one that is newer still, and nobody can say what
+        became of it, the client begins anew.
+        """
+        client_id, before = arrival.client_id, claimed.before
+        likely = [one.address for one in (claimed.before, claimed.earlier) if one is not None]
+        for tries_left in range(SEARCHES_MAX - 1, -1, -1):
+            before = before or arrival.holder
+            result = await self._search.search(client_id, own_epoch, likely)
+            if arrival.is_over:
+                return
+            for found in result.found():
+                is_newest = before is None or found.epoch >= before.epoch
+                if not is_newest and before is not None and not result.knows_of(before):
+                    break
+                if await self._bring_found(arrival, found) not in _UNDECIDED:
+                    return
+            if before is not None and await self._bring_by_others(arrival, before, result) not in _UNDECIDED:
+                return
+            if not tries_left or not result.is_doubtful:
+                break
+            await self._host.sleep(SEARCH_AGAIN_S)
+        if self._handovers.is_under_way(client_id):
             self._displaced.take_back(client_id)
             return
-        self._clients.came_from.pop(client_id, None)
-        await self._bring_from_either(arrival, claimed.before, claimed.earlier)
+        self._displaced.leave_behind(client_id)
+        self._clients.epochs.begin_anew(client_id)
+        if before is not None and before.name != self._identity:
+            text = "client %r begins anew: %s, which had its session, cannot be reached, and nobody has a copy of it"
+            _log.warning(text, client_id, before.name)
 
-    async def _bring_from_either(self, arrival: Arrival, before: SessionHolder, earlier: SessionHolder | None) -> None:
-        """Brings the session from the last holder or, if that knows nothing of it, from the one before it."""
+    async def _bring_found(self, arrival: Arrival, found: FoundAt) -> GiveUpAnswer | None:
         client_id = arrival.client_id
-        is_gone = bool(before.mirrors) and self._directory.is_silent(before.address)
-        answer = None if is_gone else await self._bring(arrival, before)
-        if answer in (None, GiveUpAnswer.UNKNOWN):
-            answer = await self._bring_from_mirrors(arrival, before) or answer
-        if answer in (None, GiveUpAnswer.UNKNOWN) and earlier is not None and earlier.name != before.name:
-            if earlier.name != self._identity:
-                answer = await self._bring(arrival, earlier)
-            elif answer is GiveUpAnswer.UNKNOWN:
-                self._displaced.take_back(client_id)
-                return
-        if answer in (None, GiveUpAnswer.UNKNOWN):
-            if self._handovers.is_under_way(client_id):
-                self._displaced.take_back(client_id)
+        if found.address != self._host.address:
+            holder = SessionHolder(client_id, found.address, found.name, found.epoch)
+            return await self._bring(arrival, holder, "" if found.is_live else found.name)
+        if found.is_live:
+            self._displaced.take_back(client_id)
+            return GiveUpAnswer.GIVEN
+        return GiveUpAnswer.GIVEN if await self.adopt_here(found.name, client_id) else None
+
+    async def _bring_by_others(
+        self, arrival: Arrival, before: SessionHolder, result: SearchResult
+    ) -> GiveUpAnswer | None:
+        """The broker that has the session does not answer, but others hear it: it is asked by one of them."""
+        for by in result.hearers_of(before.name):
+            if by == self._host.address:
+                is_brought = await self.adopt_here(before.name, arrival.client_id)
+                answer = GiveUpAnswer.GIVEN if is_brought else None
             else:
-                self._displaced.leave_behind(client_id)
+                mirror = msgspec.structs.replace(before, address=by, mirrors=())
+                answer = await self._bring(arrival, mirror, of=before.name)
+            if answer is GiveUpAnswer.THERE:
+                self.go_round(before.address, by)
+                answer = await self._bring(arrival, before)
+            if answer not in _UNDECIDED:
+                return answer
+        return None
 
     async def _claim_over(self, arrival: Arrival, claimed: Claimed) -> Claimed | None:
         """Another user has the client id, so the directory says: claims it if its holder has nothing any more."""
@@ -173,27 +289,13 @@ class Takeovers:
 
     # Bringing its session
 
-    async def _bring_from_mirrors(self, arrival: Arrival, holder: SessionHolder) -> GiveUpAnswer | None:
-        """Brings the session from a broker that has a copy of what its holder has: the holder knows nothing of it, or
-        does not answer. None if there is no copy, or the holder is there after all."""
-        for address in holder.mirrors:
-            mirror = msgspec.structs.replace(holder, address=address, mirrors=())
-            if address == self._host.address:
-                is_brought = await self.adopt_here(holder.name, holder.client_id)
-                answer = GiveUpAnswer.GIVEN if is_brought else None
-            else:
-                answer = await self._bring(arrival, mirror, of=holder.name)
-            if answer not in (None, GiveUpAnswer.UNKNOWN):
-                return answer
-        return None
-
     async def _bring(self, arrival: Arrival, holder: SessionHolder, of: str = "") -> GiveUpAnswer | None:
         """Brings the session from a broker, or from its copy of what another one has; its answer, None if it gave none
         or stopped in the middle."""
         for _ in range(HANDED_ON_MAX):
             move = self._fetcher.new_move()
             arrival.extend(MOVE_WAIT_S)
-            wait_s = MIRRORED_WAIT_S if holder.mirrors else MOVE_WAIT_S
+            wait_s = MIRRORED_WAIT_S if holder.mirrors else ANSWER_WAIT_S
             given = await self._fetcher.give_up(arrival, holder.address, move, of, wait_s)
             if given is None:
                 return None
@@ -201,6 +303,7 @@ class Takeovers:
                 holder = given.holder
                 continue
             if given.answer is GiveUpAnswer.GIVEN:
+                self._clients.epochs.set_begun(arrival.client_id, given.begun)
                 is_brought = await self._incoming.bring(arrival, holder, move, given.expiry_s)
                 return GiveUpAnswer.GIVEN if is_brought else None
             self._on_not_given(arrival, given.answer)
@@ -218,6 +321,10 @@ class Takeovers:
                 self._displaced.take_back(client_id)
             else:
                 self._displaced.end_stale(client_id)
+
+
+def _ignore(_to: Address, _by: Address) -> None:
+    """There are no detours."""
 
 
 async def _nothing_here(_broker: str, _client_id: str) -> bool:

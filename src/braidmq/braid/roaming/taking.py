@@ -90,7 +90,7 @@ class SessionTaker(Service):
             del self._clients.arriving[client_id]
             arrival.through.set()
         if not is_taken:
-            self._clients.epochs.pop(client_id, None)
+            self._clients.epochs.drop(client_id)
             self._host.send(giver, NotTaken(client_id))
 
     async def _fetch(self, arrival: Arrival, giver: Address, asked: TakeSession) -> bool:
