@@ -59,7 +59,7 @@ class Breaker:
     async def _break(self, fault: Fault) -> None:
         if fault.kind in OF_BROKERS:
             (number,) = fault.targets
-            if self._is_destroying or number in self._out or self._is_too_much(number):
+            if self._is_destroying or number in self._out or self._is_too_much(number, fault.kind):
                 self.skipped[fault.kind] += 1
                 return
         self.carried_out[fault.kind] += 1
@@ -74,11 +74,11 @@ class Breaker:
         }
         await procedures.get(fault.kind, self._part)(fault)
 
-    def _is_too_much(self, number: int) -> bool:
+    def _is_too_much(self, number: int, kind: str) -> bool:
         """Whether too many others are out of reach: one is until it is in the braid again, which is for longer than was
-        planned. But one that is just being started again may be killed once more."""
+        planned. One that is just being started again may be killed once more, and nothing else."""
         out = {target for one in self._chronicle.under_way if one.kind in (*OUT, "drain") for target in one.targets}
-        return len(out - {number}) >= out_max(len(self._brokers.all))
+        return (number in out and kind != "kill") or len(out - {number}) >= out_max(len(self._brokers.all))
 
     # Clients
 
