@@ -120,6 +120,20 @@ def test_a_client_finds_its_session_wherever_it_comes(braid: Braid4, at: int, qo
     assert all_of(ada) == []
 
 
+def test_what_a_publisher_that_roamed_has_published_comes_in_its_order(braid: Braid4) -> None:
+    sites = braid.sites
+    ada = come(sites, 7)
+    ada.subscribe("tide", 1)
+    sites.run(1)
+    ada.drop()
+    braid.destroy()
+    for number in range(9):
+        publisher = come(sites, number % 3, client_id="pub")
+        publish(publisher, range(2 * number, 2 * number + 2), 1)
+        publisher.drop()
+    assert all_of(come(sites, 0)) == texts(range(18))
+
+
 def test_the_client_waits_no_longer_than_a_moment(braid: Braid4) -> None:
     sites = braid.sites
     come(sites, 7).subscribe("tide", 1)

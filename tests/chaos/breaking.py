@@ -13,9 +13,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from tests.chaos.brokers import BrokerProcess, Brokers
-from tests.chaos.chronicle import Chronicle
+from tests.chaos.chronicle import OUT, Chronicle
 from tests.chaos.client import Client
-from tests.chaos.faults import OF_BROKERS, Fault
+from tests.chaos.faults import OF_BROKERS, Fault, out_max
 from tests.chaos.network import Way, pair_of, ways_of
 
 WHOLE_S = 60.0
@@ -59,7 +59,7 @@ class Breaker:
     async def _break(self, fault: Fault) -> None:
         if fault.kind in OF_BROKERS:
             (number,) = fault.targets
-            if self._is_destroying or number in self._out:
+            if self._is_destroying or number in self._out or self._is_too_much(number, fault.kind):
                 self.skipped[fault.kind] += 1
                 return
         self.carried_out[fault.kind] += 1
@@ -73,6 +73,12 @@ class Breaker:
             "nap": self._nap,
         }
         await procedures.get(fault.kind, self._part)(fault)
+
+    def _is_too_much(self, number: int, kind: str) -> bool:
+        """Whether too many others are out of reach: one is until it is in the braid again, which is for longer than was
+        planned. One that is just being started again may be killed once more, and nothing else."""
+        out = {target for one in self._chronicle.under_way if one.kind in (*OUT, "drain") for target in one.targets}
+        return (number in out and kind != "kill") or len(out - {number}) >= out_max(len(self._brokers.all))
 
     # Clients
 

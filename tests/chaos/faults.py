@@ -29,6 +29,11 @@ class Fault:
         return f"{self.at_s:.1f} s: {self.kind} {', '.join(map(str, self.targets))} for {self.lasts_s:.1f} s"
 
 
+def out_max(brokers: int) -> int:
+    """So many brokers may be out of reach at a time."""
+    return max(1, brokers // 3)
+
+
 def plan(
     chance: random.Random, seconds: float, every_s: float, brokers: int, subscribers: int, kinds: tuple[str, ...]
 ) -> list[Fault]:
@@ -44,7 +49,7 @@ def plan(
         targets = _targets(chance, kind, brokers, subscribers)
         under_way = [one for one in found if one.at_s + one.lasts_s > at_s]
         out = [one for one in under_way if one.kind in OF_BROKERS]
-        is_too_much = kind in OF_BROKERS and len(out) >= max(1, brokers // 3)
+        is_too_much = kind in OF_BROKERS and len(out) >= out_max(brokers)
         if not is_too_much and all(one.kind != kind or one.targets != targets for one in under_way):
             found.append(Fault(at_s, lasts_s, kind, targets))
 

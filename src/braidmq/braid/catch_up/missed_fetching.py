@@ -7,6 +7,7 @@ behind by what was published since; its cursors are in the copy of its store.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from heapq import merge
 
 import msgspec
 
@@ -45,7 +46,7 @@ class MissedFetcher:
         self, filters: Iterable[str], followed: Mapping[str, SavedCursor], gone: str, since: float
     ) -> list[Found]:
         """What was published under filters and is behind what the broker `gone` had followed; of origins that it did
-        not know, what was stored since a time (Unix time). In the order of each origin."""
+        not know, what was stored since a time (Unix time). By time, and in the order of each origin."""
         wanted = tuple(filters)
         if not wanted:
             return []
@@ -59,7 +60,7 @@ class MissedFetcher:
             found[origin] = await self._fetch(origin, cursor, wanted)
 
         await run_all(self._host, [ask_one(origin, cursor) for origin, cursor in behind.items()])
-        return [(origin, sent) for origin, some in found.items() for sent in some]
+        return _by_time(found)
 
     async def fetch_behind(
         self, filters: Iterable[str], behind: Mapping[str, SavedCursor]
@@ -108,3 +109,9 @@ class MissedFetcher:
                 break
             floor = answer.floor
         return found
+
+
+def _by_time(found: Mapping[str, list[Sent]]) -> list[Found]:
+    """What a client has published here and there comes in its order, as far as the clocks of brokers agree."""
+    rows = [[(origin, sent) for sent in some] for origin, some in found.items()]
+    return list(merge(*rows, key=lambda row: row[1].stored_at))
