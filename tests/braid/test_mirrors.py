@@ -16,7 +16,7 @@ from braidmq.broker.journal_store import JournalStore, read_copy
 from braidmq.broker.store import Snapshot
 from braidmq.journal.compaction import compact
 from braidmq.journal.journal import Journal
-from braidmq.sim.network import Loss, Partition, Reordering, Uniform
+from braidmq.sim.network import Loss, Network, Partition, Reordering, Uniform
 from tests.conformance import wire
 from tests.conformance.pair import V5, Type, persistent
 
@@ -201,6 +201,24 @@ def test_the_copy_has_what_was_acknowledged_whatever_happens(tmp_path: Path, see
             watched.step()
     assert len(watched.all_told) > watched.sent / 2
     watched.check()
+
+
+@pytest.mark.parametrize("network", [None, Loss(0.05, Reordering(0.1, Uniform(0.001, 0.02)))], ids=["whole", "lossy"])
+def test_a_block_larger_than_what_may_be_under_way_comes_through(tmp_path: Path, network: Network | None) -> None:
+    sites = MirroredSites(tmp_path, 3)
+    assert sites.own(1).count == 2
+    if network is not None:
+        sites.sim.network = network
+    publisher = sites.client(1, "pub")
+    payload = bytes(range(256)) * (2 * mirror_stream.CATCH_UP_BYTES // 256)
+    publisher.send(wire.publish("large", payload, qos=1, packet_id=7, retain=True))
+    sites.run(20)
+    publisher.expect(Type.PUBACK, packet_id=7)
+    sites.sim.network = Uniform(0.001, 0.02)
+    sites.run(20)
+    assert sites.own(1).count == 2
+    _, copy = sites.copy_of(1)
+    assert [one.payload for one in copy.retained if one.topic == "large"] == [payload]
 
 
 def test_a_mirror_that_says_good_bye_is_missed_only_if_no_other_is_found(

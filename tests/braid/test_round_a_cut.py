@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from msgspec import UNSET
 
-from braidmq.admin.contract import RingAnswer, Unreached
+from braidmq.admin.ring_contract import RingAnswer, Unreached
 from braidmq.host import Address
 from braidmq.sim.network import Network, Uniform
 from tests.braid.sites import Sites, payloads

@@ -13,7 +13,7 @@ import paho.mqtt.publish as paho_publish
 import pytest
 from rich.console import Console
 
-from braidmq.admin.contract import RingMember
+from braidmq.admin.ring_contract import RingMember
 from braidmq.cli.braid import ring
 from braidmq.cli.doctor.checks import CheckResult, CheckState
 from braidmq.cli.doctor.command import _show

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from braidmq.admin.client import AdminClient
 from braidmq.broker.journal_store import read_copy
+from braidmq.journal import journal_writer
 from tests.cli.commands import in_process
 from tests.conformance import wire
 from tests.conformance.wire import V5, Type
@@ -115,3 +117,27 @@ def test_the_ring_tells_where_copies_are_and_a_planned_end_is_no_incident(
     assert told_copies(brokers[0]) == {"b0": (1, 2, [])}
     assert brokers[0].terminate() == 0
     assert all("WARNING" not in broker.log for broker in brokers), brokers[0].log
+
+
+def test_a_copy_is_compacted_by_the_broker_that_holds_it(start_broker: StartBroker, tmp_path: Path) -> None:
+    """A retained message that is replaced again and again takes up the room of a few, also in the copy."""
+    owner, holder = braid_of(start_broker, tmp_path, 2)
+    wait_until(lambda: copies_of(owner) == 2, "it has a mirror")
+    with opened(owner, "writer") as writer:
+        for number in range(70):
+            writer.publish("kept", b"%d." % number + bytes(1_000_000), 0, retain=True)  # QoS 1 would be in the history
+            writer.publish("other", b"", 1)
+    (copy,) = (tmp_path / "b1" / "mirrors").glob("b0#*")
+
+    def size() -> int:
+        with contextlib.suppress(FileNotFoundError):  # one of the files has just been compacted
+            return sum(path.stat().st_size for path in copy.iterdir())
+        return journal_writer.COMPACT_BYTES
+
+    wait_until(lambda: bool(list(copy.glob("*.snapshot"))) and size() < journal_writer.COMPACT_BYTES / 2, "compacted")
+    with opened(owner, "writer") as writer:
+        writer.publish("kept", b"last", 1, retain=True)
+    assert copies_of(owner) == 2, "it goes on"
+    owner.kill9()
+    assert [one.payload for one in read_copy(copy).retained if one.topic == "kept"] == [b"last"]
+    assert "Traceback" not in holder.log

@@ -18,7 +18,7 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from braidmq.admin import contract, drain_contract
+from braidmq.admin import contract, drain_contract, ring_contract
 from braidmq.admin.errors import AdminError, AnswerRefused, NotABroker, TooSlow, Unanswered, Unreachable, WrongToken
 
 TIMEOUT_S: Final = 30.0
@@ -69,8 +69,8 @@ class AdminClient:
     def braid(self) -> contract.BraidStatus:
         return self._get("/braid", contract.BraidStatus)
 
-    def ring(self) -> contract.RingAnswer:
-        return self._get("/braid/ring", contract.RingAnswer)
+    def ring(self) -> ring_contract.RingAnswer:
+        return self._get("/braid/ring", ring_contract.RingAnswer)
 
     def topics(self, topic_filter: str, count_max: int) -> contract.TopicsAnswer:
         return self._get("/braid/topics", contract.TopicsAnswer, {"filter": topic_filter, "limit": count_max})

@@ -1,4 +1,4 @@
-"""Every question and answer of the admin port that is JSON; `drain_contract` has those about drains.
+"""Every question and answer of the admin port that is JSON; `drain_contract` and `ring_contract` have some of them.
 
 Names of fields are keys of the JSON, and scripts rely on them. A field that was added later has a default, so that the
 answer of an older broker can still be read; unknown keys are ignored, so that the answer of a newer one can.
@@ -175,44 +175,6 @@ class BraidStatus(msgspec.Struct, frozen=True):
     links: list[LinkStatus] = []
     covers: CoversStatus | None = None
     """Only with a method that has covers."""
-
-
-class Unreached(msgspec.Struct, frozen=True):
-    """A broker that another cannot reach directly."""
-
-    broker: str
-    by: str | None
-    """The broker that passes on what is for it; None if none was found that reaches it."""
-
-
-class RingMember(msgspec.Struct, frozen=True, kw_only=True):
-    """A broker as a walk around the ring found it. What only the broker itself can say is unset if it is silent."""
-
-    name: str
-    address: str
-    answers: bool
-    cluster: str | UnsetType = UNSET
-    is_in: bool | UnsetType = UNSET
-    age_s: float | UnsetType = UNSET
-    keys: int | UnsetType = UNSET
-    routing_entries: int | UnsetType = UNSET
-    links: int | UnsetType = UNSET
-    left: str | UnsetType | None = UNSET
-    right: str | UnsetType | None = UNSET
-    unreached: list[Unreached] | UnsetType = UNSET
-    copies: int | UnsetType = UNSET
-    """Of its store that are there, its own included."""
-    copies_wanted: int | UnsetType = UNSET
-    copies_at: list[str] | UnsetType = UNSET
-    """The brokers that hold the others."""
-    is_healthy: bool
-
-
-class RingAnswer(msgspec.Struct, frozen=True):
-    brokers: list[RingMember]
-    """In the order of their keys."""
-    is_whole: bool
-    """Whether the walk came around."""
 
 
 class PublishedTopic(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
-from braidmq.admin.contract import RingAnswer, RingMember, Unreached
+from braidmq.admin.ring_contract import RingAnswer, RingMember, Unreached
 from braidmq.braid.inspect.answers import BROKERS_MAX, Unanswerable
 from braidmq.braid.membership.admission import NOT_IN, Admission
 from braidmq.braid.membership.home import HOMES_FROM, home_key_of, is_home

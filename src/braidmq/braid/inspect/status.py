@@ -16,12 +16,12 @@ from braidmq.admin.contract import (
     InboundCounts,
     KeyCounts,
     PublishedTopic,
-    RingAnswer,
     TopicCounts,
     TopicsAnswer,
     TraceAnswer,
     TraceHop,
 )
+from braidmq.admin.ring_contract import RingAnswer
 from braidmq.braid.catch_up.catch_up import CatchUpParts
 from braidmq.braid.inspect.answers import Unanswerable, check_passed_on, describe_peer
 from braidmq.braid.inspect.probes import TRACE_S_MAX, Probes

@@ -265,7 +265,7 @@ class HeldCopies(Service):
             if position == copy.received and now - told_at < GAP_AGAIN_S:
                 return
             copy.gap_told = (copy.received, now)
-        self._host.send(owner, CopyHeld(copy.owner, copy.term, copy.position, has_gap))
+        self._host.send(owner, CopyHeld(copy.owner, copy.term, copy.position, has_gap, copy.received))
 
     def _give_up(self, owner: str, error: Exception) -> CopyRefused:
         """The copy cannot go on. What it has stays as it is."""

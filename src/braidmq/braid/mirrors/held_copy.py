@@ -17,6 +17,7 @@ import msgspec
 from braidmq.broker.journal_store import read_copy
 from braidmq.broker.store import Snapshot
 from braidmq.host import Address
+from braidmq.journal.block import block_length
 from braidmq.journal.files import file_name
 from braidmq.journal.journal_copy import CopyStart, JournalCopy, start_of_snapshot
 
@@ -54,6 +55,8 @@ class HeldCopy:
         self._about = about
         self._waiting: list[bytes] = []
         """What has come of a block that is not whole."""
+        self._waiting_for = 0
+        """How long that block is; 0 if that is not known."""
         self._snapshot: Snapshot | None = None
         self._was_heard = False
 
@@ -114,6 +117,8 @@ class HeldCopy:
             self._waiting.append(data)
             if self.received - self.position > UNFINISHED_BYTES_MAX:
                 raise CopyUnusable(f"a block of more than {UNFINISHED_BYTES_MAX} bytes")
+            if self.received - self.position < self._waiting_for:
+                return True
             data = b"".join(self._waiting)
         try:
             end = self.journal.append(data)
@@ -122,6 +127,7 @@ class HeldCopy:
             self._waiting.clear()
             raise
         self._waiting = [data[end:]] if end < len(data) else []
+        self._waiting_for = block_length(data, end)
         if end:
             self._snapshot = None
         return True

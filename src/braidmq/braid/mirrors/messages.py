@@ -95,6 +95,8 @@ class CopyHeld(Message, frozen=True, array_like=True, gc=False):
     position: int
     has_gap: bool = False
     """Whether something behind that has come, or is known to be there, and what is between is missing."""
+    received: int = 0
+    """Up to where the stream has come, with a block that is not whole; 0 if that is not said."""
 
 
 class DropCopy(Message, frozen=True, array_like=True, gc=False):

@@ -65,6 +65,8 @@ class MirrorStream:
         self.sent = 0
         self.acknowledged = 0
         """How far the stream was sent, and how far the copy is."""
+        self._received = 0
+        """How far the stream has come there: a block may be larger than what may be under way."""
         self.heard_at = self.told_at = self._moved_at = host.now()
         """When the mirror was heard, told something, and came further."""
         self.bytes = 0
@@ -83,7 +85,7 @@ class MirrorStream:
         known_term = begun.term
         if not self._is_part_of_journal(begun):
             begun = await self._begin_anew()
-        self.sent = self.acknowledged = begun.position
+        self.sent = self.acknowledged = self._received = begun.position
         self.is_fed = True
         self.heard_at = self._moved_at = self._host.now()
         self.pump()
@@ -153,14 +155,14 @@ class MirrorStream:
         """Sends what the copy lacks, within the bound of what may be under way. Raises StreamFailed."""
         end = self._journal.position
         try:
-            while self.sent < end and self.sent - self.acknowledged < CATCH_UP_BYTES:
+            while self.sent < end and self.sent - self._received < CATCH_UP_BYTES:
                 self._send(self.sent, self._reader.read(self.sent, end, PIECE_BYTES))
         except (PositionGoneError, OSError) as error:
             raise StreamFailed(str(error)) from error
 
     def _send(self, position: int, data: bytes) -> None:
         now = self._host.now()
-        if self.sent == self.acknowledged:
+        if self.sent == self._received:
             self._moved_at = now
         self.told_at = now
         self.sent = position + len(data)
@@ -178,21 +180,23 @@ class MirrorStream:
         self.told_term = held.term
         if held.position > self._journal.position:
             raise StreamFailed("its copy has what this journal has not")
-        if held.position > self.acknowledged:
-            self.acknowledged = held.position
+        self.acknowledged = max(self.acknowledged, held.position)
+        received = max(held.position, held.received)
+        if received > self._received:
             self._moved_at = now
+        self._received = max(received, self.acknowledged)
         if held.has_gap:
-            self.sent = held.position
-        self.sent = max(self.sent, self.acknowledged)
+            self.sent = received
+        self.sent = max(self.sent, self._received)
         if self.sent < self._journal.position:
             self.pump()
 
     def resend(self) -> None:
         """Sends again what was not acknowledged in time. Raises StreamFailed."""
         now = self._host.now()
-        if self.sent > self.acknowledged and now - self._moved_at > RESEND_S:
+        if self.sent > self._received and now - self._moved_at > RESEND_S:
             self._moved_at = now
-            self.sent = self.acknowledged
+            self.sent = self._received
             self.pump()
 
     def close(self) -> None:

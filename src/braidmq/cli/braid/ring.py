@@ -12,7 +12,7 @@ from braidmq.cli.errors import CliError
 from braidmq.cli.option_groups import with_option_groups
 
 if TYPE_CHECKING:
-    from braidmq.admin.contract import RingMember
+    from braidmq.admin.ring_contract import RingMember
 
 app = typer.Typer(add_completion=False)
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from aiohttp import web
 
-from braidmq.admin.contract import BraidStatus, DemandAnswer, LinkStatus, RingAnswer, TopicsAnswer, TraceAnswer
+from braidmq.admin.contract import BraidStatus, DemandAnswer, LinkStatus, TopicsAnswer, TraceAnswer
+from braidmq.admin.ring_contract import RingAnswer
 from braidmq.braid.inspect.answers import Unanswerable
 from braidmq.braid.inspect.status import TOPICS_MAX, BraidInspector
 from braidmq.server.admin.responses import answer, refusal
