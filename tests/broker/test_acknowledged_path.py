@@ -152,6 +152,24 @@ def test_ids_come_round_and_an_open_one_is_passed_by(version: int) -> None:
     assert session.free == session.window - 1
 
 
+@VERSIONS
+@pytest.mark.parametrize("count", [1, 50])
+def test_between_sessions_that_end_with_their_connections_nothing_is_written(
+    version: int, count: int, tmp_path: Path
+) -> None:
+    store = JournalStore(tmp_path)
+    world = World(store=store)
+    publisher, subscriber = pair(world, version, 1)
+    world.settle()
+    before = store.journal.position
+    publisher.send(run(version, 1, count))
+    subscriber.send(*acks(0x40, sent_ids(subscriber)))
+    world.settle()
+    assert [one.type for one in publisher.take()] == [Type.PUBACK] * count
+    assert store.journal.position == before
+    store.close()
+
+
 def taken_as_runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many publications each run has that is forwarded from now on."""
     counts: list[int] = []
