@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from braidmq.braid.catch_up import reconcile
 from braidmq.braid.catch_up.history import HISTORY_S
 from braidmq.broker.journal_store import JournalStore
+from braidmq.sim.engine import Constant
 from braidmq.sim.network import Faults, Uniform
+from tests.conformance import wire
 from tests.conformance.pair import Peer, persistent
 from tests.conformance.wire import V3, V5
 
@@ -67,6 +70,27 @@ def test_a_site_that_was_down_gets_what_it_has_missed(tmp_path: Path, qos: int, 
     publish(publisher, range(20, 25), qos)
     assert payloads(subscriber) == texts(range(20, 25))
     store.close()
+
+
+def test_what_is_on_its_way_is_not_fetched_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker meets streams in their middle, and asks for what was before. More is published meanwhile than a page
+    holds: it comes by itself, and who ran after it would fetch most of it as well."""
+    monkeypatch.setattr(reconcile, "PAGE_BYTES_MAX", 1000)
+    sites = Sites(3, network=Constant(0.05))
+    publisher = sites.client(1)
+    publish(publisher, range(5), 1)
+    subscriber = sites.client(2)
+    for topic in ("wave", "wind"):
+        subscriber.subscribe(topic, 1)
+    for number in range(1, 401):
+        for topic, packet_id in (("wave", number), ("wind", 1000 + number)):
+            publisher.connection.receive(wire.publish(topic, b"%d" % number, qos=1, packet_id=packet_id))
+        sites.run(0.002)
+    sites.run(10)
+    got = [one for one in subscriber.take() if one.topic]
+    for topic in ("wave", "wind"):
+        assert [one.payload for one in got if one.topic == topic] == texts(range(1, 401))
+    assert sites[2].braid.catch_up.reconciler.fetched < 200
 
 
 def test_an_offline_session_gets_all_though_its_site_was_down(tmp_path: Path) -> None:

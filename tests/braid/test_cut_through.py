@@ -341,6 +341,25 @@ async def test_other_publications_keep_their_place_among_those_that_cut_through(
     assert await is_silent(subscriber)
 
 
+async def test_what_is_acknowledged_makes_no_short_way_for_what_is_not(start: StartSite) -> None:
+    """Publications of QoS 1 that come alone, and then some of QoS 0 that are as long."""
+    a, b = await start(), await start()
+    subscriber, publisher = await Client.connect(b.server, b"s"), await Client.connect(a.server, b"p")
+    await subscriber.subscribe()
+    for number in range(1, 9):
+        payload = b"%06d" % number
+        packet_id = number.to_bytes(2)
+        length = 4 + len(TOPIC) + len(payload)
+        publisher.writer.write(bytes([0x32, length, 0, len(TOPIC)]) + TOPIC + packet_id + payload)
+        assert await subscriber.payload() == payload
+        assert await publisher.read() == (0x40, packet_id)
+    for number in range(20):
+        payload = b"%08d" % number
+        publisher.writer.write(plain(payload))
+        assert await subscriber.payload() == payload
+    assert await is_silent(subscriber)
+
+
 async def test_a_link_that_is_cut_costs_at_most_what_was_on_its_way(start: StartSite) -> None:
     a, b = await start(), await start()
     subscriber, publisher = await Client.connect(b.server, b"s"), await Client.connect(a.server, b"p")

@@ -78,6 +78,25 @@ def test_a_site_that_was_away_gets_what_came_on_new_topics_of_its_filter(tmp_pat
     store.close()
 
 
+def test_what_only_clients_here_want_is_kept_at_first_and_then_no_more() -> None:
+    """Once it is known what other brokers want."""
+    sites = Sites(2)
+    subscriber, publisher = sites.client(1, "ada"), sites.client(1)
+    subscriber.subscribe("tide", 1)
+
+    def kept(numbers: range) -> int:
+        before = sites[1].braid.catch_up.history.head
+        publish(publisher, numbers, 1)
+        assert payloads(subscriber) == texts(numbers)
+        return sites[1].braid.catch_up.history.head - before
+
+    assert kept(range(5)) == 5
+    sites.run(AFTER_START_S)
+    assert kept(range(5, 10)) == 0
+    sites.client(0, "eve").subscribe("tide", 1)
+    assert kept(range(10, 15)) == 5
+
+
 def test_a_site_that_crashes_at_once_keeps_its_name(tmp_path: Path) -> None:
     """Else its history would come a second time, under another name."""
     sites = Sites(2)

@@ -5,13 +5,19 @@ That every client is sent the same as without the fast path is shown in test_fas
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from braidmq.broker import acknowledged_path
 from braidmq.broker.invariants import check_session
+from braidmq.broker.journal_store import JournalStore
 from braidmq.broker.limits import Limits
 from braidmq.broker.packet_ids import PACKET_ID_MAX
+from braidmq.broker.router import KEPT_AT_ONCE
 from tests.conformance import wire
-from tests.conformance.pair import V3, V5, Peer, Type, World
+from tests.conformance.pair import V3, V5, Peer, Type, World, persistent
 
 VERSIONS = pytest.mark.parametrize("version", [V3, V5])
 
@@ -144,6 +150,76 @@ def test_ids_come_round_and_an_open_one_is_passed_by(version: int) -> None:
         check_session(session)
     assert list(session.released) == [2]
     assert session.free == session.window - 1
+
+
+@VERSIONS
+@pytest.mark.parametrize("count", [1, 50])
+def test_between_sessions_that_end_with_their_connections_nothing_is_written(
+    version: int, count: int, tmp_path: Path
+) -> None:
+    store = JournalStore(tmp_path)
+    world = World(store=store)
+    publisher, subscriber = pair(world, version, 1)
+    world.settle()
+    before = store.journal.position
+    publisher.send(run(version, 1, count))
+    subscriber.send(*acks(0x40, sent_ids(subscriber)))
+    world.settle()
+    assert [one.type for one in publisher.take()] == [Type.PUBACK] * count
+    assert store.journal.position == before
+    store.close()
+
+
+def taken_as_runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many publications each run has that is forwarded from now on."""
+    counts: list[int] = []
+    forward = acknowledged_path._forward_run
+
+    def noted(*arguments: Any) -> int:
+        counts.append(forward(*arguments))
+        return counts[-1]
+
+    monkeypatch.setattr(acknowledged_path, "_forward_run", noted)
+    return counts
+
+
+@VERSIONS
+@pytest.mark.parametrize("qos", [1, 2])
+def test_sessions_that_stay_are_given_runs_and_keep_each_for_itself(
+    version: int, qos: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a crash what was not acknowledged is sent again, under the same ids and in the same order."""
+    counts = taken_as_runs(monkeypatch)
+    store = JournalStore(tmp_path)
+    world = World(store=store)
+    one, other = [world.client(name, version, **persistent(version)) for name in ("s", "t")]
+    one.subscribe("t", qos)
+    other.subscribe("t", qos)
+    world.client("u", version).subscribe("t", 1)
+    world.client("p", version).send(run(version, qos, 60))
+    world.settle()
+    assert counts == [KEPT_AT_ONCE // 3] * 2 + [60 - KEPT_AT_ONCE // 3 * 2]
+    ids = sent_ids(one)
+    assert ids == sent_ids(other) == list(range(1, 61))
+    one.send(*acks(0x40 if qos == 1 else 0x50, ids[:25]))
+    world.settle()
+    for name in ("s", "t", "u"):
+        check_session(world.broker.sessions[name])
+    store.close()
+
+    store = JournalStore(tmp_path)
+    world = World(store=store)
+    for name, acknowledged in (("s", 25), ("t", 0)):
+        again = world.client(name, version, **persistent(version))
+        got = [each for each in again.take() if each.type is Type.PUBLISH]
+        assert [(each.packet_id, each.payload) for each in got] == [
+            (n, b"%05d" % n) for n in range(acknowledged + 1, 61)
+        ]
+        assert all(each.dup for each in got)
+        session = world.broker.sessions[name]
+        assert list(session.released) == (list(range(1, acknowledged + 1)) if qos == 2 else [])
+        check_session(session)
+    store.close()
 
 
 def test_a_second_pubrel_in_a_run_is_for_nothing() -> None:

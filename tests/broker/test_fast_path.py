@@ -412,6 +412,37 @@ def plain_qos_1(version: int) -> Scenario:
     )
 
 
+def kept_runs(version: int, qos: int) -> Scenario:
+    """Runs to sessions that stay, alone and beside one that does not, over their windows; they leave and come back."""
+    some = [Read((Publish(number, "a", 5, qos, 4),), (), True) for number in (0, 1)]
+    return (
+        Limits(inflight_max=6),
+        [Setup(V3, False, b""), Setup(V5, True, b""), Setup(version, True, b""), Setup(version, False, b"")],
+        [Subscribe(2, "a", 1, 0), Subscribe(2, "a", 2, 0)],
+        [
+            *some,
+            Act(2, "acknowledge"),
+            *some,
+            Act(2, "reconnect"),
+            *some,
+            Act(2, "acknowledge"),
+            Subscribe(3, "a", 1, 0),
+            *some,
+            Act(3, "acknowledge"),
+            Act(2, "drop"),
+            *some,
+            Act(2, "reconnect"),
+            Subscribe(1, "a", 1, 0),
+            *some,
+            Act(2, "pause"),
+            *some,
+            Act(2, "resume"),
+            Act(2, "acknowledge"),
+            Act(1, "acknowledge"),
+        ],
+    )
+
+
 def ends_of_runs(version: int) -> Scenario:
     """Behind a run stands something that begins like one more of it."""
     plain = Publish(0, "a", 5, 0, 2)
@@ -438,6 +469,10 @@ def ends_of_runs(version: int) -> Scenario:
 @example(READINGS)
 @example(plain_qos_1(V3))
 @example(plain_qos_1(V5))
+@example(kept_runs(V3, 1))
+@example(kept_runs(V3, 2))
+@example(kept_runs(V5, 1))
+@example(kept_runs(V5, 2))
 @example(ends_of_runs(V3))
 @example(ends_of_runs(V5))
 @settings(max_examples=400, deadline=None, print_blob=True)

@@ -24,6 +24,9 @@ from braidmq.mqtt.topics import check_topic, has_wildcard, split_share
 from braidmq.mqtt.trees import FilterTree
 from braidmq.mqtt.wire import string, text_of
 
+KEPT_AT_ONCE = 64
+"""Deliveries that a run makes at most, to sessions that keep each for itself."""
+
 ARRIVING_MAX = 8192
 """Topics of other brokers whose receivers here are remembered: to find them again is not dear."""
 
@@ -81,7 +84,18 @@ class Receivers:
     `special` the targets that need it made for them (identifiers, no-local, aliases, a packet size bound, or away).
     """
 
-    __slots__ = ("groups", "is_shared", "mixed", "plain3", "plain5", "special", "sure", "sure_version", "targets")
+    __slots__ = (
+        "groups",
+        "is_plain",
+        "is_shared",
+        "mixed",
+        "plain3",
+        "plain5",
+        "special",
+        "sure",
+        "sure_version",
+        "targets",
+    )
 
     def __init__(self, audiences: Iterable[Audience]) -> None:
         self.is_shared = False
@@ -105,11 +119,12 @@ class Receivers:
                 self.plain5.append(connection)
         self.mixed = any(session in found for group in self.groups for session in group.members)
         """Whether a session is reached both by itself and in a group: then its copies must keep step."""
+        self.is_plain = not self.special and not self.groups and all(target.qos > 0 for target in self.targets)
+        """Whether all of them take QoS 1 and 2, and take it plain."""
         self.sure: list[Target] | None = None
-        """The receivers of QoS 1 and 2, if all of them take it plain and none of them must keep it."""
-        if not self.special and not self.groups:
-            if all(target.qos > 0 and not target.session.durable for target in self.targets):
-                self.sure = self.targets
+        """The receivers of QoS 1 and 2, if they are plain and none of them must keep it."""
+        if self.is_plain and not any(target.session.durable for target in self.targets):
+            self.sure = self.targets
         self.sure_version = 0
         """The version of all of these, if there are any and they have only one."""
         if self.sure and bool(self.plain3) != bool(self.plain5):
@@ -118,10 +133,10 @@ class Receivers:
     def room_for_run(self, publisher: Session | None) -> int:
         """How many publications of QoS 1 or 2 can be given to all receivers at once; at least one, since that is looked
         at with care. To a publisher that is a receiver itself copies and acknowledgements take turns."""
-        if self.sure is None:
+        if not self.is_plain:
             return 1
-        room = PACKET_ID_MAX
-        for target in self.sure:
+        room = PACKET_ID_MAX if self.sure is not None else max(1, KEPT_AT_ONCE // len(self.targets))
+        for target in self.targets:
             session = target.session
             if session is publisher or not session.ready:
                 return 1

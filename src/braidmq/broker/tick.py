@@ -192,7 +192,8 @@ class Tick:
             self._continue()
 
     def _write(self, touched: list[TickConnection], committed: bool) -> None:
-        """Everything leaves."""
+        """Everything leaves: what has the longer way first."""
+        self.outgoing.flush()
         sent = 0
         for connection in touched:
             if connection.awaits_commit:
@@ -206,7 +207,6 @@ class Tick:
                 sent += len(data)
                 connection.link.write(data)
         self.metrics.bytes_sent += sent
-        self.outgoing.flush()
         if self._to_close:
             closing, self._to_close = self._to_close, []
             for connection in closing:

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from braidmq.host import Address, Message
 from braidmq.pubsub.covers import multicast as module
 from braidmq.pubsub.covers.multicast import (
+    ACKNOWLEDGE_S,
+    ACKNOWLEDGED_AT_ONCE,
     DIRECT_MAX,
     FANOUT,
     RESEND_S,
@@ -290,6 +292,35 @@ def test_what_comes_again_is_acknowledged_again_and_neither_handed_over_nor_pass
     network.sim.run()
     assert network.reached() == {1: 1, 2: 1, 3: 1}
     assert sorted(sender for sender, _ in network.acknowledgements) == [1, 1, 1, 2, 3]
+
+
+def test_acknowledgements_wait_for_each_other_a_moment() -> None:
+    """What comes within it is acknowledged at one time, each copy for itself; many do not wait."""
+    network = MulticastNetwork(2)
+    times: list[float] = []
+    on_send = network.sim.on_send
+    assert on_send is not None
+
+    def note(sender: Address, to: Address, message: Message, hops: int, delays: tuple[float, ...]) -> None:
+        if isinstance(message, CopyReceived):
+            times.append(network.sim.now)
+        on_send(sender, to, message, hops, delays)
+
+    network.sim.on_send = note
+    outcomes = []
+    for _ in range(5):
+        outcomes += [network.deliver([1])]
+        network.sim.run(network.sim.now + ACKNOWLEDGE_S / 10)
+    network.sim.run(network.sim.now + 1)
+    assert times == [DELAY_S + ACKNOWLEDGE_S] * 5
+    assert outcomes == [[()]] * 5
+    times.clear()
+    begin = network.sim.now
+    for _ in range(ACKNOWLEDGED_AT_ONCE + 1):
+        network.deliver([1])
+    network.sim.run(network.sim.now + 1)
+    assert times[:-1] == pytest.approx([begin + DELAY_S] * ACKNOWLEDGED_AT_ONCE)
+    assert times[-1] == pytest.approx(begin + DELAY_S + ACKNOWLEDGE_S)
 
 
 def test_an_acknowledgement_of_nothing_is_nothing() -> None:

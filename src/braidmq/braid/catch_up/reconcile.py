@@ -42,6 +42,9 @@ WAIT_STEP_S = 0.05
 REGULARLY_S = 30.0
 """How often a broker asks an origin that has more than it has seen, though nothing seems to be missing."""
 
+GOALS_MAX = 8
+"""How often a round goes on to what has been kept since it began, because something is held back that may need it."""
+
 LOOKED_MAX, LOOKED_MIN = 8000, 100
 """How much of a history is looked at for one question: so many publications, by the number of filters that each could
 be wanted by, but at least so many."""
@@ -187,9 +190,14 @@ class Reconciler(Service):
             self._asking.pop(origin, None)
 
     async def _ask(self, origin: str, cursor: Cursor) -> Round:
-        """Fetches all that was missed, a page at a time."""
+        """Fetches all that was missed, a page at a time: what had been kept when it was asked for.
+
+        What is kept later is on its way here by itself. Who ran after it would get all of it twice.
+        """
         floor = settled = cursor.floor
         began = self._telling.wants()
+        goal: int | None = None
+        goals = 0
         while True:
             answer = await self._ask_page(origin, cursor, floor, began)
             if answer is None:
@@ -198,7 +206,9 @@ class Reconciler(Service):
             cursor.retry_s = 0.0
             cursor.head = max(cursor.head, answer.head)
             self._receive_all(origin, answer)
-            is_end = answer.floor >= answer.head or (not answer.sent and answer.floor <= floor)
+            goal = answer.head if goal is None else goal
+            is_stuck = not answer.sent and answer.floor <= floor
+            is_end = is_stuck or answer.floor >= goal
             if answer.settled is not None and settled >= floor:
                 settled = answer.settled
             floor = max(floor, answer.floor)
@@ -211,7 +221,10 @@ class Reconciler(Service):
             if has_more and settled < floor:
                 return Round.AGAIN
             if is_end:
-                return Round.DONE
+                goals += 1
+                if is_stuck or floor >= answer.head or goals >= GOALS_MAX or not self._is_holding(origin):
+                    return Round.DONE
+                goal = answer.head
 
     async def _ask_page(self, origin: str, cursor: Cursor, floor: int, began: Wants) -> Missed | None:
         seen = tuple([(low, high) for low, high in cursor.seen_ranges() if high > floor])

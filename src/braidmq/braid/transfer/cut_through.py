@@ -317,7 +317,7 @@ class CutThrough:
             outbound_topic.cut_through = self._make_sender(outbound_topic, batch, posts)
 
     def _is_lively(self, outbound_topic: OutboundTopic, batch: PublicationBatch) -> bool:
-        if batch.count != 1 or batch.items or batch.skips or len(batch.run) > RUN_BYTES_MAX:
+        if batch.count != 1 or batch.offset or batch.items or batch.skips or len(batch.run) > RUN_BYTES_MAX:
             return False
         now = self.now()
         version, size, at = outbound_topic.lone
@@ -366,7 +366,9 @@ class CutThrough:
         if (self._receiver.arrivals - 1, self.host.posted) != self._before:
             return
         batch = self._receiver.last_batch
-        if not isinstance(told, Tell) or not isinstance(told.body, Carrier) or batch is None or batch.count != 1:
+        if batch is None or batch.count != 1 or batch.offset:
+            return
+        if not isinstance(told, Tell) or not isinstance(told.body, Carrier):
             return
         at = frame.find(told.body.number.to_bytes(_NUMBER_BYTES)) + _NUMBER_BYTES
         if at < _NUMBER_BYTES or batch.items or batch.skips or told.body.root != sender:

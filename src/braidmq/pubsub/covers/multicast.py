@@ -46,6 +46,13 @@ RESEND_S_MAX = 8.0
 SWEEP_S = 0.5
 """How often the root looks for deliveries that are due."""
 
+ACKNOWLEDGE_S = 0.02
+"""How long a receiver lets acknowledgements come together, which then leave in one piece: a small part of the time
+after which the root would send again."""
+
+ACKNOWLEDGED_AT_ONCE = 256
+"""With so many it does not wait."""
+
 SEEN_MAX = 4096
 """Copies of each kind that a broker tells from new ones. One that comes again after so many others counts as new."""
 
@@ -98,6 +105,8 @@ class Multicast(Service):
         self._seen_proven = _RecentCopies(SEEN_MAX)
         self._open: dict[int, _Unacknowledged] = {}
         self._is_sweeping = False
+        self._received: list[tuple[Address, int]] = []
+        """Roots and numbers of copies that are to be acknowledged."""
         host.serve(self)
 
     # Sending
@@ -156,8 +165,22 @@ class Multicast(Service):
                 self._pass_on(msgspec.structs.replace(copy, hops=copy.hops + 1, to=()), copy.to)
             self._hand_over(copy)
         if copy.is_proven:
-            self.host.send(copy.root, CopyReceived(copy.number))
+            self._received.append((copy.root, copy.number))
+            if len(self._received) == 1:
+                self.host.spawn(self._acknowledge_soon())
+            elif len(self._received) >= ACKNOWLEDGED_AT_ONCE:
+                self._acknowledge()
         return None
+
+    async def _acknowledge_soon(self) -> None:
+        await self.host.sleep(ACKNOWLEDGE_S)
+        self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        """Says of all that has come since the last time that it is here."""
+        received, self._received = self._received, []
+        for root, number in received:
+            self.host.send(root, CopyReceived(number))
 
     def _hand_over(self, copy: MulticastCopy) -> None:
         if copy.topic != MANY_TOPICS:
