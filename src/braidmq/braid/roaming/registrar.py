@@ -13,7 +13,7 @@ from itertools import islice
 import msgspec
 
 from braidmq.bounded import BoundedDict
-from braidmq.braid.roaming.directory_entries import DirectoryEntries
+from braidmq.braid.roaming.directory_entries import REGISTER_S, DirectoryEntries
 from braidmq.braid.roaming.directory_messages import (
     PAGE_MAX,
     AreYouThere,
