@@ -16,7 +16,9 @@ OUT = ("kill", "freeze", "isolate", "down", "destroy")
 
 STARTED = "listens for its peers"
 
-_COPY = re.compile(r"(b\d+)#\S* (holds a|has no) copy of this broker's store.*\((\d+) of (\d+) copies\)")
+_COPY = re.compile(
+    r"(b\d+)#\S* (holds a|has no|ends, and had a) copy of this broker's store.*\((\d+) of (\d+) copies\)"
+)
 
 
 @dataclass

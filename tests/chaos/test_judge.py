@@ -140,6 +140,15 @@ def test_a_session_may_begin_anew_if_its_broker_had_no_copies() -> None:
     assert run.verdict().is_good
 
 
+def test_copies_are_read_from_a_log() -> None:
+    run = Run()
+    ended = (20.0, "b3#1 ends, and had a copy of this broker's store (1 of 2 copies)")
+    run.copy(HELD, ended, (30.0, "b4#1 holds a copy of this broker's store (2 of 2 copies)"), LACKED)
+    states = [run.chronicle.copies(1, at) for at in (1.0, 10.0, 25.0, 35.0, 60.0)]
+    assert [state.is_complete for state in states] == [False, True, False, True, False]
+    assert [sorted(state.mirrors) for state in states] == [[], [3], [], [4], []]
+
+
 def test_a_session_may_begin_anew_at_a_broker_that_is_cut_off_itself() -> None:
     run = Run()
     run.copy(HELD)
