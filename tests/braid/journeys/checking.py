@@ -1,7 +1,8 @@
 """What must hold when all is quiet again, and what may not: told for each subscriber and each publication.
 
 A publication that was acknowledged after a subscription was has come: of QoS 1 at least once, of QoS 2 exactly once;
-and the first time each, in the order in which one broker has taken it from one publisher for one topic.
+and the first time each, in the order in which one broker has taken it from one publisher for one topic. What was sent
+to several brokers, since the first did not acknowledge it, comes from one of them, and has no place in that order.
 
 What may be otherwise:
 
@@ -95,7 +96,7 @@ def _out_of_order(subscriber: Subscriber, publisher: Publisher) -> Iterator[str]
     last: dict[tuple[str, str], tuple[Published, Got]] = {}
     for got in subscriber.got:
         one = by_payload.get(got.payload)
-        if one is None or got.payload in seen or one.was_repeated_anew:
+        if one is None or got.payload in seen or len({number for _, number in one.tried}) > 1:
             continue
         seen.add(got.payload)
         before = last.get((one.topic, one.taken_by))

@@ -21,6 +21,9 @@ AWAY_S = (0.0, 3.0)
 PATIENCE_S = 12.0
 """How long it waits for a CONNACK."""
 
+JUST_S = 0.1
+"""How long before a client comes something happens that its broker cannot know of."""
+
 AGAIN_S = 0.2
 """When it tries again if a broker is down, or refuses it."""
 
@@ -56,7 +59,6 @@ class RoamingClient:
         self._tried_at = 0.0
         self._began_at = 0.0
         self._situation = ""
-        self._near: dict[str, None] = {}
         self._turn = 0
         self._may_ask = True
         self.unsafe_s: list[float] = []
@@ -86,7 +88,6 @@ class RoamingClient:
         self.is_in = False
         self._began_at = self.sim.now
         self._situation = self._situation_at(number)
-        self._near = self._must_be_found_at(number)
         self._may_ask = self.sites.is_known_at(number, self.home)
         self.note(f"comes to {number} ({self._situation})")
         self.link.send(wire.connect(self.client_id, version=self.version, **persistent(self.version)))
@@ -114,21 +115,6 @@ class RoamingClient:
         cut = sites.cuts.now
         there, back = (number, home.number) in cut, (home.number, number) in cut
         return ("cut both ways" if there and back else "cut one way") if there or back else "up"
-
-    def _must_be_found_at(self, number: int) -> dict[str, None]:
-        """The brokers from which the session can be had: where it is, and where a copy is that counts."""
-        sites, home = self.sites, self.home
-        found: dict[str, None] = {}
-        if home is None:
-            return found
-        for site in sites:
-            if self.client_id in site.broker.sessions and sites.reaches(number, site.number):
-                found[f"session at {site.number}"] = None
-            copy = site.braid.mirrors.held.get(home.identity)
-            if copy is not None and copy.term and sites.reaches(number, site.number):
-                if any(one.client_id == self.client_id for one in copy.snapshot().sessions):
-                    found[f"copy at {site.number}"] = None
-        return found
 
     # Going
 
@@ -178,13 +164,13 @@ class RoamingClient:
             self.note(f"is refused with {packet.reason:#x}")
             return  # the end of the connection follows
         site, now = link.site, self.sim.now
-        may = ""
-        if not self._near:
-            may = "nobody has it"
-        elif self.sites.changed_at >= self._began_at:
-            may = "something happened meanwhile"
-        took_s = now - self._began_at
         is_known = self._may_ask and self.sites.is_known_at(site.number, self.home)
+        may = ""
+        if not is_known:
+            may = "nobody can be asked that has it"
+        elif self.sites.changed_at >= self._began_at - JUST_S:
+            may = "something has just happened"
+        took_s = now - self._began_at
         was_safe = self.sites.has_copies(site.number) and is_known
         self.connects.append(
             Connected(now, site.number, took_s, self._situation, packet.session_present, may, was_safe)
@@ -197,7 +183,7 @@ class RoamingClient:
                 self.doubts.append([self._began_at, float("inf")])
             if self.home is not None and not may:
                 where = f"at {site.number}, {now:.3f} ({self._situation})"
-                there = ", ".join(self._near)
+                there = f"it was at {self.home.number}"
                 self.sites.complaints.append(f"{self.client_id} was told {where} that it has no session: {there}")
         self.home = Home(site.number, site.braid.identity)
         self._turn += 1

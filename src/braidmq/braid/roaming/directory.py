@@ -92,10 +92,18 @@ class ClientDirectory:
                 break
             hash_key = hash_range.high
 
-    async def claim(self, client_id: str, owner: str = "", over: int = 0, giver: str = "") -> Claimed | None:
+    async def claim(
+        self,
+        client_id: str,
+        owner: str = "",
+        over: int = 0,
+        giver: str = "",
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> Claimed | None:
         """Makes this broker the holder of a client id; which broker was it before. None if no registrar answered.
 
-        With a `giver`, only if that broker is the holder until now.
+        With a `giver`, only if that broker is the holder until now; and no longer than it `is_wanted`: a claim that
+        comes late would take the client from where it has gone since.
         """
         hash_key = hash_key_of(client_id)
         epoch = int(self._now() * 1000)
@@ -103,7 +111,7 @@ class ClientDirectory:
         hints = 0
         for _ in range(TRIES_MAX):
             hash_range = await self.ranges.find(hash_key)
-            if hash_range is None:
+            if hash_range is None or not is_wanted():
                 return None
             stands_in = self.ranges.is_silent(hash_range.registrar.address)
             claim = Claim(client_id, self.name, epoch, number, stands_in, owner, over, giver, self.mirrors())

@@ -27,7 +27,7 @@ from braidmq.broker.subscription import Subscribed
 from braidmq.host import Address, Host
 from braidmq.mqtt.topics import split_share
 
-EFFECTIVE_WAIT_S = 0.2
+EFFECTIVE_WAIT_S = 0.12
 """How long a CONNECT waits until subscriptions that have moved here have taken effect in the whole braid. What reaches
 the other broker alone after that is passed on from there (`tail`), or fetched."""
 
@@ -103,8 +103,9 @@ class IncomingSessions:
 
     # Coming
 
-    async def bring(self, arrival: Arrival, giver: SessionHolder, move: int, expiry_s: int) -> bool:
-        """Fetches a session that was given up, and makes it the client's here; whether that came to its end."""
+    async def bring(self, arrival: Arrival, giver: SessionHolder, move: int, expiry_s: int, gone: str = "") -> bool:
+        """Fetches a session that was given up, and makes it the client's here; whether that came to its end. `gone` is
+        the broker that had it, if it comes from a copy."""
         client_id = arrival.client_id
         broker = self._broker
         subscriptions = await self._fetcher.subscriptions(arrival, giver.address, move)
@@ -121,7 +122,7 @@ class IncomingSessions:
         arrival.extend(MOVE_WAIT_S)
         fetched = await self._fetcher.state(arrival, giver.address, move)
         if fetched is not None:
-            fetched = await self._complete(session, subscriptions, fetched)
+            fetched = await self._complete(session, subscriptions, fetched, gone)
         if fetched is None or arrival.is_late or broker.degraded:
             unsubscribe_all(broker, session, subscriptions)
             if fetched is None or broker.degraded:
@@ -152,7 +153,7 @@ class IncomingSessions:
         session.owner = saved.owner
         subscribe_all(broker, session, saved.subscriptions)
         await self._until_effective([split_share(one)[1] for one in saved.subscriptions], EFFECTIVE_WAIT_S)
-        fetched = await self._complete(session, saved.subscriptions, await fetch())
+        fetched = await self._complete(session, saved.subscriptions, await fetch(), gone=giver)
         old = broker.sessions.get(saved.client_id)
         if broker.degraded or (old is not None and old.connection is not None):
             unsubscribe_all(broker, session, saved.subscriptions)
@@ -170,15 +171,17 @@ class IncomingSessions:
         return session
 
     async def _complete(
-        self, session: RoamingSession, subscriptions: dict[str, Subscribed], fetched: FetchedState
+        self, session: RoamingSession, subscriptions: dict[str, Subscribed], fetched: FetchedState, gone: str = ""
     ) -> FetchedState:
-        """Adds what the giver had not got yet, and was handled here before the session began to gather."""
+        """Adds what the giver had not got yet, and may have been handled here before the session began to gather. An
+        origin that is `gone` is asked later."""
         filters = [one for one in subscriptions if split_share(one)[0] is None]
         begun_at = self._clients.epochs.begun(session.client_id) / 1000 or self._broker.now()
         gaps = gaps_of(fetched.horizon.rows, self.reached(), begun_at) if filters else {}
         if not gaps:
             return fetched
-        found, silent = await self.fetch_behind(filters, gaps)
+        found, silent = await self.fetch_behind(filters, {one: at for one, at in gaps.items() if one != gone})
+        silent += [gone] if gone in gaps else []
         missed = [one for one in found if not fetched.horizon.covers((one[0], one[1].offset))]
         items = [moved for one in missed if (moved := moved_from(subscriptions, *one)) is not None]
         rows = merged([*fetched.horizon.rows, *rows_of((origin, sent.offset) for origin, sent in missed)])

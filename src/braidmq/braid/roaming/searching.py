@@ -119,9 +119,12 @@ class SessionSearch(Service):
     def _answer(self, client_id: str, epoch: int) -> FoundSession:
         return FoundSession(self._identity, epoch, self.copies(client_id))
 
-    async def search(self, client_id: str, own_epoch: int, likely: Iterable[Address] = ()) -> SearchResult:
+    async def search(
+        self, client_id: str, own_epoch: int, likely: Iterable[Address] = (), newest: int | None = None
+    ) -> SearchResult:
         """Asks all brokers, and first those that are `likely` to have it. `own_epoch` is that of the session that was
-        here before, 0 if there was none."""
+        here before, 0 if there was none. If it is found that is the `newest` as far as is known, the rest is not waited
+        for as long."""
         result = SearchResult(self._answer(client_id, own_epoch), self._host.address)
         first = tuple(likely)
         left = [one for one in dict.fromkeys((*first, *self.others())) if one != self._host.address][:SEARCHED_MAX]
@@ -142,5 +145,7 @@ class SessionSearch(Service):
         for address in left:
             self._host.spawn(ask_one(address))
         if any(is_awaited(one) for one in left):
-            await all_in.wait(2 * SEARCH_S)
+            await all_in.wait(SEARCH_S)
+            if newest is None or not any(one.epoch >= newest for one in result.found()):
+                await all_in.wait(SEARCH_S)
         return result

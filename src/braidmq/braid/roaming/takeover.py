@@ -190,8 +190,12 @@ class Takeovers:
         answers: list[Claimed | None] = []
         answered = self._host.event()
 
+        def is_here() -> bool:
+            session = self._broker.sessions.get(client_id)
+            return not arrival.is_over or (session is not None and session.connection is not None)
+
         async def claim() -> None:
-            claimed = await self._directory.claim(client_id, arrival.user)
+            claimed = await self._directory.claim(client_id, arrival.user, is_wanted=is_here)
             answers.append(claimed)
             if answered.is_set:
                 self._on_claimed_late(arrival, claimed)
@@ -219,7 +223,8 @@ class Takeovers:
         likely = [one.address for one in (claimed.before, claimed.earlier) if one is not None]
         for tries_left in range(SEARCHES_MAX - 1, -1, -1):
             before = before or arrival.holder
-            result = await self._search.search(client_id, own_epoch, likely)
+            newest = None if before is None else before.epoch
+            result = await self._search.search(client_id, own_epoch, likely, newest)
             if arrival.is_over:
                 return
             for found in result.found():
@@ -304,7 +309,7 @@ class Takeovers:
                 continue
             if given.answer is GiveUpAnswer.GIVEN:
                 self._clients.epochs.set_begun(arrival.client_id, given.begun)
-                is_brought = await self._incoming.bring(arrival, holder, move, given.expiry_s)
+                is_brought = await self._incoming.bring(arrival, holder, move, given.expiry_s, of)
                 return GiveUpAnswer.GIVEN if is_brought else None
             self._on_not_given(arrival, given.answer)
             return given.answer
