@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.braid.journeys.run import play
 
 
@@ -9,3 +11,11 @@ def test_a_seed_is_the_same_each_time() -> None:
     first, second = play(3), play(3)
     assert len(first.trace) > 500
     assert first.trace == second.trace
+
+
+@pytest.mark.parametrize("seed", [1, 3, 7])
+def test_nobody_loses_anything_or_gets_it_twice(seed: int) -> None:
+    outcome = play(seed)
+    assert outcome.complaints == []
+    assert outcome.destroyed
+    assert len(outcome.connects) > 50
