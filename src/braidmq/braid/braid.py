@@ -34,6 +34,7 @@ from braidmq.braid.retained.retained import RetainedParts
 from braidmq.braid.roaming.drain import Drain
 from braidmq.braid.roaming.roaming import RoamingParts
 from braidmq.braid.roaming.takers import Takers
+from braidmq.braid.round_trips import RoundTrips
 from braidmq.braid.task_limiter import TaskLimiter
 from braidmq.braid.transfer.inbound import InboundStreams
 from braidmq.braid.transfer.outbound import OutboundTopics
@@ -70,9 +71,14 @@ class Braid:
         host, presence, limiter = overlay.host, Presence(overlay.host), TaskLimiter(overlay.host)
         inbound = InboundStreams(host, cluster)
         interest = InterestParts(broker, host, overlay, method, presence, limiter, cluster)
-        catch_up = CatchUpParts(broker, host, origin, since, introducers, interest.filters, inbound, cluster, method)
+        round_trips = RoundTrips(host)
+        catch_up = CatchUpParts(
+            broker, host, origin, since, introducers, interest.filters, inbound, cluster, method, round_trips
+        )
         followed, until_effective = catch_up.heads.followed, interest.announcer.waits.until_effective
-        roaming = RoamingParts(broker, host, overlay, presence, name, origin, cluster, followed, until_effective)
+        roaming = RoamingParts(
+            broker, host, overlay, presence, name, origin, cluster, followed, until_effective, round_trips
+        )
         retained = RetainedParts(broker, host, method, name)
         outbound: OutboundTopics
         if isinstance(method, WildcardMethod):

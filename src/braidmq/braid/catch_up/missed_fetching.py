@@ -15,11 +15,12 @@ from braidmq.braid.catch_up.cursors import Cursors, SavedCursor
 from braidmq.braid.catch_up.history import History, Sent
 from braidmq.braid.catch_up.reconcile import AskMissed, Missed
 from braidmq.braid.interest.scope import may_see
-from braidmq.host import Host, ask, run_all
+from braidmq.braid.round_trips import RoundTrips
+from braidmq.host import Host, run_all
 from braidmq.mqtt.topics import matches
 
-ASK_TIMEOUT_S, ASK_TRIES = 0.15, 2
-"""How long an origin is waited for, and how often it is asked: a client waits for its session."""
+ASK_TRIES = 2
+"""How often an origin is asked: a client waits for its session."""
 
 PAGES_MAX = 1000
 """So much of one history is fetched at the most."""
@@ -32,7 +33,14 @@ Found = tuple[str, Sent]
 
 class MissedFetcher:
     def __init__(
-        self, host: Host, origin: str, history: History, cursors: Cursors, cluster: str, now: Callable[[], float]
+        self,
+        host: Host,
+        origin: str,
+        history: History,
+        cursors: Cursors,
+        cluster: str,
+        now: Callable[[], float],
+        round_trips: RoundTrips,
     ) -> None:
         """`origin` names this broker's own history, `cluster` is where it is."""
         self._host = host
@@ -41,6 +49,7 @@ class MissedFetcher:
         self._cursors = cursors
         self._cluster = cluster
         self._now = now
+        self._round_trips = round_trips
 
     async def fetch(
         self, filters: Iterable[str], followed: Mapping[str, SavedCursor], gone: str, since: float
@@ -92,16 +101,18 @@ class MissedFetcher:
         return await self._fetch_all(origin, cursor, filters) or []
 
     async def _fetch_all(self, origin: str, cursor: SavedCursor, filters: tuple[str, ...]) -> list[Sent] | None:
-        """None if the origin did not answer."""
+        """None if the origin does not answer, or did not answer just now."""
         known = self._cursors.get(origin)
         address = cursor.address if known is None else known.address
+        if self._round_trips.is_silent(address):
+            return None
         digest = self._host.chance.getrandbits(8 * DIGEST_BYTES).to_bytes(DIGEST_BYTES)
         found: list[Sent] = []
         floor = cursor.floor
         for _ in range(PAGES_MAX):
             seen = tuple([(low, high) for low, high in cursor.seen if high > floor])
             asked = AskMissed(origin, floor, cursor.since, seen, digest, filters, self._cluster, self._now())
-            answer = await ask(self._host, address, asked, Missed, timeout_s=ASK_TIMEOUT_S, tries=ASK_TRIES)
+            answer = await self._round_trips.ask(address, asked, Missed, ASK_TRIES)
             if answer is None:
                 return None
             found += [msgspec.msgpack.decode(row, type=Sent) for row in answer.sent]

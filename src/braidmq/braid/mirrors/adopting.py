@@ -48,8 +48,12 @@ LOOK_S = 5.0
 QUIET_S = 0.7
 """A broker that was not heard from for so long may be gone: more than the time between two of its heartbeats."""
 
-LOOK_TIMEOUT_S, THERE_S = 0.1, 1.0
-"""How long one has to answer that was heard from and that somebody does not reach, and for how long that counts."""
+LOOKS, LOOK_WAIT_S, THERE_S = 3, 0.15, 1.0
+"""How often one is asked that was heard from and that somebody does not reach, how long it has to answer, and for how
+long that counts."""
+
+HEARD_S = 0.1
+"""One that was heard from so recently is not looked for."""
 
 SINCE_SLACK_S = 60.0
 """How long before it was last heard from a broker may have ceased to follow others."""
@@ -81,8 +85,8 @@ class Adoptions:
         """By client id: the end of taking its session up."""
         self._done: dict[tuple[str, str], int] = {}
         """By broker and client id: the epoch of the session that was taken up, never twice from one copy."""
-        self._looking: dict[str, None] = {}
-        """Brokers of which it is being found out whether they are there."""
+        self._looking: dict[str, Event] = {}
+        """Brokers of which it is being found out whether they are there, and the end of that."""
         self._silent_at: dict[str, float] = {}
         """When one of them was found not to be."""
         self._there_until: dict[str, float] = {}
@@ -95,10 +99,16 @@ class Adoptions:
     # What copies have
 
     def copies_of(self, client_id: str) -> tuple[HeldCopyOf, ...]:
-        """What the copies here have of a client's session. One whose broker is heard is not read: it goes on."""
+        """What the copies here have of a client's session. One whose broker is heard is not read: it goes on.
+
+        That broker may just have gone: so it is looked for, before somebody wants its session.
+        """
         found = []
         for copy in self._copies:
-            is_heard = self._is_heard(copy) and self._host.now() - copy.heard_at < QUIET_S
+            quiet_s = self._host.now() - copy.heard_at
+            is_heard = self._is_heard(copy) and quiet_s < QUIET_S
+            if is_heard and quiet_s > HEARD_S and not self._is_known_there(copy.owner):
+                self._look(copy)
             epoch = 0 if is_heard else _epoch_in(copy, client_id)
             found.append(HeldCopyOf(copy.owner, copy.term, epoch, is_heard))
         return tuple(found)
@@ -107,16 +117,35 @@ class Adoptions:
         """Whether a broker is there, as far as is known here."""
         return copy.is_streaming and self._silent_at.get(copy.owner, -1.0) < copy.heard_at
 
+    def _is_known_there(self, owner: str) -> bool:
+        return self._host.now() < self._there_until.get(owner, 0.0)
+
+    def _look(self, copy: BrokerCopy) -> None:
+        """Somebody looks for a session of a broker that was heard here just now: is it there?"""
+        if copy.owner not in self._looking:
+            self._looking[copy.owner] = self._host.event()
+            self._host.spawn(self._look_for(copy))
+
     async def _look_for(self, copy: BrokerCopy) -> None:
-        """Somebody does not reach a broker that was heard here just now: is it there?"""
+        """Several questions, since one may be lost, and time for any of the answers, since the way may be long."""
         owner = copy.owner
         began_at = self._host.now()
-        answer = await ask(self._host, copy.address, AreYouThere(), StillThere, timeout_s=LOOK_TIMEOUT_S, tries=2)
-        if answer is None and copy.heard_at < began_at:
-            self._silent_at[owner] = self._host.now()
-        elif answer is not None:
+        is_there = self._host.event()
+
+        async def ask_once() -> None:
+            left_s = began_at + LOOK_WAIT_S - self._host.now()
+            if await ask(self._host, copy.address, AreYouThere(), StillThere, timeout_s=left_s) is not None:
+                is_there.set()
+
+        for _ in range(LOOKS):
+            self._host.spawn(ask_once())
+            if await is_there.wait(LOOK_WAIT_S / LOOKS):
+                break
+        if is_there.is_set:
             self._there_until[owner] = self._host.now() + THERE_S
-        del self._looking[owner]
+        elif copy.heard_at < began_at:
+            self._silent_at[owner] = self._host.now()
+        self._looking.pop(owner).set()
 
     # One session, since its client has come
 
@@ -129,11 +158,9 @@ class Adoptions:
         if copy is None:
             return None
         if self._is_heard(copy):
-            if self._host.now() < self._there_until.get(owner, 0.0):
+            if self._is_known_there(owner):
                 return GiveUpAnswer.THERE
-            if owner not in self._looking:
-                self._looking[owner] = None
-                self._host.spawn(self._look_for(copy))
+            self._look(copy)
             return GiveUpAnswer.BUSY
         saved = self._saved(copy, client_id)
         if saved is None or self._is_done(copy, client_id):
@@ -148,14 +175,11 @@ class Adoptions:
     def _is_done(self, copy: BrokerCopy, client_id: str) -> bool:
         return self._done.get((copy.owner, client_id), 0) >= _epoch_in(copy, client_id)
 
-    async def adopt_here(self, owner: str, client_id: str) -> bool:
-        """As `begin`, for a client that has come to this broker; whether its session is here now."""
+    async def adopt_here(self, owner: str, client_id: str) -> GiveUpAnswer | None:
+        """As `begin`, for a client that has come to this broker: GIVEN if its session is here now."""
         while (answer := self.begin(owner, client_id)) is GiveUpAnswer.BUSY:
-            if client_id in self._under_way:
-                await self._under_way[client_id].wait()
-                return client_id in self._broker.sessions
-            await self._host.sleep(LOOK_TIMEOUT_S)
-        return answer is None and client_id in self._broker.sessions
+            await (self._under_way.get(client_id) or self._looking[owner]).wait()
+        return GiveUpAnswer.GIVEN if answer is None and client_id in self._broker.sessions else answer
 
     def _saved(self, copy: BrokerCopy, client_id: str) -> SavedSession | None:
         now = self._broker.now()

@@ -51,6 +51,7 @@ class Arrival:
         """The broker that had the session, if the directory was late to say so."""
         self.own_epoch = 0
         """Of the session that was at this broker when the client came; 0 if there was none."""
+        self.began_at = host.now()
         self.ends_at = 0.0
         self.is_late = False
         """The client was served before its session had come."""

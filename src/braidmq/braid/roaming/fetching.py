@@ -107,19 +107,21 @@ class SessionFetcher:
                 return answer
             await self._host.sleep(BUSY_S)
 
-    async def subscriptions(self, arrival: Arrival, giver: Address, move: int) -> dict[str, Subscribed] | None:
-        found: dict[str, Subscribed] = {}
-        since = 0
-        while True:
+    async def subscriptions(
+        self, arrival: Arrival, giver: Address, move: int, first: SessionSubscriptions | None
+    ) -> dict[str, Subscribed] | None:
+        """All of them; `first` are those that have come with the answer that the session is given up."""
+        found: dict[str, Subscribed] = {} if first is None else dict(first.items)
+        since = 0 if first is None else first.following
+        while first is None or since:
             asked = FetchSubscriptions(move, arrival.client_id, since)
-            part = await self._ask(giver, asked, SessionSubscriptions, MOVE_WAIT_S)
-            if part is None:
+            first = await self._ask(giver, asked, SessionSubscriptions, MOVE_WAIT_S)
+            if first is None:
                 return None
             arrival.extend(MOVE_WAIT_S)
-            found.update(part.items)
-            since = part.following
-            if not since:
-                return found
+            found.update(first.items)
+            since = first.following
+        return found
 
     async def state(self, arrival: Arrival, giver: Address, move: int) -> FetchedState | None:
         first: SessionState | None = None

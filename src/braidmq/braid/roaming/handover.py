@@ -103,7 +103,7 @@ class Handovers(Service):
         handover = self._by_client.get(client_id)
         if handover is not None and handover.move == asked.move:
             handover.heard_at = self._host.now()
-            return GivenUp(GiveUpAnswer.GIVEN, handover.expiry_s, begun=handover.begun)
+            return _given(handover)
         if self.is_kept_from(client_id, asked.user):
             return GivenUp(GiveUpAnswer.FOREIGN)
         if asked.is_pushed and not self._is_away(client_id):
@@ -135,7 +135,7 @@ class Handovers(Service):
         if len(self._by_client) > HANDOVERS_MAX:
             self._end_oldest()
         self._host.spawn(self._watch(client_id, handover))
-        return GivenUp(GiveUpAnswer.GIVEN, handover.expiry_s, begun=handover.begun)
+        return _given(handover)
 
     def _is_away(self, client_id: str) -> bool:
         session = self._broker.sessions.get(client_id)
@@ -167,17 +167,7 @@ class Handovers(Service):
     @handles(FetchSubscriptions)
     def on_fetch_subscriptions(self, _origin: Address, asked: FetchSubscriptions) -> Reply:
         handover = self._of(asked.move, asked.client_id)
-        if handover is None:
-            return NoSuchMove()
-        items: list[tuple[str, Subscribed]] = []
-        size = 0
-        rows = list(handover.subscriptions.items())
-        for row in rows[asked.since :]:
-            size += len(row[0].encode()) + 16
-            if items and size > PART_BYTES:
-                return SessionSubscriptions(tuple(items), asked.since + len(items))
-            items.append(row)
-        return SessionSubscriptions(tuple(items), 0)
+        return NoSuchMove() if handover is None else _subscriptions(handover, asked.since)
 
     @handles(FetchState)
     def on_fetch_state(self, _origin: Address, asked: FetchState) -> Reply:
@@ -332,3 +322,20 @@ class Handovers(Service):
         await self._host.sleep(TAIL_S)
         if self._by_client.get(client_id) is handover:
             self._end(client_id, HandoverEvent.TAIL_ENDED)
+
+
+def _given(handover: Handover) -> GivenUp:
+    begun, first = handover.begun, _subscriptions(handover, 0)
+    return GivenUp(GiveUpAnswer.GIVEN, handover.expiry_s, begun=begun, subscriptions=first)
+
+
+def _subscriptions(handover: Handover, since: int) -> SessionSubscriptions:
+    """As many as one message carries, from a number on."""
+    items: list[tuple[str, Subscribed]] = []
+    size = 0
+    for row in list(handover.subscriptions.items())[since:]:
+        size += len(row[0].encode()) + 16
+        if items and size > PART_BYTES:
+            return SessionSubscriptions(tuple(items), since + len(items))
+        items.append(row)
+    return SessionSubscriptions(tuple(items), 0)

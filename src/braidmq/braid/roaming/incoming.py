@@ -6,7 +6,8 @@ While a session checks marks, what it has had is written with what came of it: a
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any
 
 import msgspec
 
@@ -18,18 +19,22 @@ from braidmq.braid.roaming.gaps import FetchBehind, gaps_of, moved_from
 from braidmq.braid.roaming.handover import Handovers
 from braidmq.braid.roaming.left_behind import deliver_left_behind
 from braidmq.braid.roaming.marks import Horizon, Marks, SavedMove, merged, rows_of
+from braidmq.braid.roaming.messages import GivenUp
 from braidmq.braid.roaming.moved import state_of, subscribe_all, unsubscribe_all
 from braidmq.braid.roaming.sessions import RoamingSession
 from braidmq.broker.broker import Broker
 from braidmq.broker.router import filter_cost
 from braidmq.broker.store import SavedSession
 from braidmq.broker.subscription import Subscribed
-from braidmq.host import Address, Host
+from braidmq.host import Address, Host, run_all
 from braidmq.mqtt.topics import split_share
 
 EFFECTIVE_WAIT_S = 0.12
 """How long a CONNECT waits until subscriptions that have moved here have taken effect in the whole braid. What reaches
 the other broker alone after that is passed on from there (`tail`), or fetched."""
+
+READY_S = 0.16
+"""How long after a client has come its session is fetched at the latest, once it is given up: the client waits."""
 
 OVERTAKEN_S = 0.05
 """How long a session stays where it was once this broker is known to stand for it: what was sent to that broker alone,
@@ -41,8 +46,9 @@ OVERLAP_S = 40.0
 SAVE_MANY_S = 1.0
 """How often the marks of a session are written that has seen many."""
 
-OWED_AGAIN_S, OWED_S = 2.0, 600.0
-"""How often an origin is asked that did not answer when a session came that lacks something of it, and how long."""
+OWED_SOON_S, OWED_AGAIN_S, OWED_S = 0.25, 2.0, 600.0
+"""When an origin is asked first that did not answer when a session came that lacks something of it, how often from then
+on, and how long."""
 
 MOVED = "$moved/"
 """The store's rows for sessions that have come stand among the cursors, under this and the client id."""
@@ -59,7 +65,7 @@ class IncomingSessions:
         marks: Marks,
         handovers: Handovers,
         fetcher: SessionFetcher,
-        until_effective: Callable[[list[str], float], Awaitable[None]],
+        until_effective: Callable[[list[str], float], Coroutine[Any, Any, None]],
     ) -> None:
         """`until_effective` waits until filters have taken effect in the whole braid, but not longer than so long."""
         self._broker = broker
@@ -69,7 +75,7 @@ class IncomingSessions:
         self._handovers = handovers
         self._fetcher = fetcher
         self._until_effective = until_effective
-        self.until_left: Callable[[list[str], float], Awaitable[None]]
+        self.until_left: Callable[[list[str], float], Coroutine[Any, Any, None]]
         """Waits until what is held here of topics that filters match has left: the broker that has the session must
         have had it before it gives up the session, or it would come behind what is published here meanwhile."""
         self.reached: Callable[[], Iterable[tuple[str, int]]]
@@ -103,21 +109,23 @@ class IncomingSessions:
 
     # Coming
 
-    async def bring(self, arrival: Arrival, giver: SessionHolder, move: int, expiry_s: int, gone: str = "") -> bool:
+    async def bring(self, arrival: Arrival, giver: SessionHolder, move: int, given: GivenUp, gone: str = "") -> bool:
         """Fetches a session that was given up, and makes it the client's here; whether that came to its end. `gone` is
         the broker that had it, if it comes from a copy."""
         client_id = arrival.client_id
         broker = self._broker
-        subscriptions = await self._fetcher.subscriptions(arrival, giver.address, move)
+        subscriptions = await self._fetcher.subscriptions(arrival, giver.address, move, given.subscriptions)
         if subscriptions is None:
             return False
-        session = RoamingSession(broker, client_id, broker.store.next_row(), expiry_s, self._marks)
+        session = RoamingSession(broker, client_id, broker.store.next_row(), given.expiry_s, self._marks)
         session.owner = arrival.owner
         subscribe_all(broker, session, subscriptions)
         filters = [split_share(one)[1] for one in subscriptions]
-        await self._until_effective(filters, EFFECTIVE_WAIT_S)
-        await self.until_left(filters, EFFECTIVE_WAIT_S)
-        if any(one.qos for one in subscriptions.values()):
+        left_s = min(EFFECTIVE_WAIT_S, arrival.began_at + READY_S - self._host.now())
+        if arrival.is_pushed or left_s > 0:
+            wait_s = EFFECTIVE_WAIT_S if arrival.is_pushed else left_s
+            await run_all(self._host, [self._until_effective(filters, wait_s), self.until_left(filters, wait_s)])
+        if not gone and any(one.qos for one in subscriptions.values()):
             await self._host.sleep(OVERTAKEN_S)
         arrival.extend(MOVE_WAIT_S)
         fetched = await self._fetcher.state(arrival, giver.address, move)
@@ -197,8 +205,10 @@ class IncomingSessions:
         self._owed[session] = None
         ends_at = self._host.now() + OWED_S
         filters = [one for one in subscriptions if split_share(one)[0] is None]
+        pause_s = OWED_SOON_S
         while owed and self._host.now() < ends_at:
-            await self._host.sleep(OWED_AGAIN_S)
+            await self._host.sleep(pause_s)
+            pause_s = min(2 * pause_s, OWED_AGAIN_S)
             if self._broker.sessions.get(session.client_id) is not session:
                 break
             found, silent = await self.fetch_behind(filters, owed)

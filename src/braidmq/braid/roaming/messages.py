@@ -48,12 +48,21 @@ class GiveUp(Message, frozen=True, array_like=True, gc=False):
     """The broker that has the session and does not answer, if you are asked since you have a copy of what it has."""
 
 
+class SessionSubscriptions(Message, tag="Subscriptions", frozen=True, array_like=True, gc=False):
+    """From a number on; `following` is the number behind the last one, 0 if that was all."""
+
+    items: tuple[tuple[str, Subscribed], ...]
+    following: int
+
+
 class GivenUp(Message, frozen=True, array_like=True, gc=False):
     answer: GiveUpAnswer
     expiry_s: int = 0
     holder: SessionHolder | None = None
     begun: int = 0
     """The epoch in which the session was begun that is given."""
+    subscriptions: SessionSubscriptions | None = None
+    """The first of those of the session that is given."""
 
 
 class AskForeignSession(Message, tag="AskKept", frozen=True, array_like=True, gc=False):
@@ -96,13 +105,6 @@ class FetchSubscriptions(Message, frozen=True, array_like=True, gc=False):
     move: int
     client_id: str
     since: int
-
-
-class SessionSubscriptions(Message, tag="Subscriptions", frozen=True, array_like=True, gc=False):
-    """From a number on; `following` is the number behind the last one, 0 if that was all."""
-
-    items: tuple[tuple[str, Subscribed], ...]
-    following: int
 
 
 class FetchState(Message, frozen=True, array_like=True, gc=False):

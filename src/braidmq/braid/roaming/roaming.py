@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
 
 from braidmq.braid.membership.presence import Presence
 from braidmq.braid.roaming.clients import ClientRecords
@@ -16,6 +17,7 @@ from braidmq.braid.roaming.pushing import SessionPusher
 from braidmq.braid.roaming.searching import SessionSearch
 from braidmq.braid.roaming.takeover import Takeovers
 from braidmq.braid.roaming.taking import SessionTaker
+from braidmq.braid.round_trips import RoundTrips
 from braidmq.broker.broker import Broker
 from braidmq.host import Host
 from braidmq.overlay import Overlay
@@ -32,7 +34,8 @@ class RoamingParts:
         identity: str,
         cluster: str,
         followed: Callable[[], Iterable[Row]],
-        until_effective: Callable[[list[str], float], Awaitable[None]],
+        until_effective: Callable[[list[str], float], Coroutine[Any, Any, None]],
+        round_trips: RoundTrips,
     ) -> None:
         """`followed` says how far histories were followed here; `until_effective` waits until filters have taken effect
         in the whole braid, but not longer than so long."""
@@ -41,7 +44,7 @@ class RoamingParts:
         self.directory = ClientDirectory(overlay, name, broker.now, identity)
         self.clients = clients = ClientRecords()
         clients.epochs.restore(broker)
-        self.search = SessionSearch(broker, host, identity, clients)
+        self.search = SessionSearch(broker, host, identity, clients, round_trips)
         self.handovers = Handovers(broker, host, clients, self.marks, followed)
         fetcher = SessionFetcher(broker, host, identity, cluster, clients, self.handovers)
         self.displaced = DisplacedSessions(

@@ -14,14 +14,18 @@ from braidmq.braid.roaming.clients import ClientRecords
 from braidmq.braid.roaming.directory_messages import SessionHolder
 from braidmq.braid.roaming.epochs import UNKNOWN_EPOCH
 from braidmq.braid.roaming.messages import AskSession, FoundSession, HeldCopyOf
+from braidmq.braid.round_trips import RoundTrips
 from braidmq.broker.broker import Broker
-from braidmq.host import Address, Host, Reply, Service, ask, handles
-
-SEARCH_S: Final = 0.15
-"""How long brokers have to answer, a client waits; those that are far are asked a second time."""
+from braidmq.host import Address, Host, Reply, Service, handles
 
 SEARCHED_MAX: Final = 64
 """Brokers that are asked."""
+
+TRIES: Final = 2
+"""How often each is asked."""
+
+SEARCH_S: Final = 0.25
+"""How long all have to answer if nothing was found to begin with."""
 
 
 class FoundAt(NamedTuple):
@@ -54,6 +58,10 @@ class SearchResult:
         for address, answer in self._answers.items():
             for copy in answer.copies:
                 yield address, copy
+
+    def has_live(self, holder: SessionHolder) -> bool:
+        """Whether a holder has said that it has the session."""
+        return any(one.name == holder.name and one.epoch >= holder.epoch for one in self._answers.values())
 
     def hearers_of(self, name: str) -> list[Address]:
         """Of a broker that has not answered: those that hear it, as far as they know."""
@@ -91,13 +99,84 @@ class SearchResult:
         return sorted([*live, *copies], key=lambda one: one[:3], reverse=True)
 
 
+class Search:
+    """One question to all brokers, under way."""
+
+    def __init__(
+        self,
+        host: Host,
+        round_trips: RoundTrips,
+        client_id: str,
+        result: SearchResult,
+        is_unreached: Callable[[Address], bool],
+    ) -> None:
+        self.result = result
+        self._host = host
+        self._round_trips = round_trips
+        self._client_id = client_id
+        self._is_unreached = is_unreached
+        self._began_at = host.now()
+        self._waiting: dict[Address, None] = {}
+        self._awaited: dict[Address, float] = {}
+        """Those of which an answer is expected, and when at the latest."""
+        self._asked: set[Address] = {host.address}
+        self._news = host.event()
+
+    def ask_all(self, addresses: Iterable[Address]) -> None:
+        """Those that are not asked yet."""
+        for address in dict.fromkeys(addresses):
+            if address not in self._asked and len(self._asked) <= SEARCHED_MAX:
+                self._asked.add(address)
+                self._waiting[address] = None
+                if not self._round_trips.is_silent(address) and not self._is_unreached(address):
+                    self._awaited[address] = self._host.now() + self._round_trips.timeout_s(address)
+                self._host.spawn(self._ask(address))
+
+    async def _ask(self, address: Address) -> None:
+        answer = await self._round_trips.ask(address, AskSession(self._client_id), FoundSession, TRIES)
+        if answer is not None:
+            self.result.add(address, answer)
+        del self._waiting[address]
+        self._news.set()
+
+    async def until_known(self, before: SessionHolder | None = None, is_sure: bool = False) -> SearchResult:
+        """Waits for the answers. `before` is the holder as far as is known, and `is_sure` that there is no newer one.
+
+        A broker that does not answer in its time is waited for once more only if nothing was found to begin with.
+        """
+        await self._wait(self._awaited, before, is_sure)
+        if not self._has_begun(before):
+            await self._wait(dict.fromkeys(self._waiting, self._began_at + SEARCH_S), before, is_sure)
+        return self.result
+
+    async def _wait(self, ends: dict[Address, float], before: SessionHolder | None, is_sure: bool) -> None:
+        """Until those have answered that are still asked, or each has had its time."""
+        while not (is_sure and before is not None and self.result.has_live(before)):
+            ends_at = max((at for one, at in ends.items() if one in self._waiting), default=0.0)
+            left_s = ends_at - self._host.now()
+            if left_s <= 0:
+                return
+            self._news = self._host.event()
+            await self._news.wait(left_s)
+
+    def _has_begun(self, before: SessionHolder | None) -> bool:
+        """Whether there is a session as new as is known, or somebody that hears the broker that has it."""
+        if before is None:
+            return bool(self.result.found())
+        is_found = any(one.epoch >= before.epoch for one in self.result.found())
+        return is_found or bool(self.result.hearers_of(before.name))
+
+
 class SessionSearch(Service):
-    def __init__(self, broker: Broker, host: Host, identity: str, clients: ClientRecords) -> None:
+    def __init__(
+        self, broker: Broker, host: Host, identity: str, clients: ClientRecords, round_trips: RoundTrips
+    ) -> None:
         """`identity` is that of this broker."""
         self._broker = broker
         self._host = host
         self._identity = identity
         self._clients = clients
+        self._round_trips = round_trips
         self.others: Callable[[], Iterable[Address]] = tuple
         """The brokers that are known."""
         self.is_unreached: Callable[[Address], bool] = lambda _address: False
@@ -119,33 +198,13 @@ class SessionSearch(Service):
     def _answer(self, client_id: str, epoch: int) -> FoundSession:
         return FoundSession(self._identity, epoch, self.copies(client_id))
 
-    async def search(
-        self, client_id: str, own_epoch: int, likely: Iterable[Address] = (), newest: int | None = None
-    ) -> SearchResult:
-        """Asks all brokers, and first those that are `likely` to have it. `own_epoch` is that of the session that was
-        here before, 0 if there was none. If it is found that is the `newest` as far as is known, the rest is not waited
-        for as long."""
+    def begin(self, client_id: str, own_epoch: int) -> Search:
+        """Asks all brokers. `own_epoch` is that of the session that was here before, 0 if there was none."""
         result = SearchResult(self._answer(client_id, own_epoch), self._host.address)
-        first = tuple(likely)
-        left = [one for one in dict.fromkeys((*first, *self.others())) if one != self._host.address][:SEARCHED_MAX]
-        all_in = self._host.event()
-        waiting = dict.fromkeys(left)
+        search = Search(self._host, self._round_trips, client_id, result, self.is_unreached)
+        search.ask_all(self.others())
+        return search
 
-        def is_awaited(address: Address) -> bool:
-            return address in first or not self.is_unreached(address)
-
-        async def ask_one(address: Address) -> None:
-            answer = await ask(self._host, address, AskSession(client_id), FoundSession, timeout_s=SEARCH_S, tries=2)
-            if answer is not None:
-                result.add(address, answer)
-            del waiting[address]
-            if not any(is_awaited(one) for one in waiting):
-                all_in.set()
-
-        for address in left:
-            self._host.spawn(ask_one(address))
-        if any(is_awaited(one) for one in left):
-            await all_in.wait(SEARCH_S)
-            if newest is None or not any(one.epoch >= newest for one in result.found()):
-                await all_in.wait(SEARCH_S)
-        return result
+    async def search(self, client_id: str, own_epoch: int) -> SearchResult:
+        """Asks all brokers, and waits for their answers."""
+        return await self.begin(client_id, own_epoch).until_known()

@@ -40,7 +40,7 @@ from braidmq.braid.roaming.fetching import MOVE_WAIT_S, SessionFetcher
 from braidmq.braid.roaming.handover import Handovers
 from braidmq.braid.roaming.incoming import IncomingSessions
 from braidmq.braid.roaming.messages import GiveUpAnswer
-from braidmq.braid.roaming.searching import FoundAt, SearchResult, SessionSearch
+from braidmq.braid.roaming.searching import FoundAt, Search, SearchResult, SessionSearch
 from braidmq.broker.admission import Arrived
 from braidmq.broker.broker import Broker
 from braidmq.host import Address, Event, Host
@@ -48,8 +48,8 @@ from braidmq.host import Address, Event, Host
 CLAIM_WAIT_S = 5.0
 """How long a CONNECT waits until it is known where its session is; then it is served without it."""
 
-CLAIM_SOON_S = 0.25
-"""How long the directory has to answer, before all brokers are asked instead."""
+CLAIM_SOON_S = 0.1
+"""How long the directory has to answer; then what brokers say must do."""
 
 MIRRORED_WAIT_S = 0.2
 """How long it waits for an answer of that broker if others have a copy of the session, before they are asked …"""
@@ -106,8 +106,9 @@ class Takeovers:
         """Whether this broker knows of any other one."""
         self.go_round: Callable[[Address, Address], None] = _ignore
         """Has what is for a broker passed on by another one."""
-        self.adopt_here: Callable[[str, str], Awaitable[bool]] = _nothing_here
-        """Takes up a session from the copy that this broker has of what another one has; whether it is here now."""
+        self.adopt_here: Callable[[str, str], Awaitable[GiveUpAnswer | None]] = _nothing_here
+        """Takes up a session from the copy that this broker has of what another one has: GIVEN if it is here now, THERE
+        if that broker is there."""
 
     @property
     def awaits_entry(self) -> bool:
@@ -160,6 +161,7 @@ class Takeovers:
         client_id, epochs = arrival.client_id, self._clients.epochs
         own_epoch = epochs.get(client_id, UNKNOWN_EPOCH) if client_id in self._broker.sessions else 0
         arrival.own_epoch = own_epoch
+        search = None if arrival.clean else self._search.begin(client_id, own_epoch)
         claimed = await self._claim(arrival) if self._entered.is_set else None
         if claimed is not None and claimed.is_foreign:
             claimed = await self._claim_over(arrival, claimed)
@@ -179,10 +181,10 @@ class Takeovers:
                 await self._bring(arrival, before)
             else:
                 self._displaced.take_back(client_id)
-        elif before is None and not own_epoch and claimed.is_sure:
+        elif search is None or (before is None and not own_epoch and claimed.is_sure):
             epochs.begin_anew(client_id)
         else:
-            await self._bring_from_anywhere(arrival, own_epoch, claimed)
+            await self._bring_from_anywhere(arrival, own_epoch, claimed, search)
 
     async def _claim(self, arrival: Arrival) -> Claimed | None:
         """Claims the client id; if that takes too long, it is done behind the client's back."""
@@ -213,7 +215,7 @@ class Takeovers:
         if claimed is not None and not claimed.is_foreign and client_id in epochs:
             epochs[client_id] = max(claimed.epoch, epochs[client_id])
 
-    async def _bring_from_anywhere(self, arrival: Arrival, own_epoch: int, claimed: Claimed) -> None:
+    async def _bring_from_anywhere(self, arrival: Arrival, own_epoch: int, claimed: Claimed, search: Search) -> None:
         """Asks all brokers for the session: after a partition the directory may know of an earlier one.
 
         The newest one is the client's; but if the directory knows of one that is newer still, and nobody can say what
@@ -223,8 +225,8 @@ class Takeovers:
         likely = [one.address for one in (claimed.before, claimed.earlier) if one is not None]
         for tries_left in range(SEARCHES_MAX - 1, -1, -1):
             before = before or arrival.holder
-            newest = None if before is None else before.epoch
-            result = await self._search.search(client_id, own_epoch, likely, newest)
+            search.ask_all(likely)
+            result = await search.until_known(before, claimed.is_sure)
             if arrival.is_over:
                 return
             for found in result.found():
@@ -238,6 +240,7 @@ class Takeovers:
             if not tries_left or not result.is_doubtful:
                 break
             await self._host.sleep(SEARCH_AGAIN_S)
+            search = self._search.begin(client_id, own_epoch)
         if self._handovers.is_under_way(client_id):
             self._displaced.take_back(client_id)
             return
@@ -255,7 +258,7 @@ class Takeovers:
         if found.is_live:
             self._displaced.take_back(client_id)
             return GiveUpAnswer.GIVEN
-        return GiveUpAnswer.GIVEN if await self.adopt_here(found.name, client_id) else None
+        return await self.adopt_here(found.name, client_id)
 
     async def _bring_by_others(
         self, arrival: Arrival, before: SessionHolder, result: SearchResult
@@ -263,13 +266,13 @@ class Takeovers:
         """The broker that has the session does not answer, but others hear it: it is asked by one of them."""
         for by in result.hearers_of(before.name):
             if by == self._host.address:
-                is_brought = await self.adopt_here(before.name, arrival.client_id)
-                answer = GiveUpAnswer.GIVEN if is_brought else None
+                answer = await self.adopt_here(before.name, arrival.client_id)
             else:
                 mirror = msgspec.structs.replace(before, address=by, mirrors=())
                 answer = await self._bring(arrival, mirror, of=before.name)
             if answer is GiveUpAnswer.THERE:
-                self.go_round(before.address, by)
+                if by != self._host.address:
+                    self.go_round(before.address, by)
                 answer = await self._bring(arrival, before)
             if answer not in _UNDECIDED:
                 return answer
@@ -309,7 +312,7 @@ class Takeovers:
                 continue
             if given.answer is GiveUpAnswer.GIVEN:
                 self._clients.epochs.set_begun(arrival.client_id, given.begun)
-                is_brought = await self._incoming.bring(arrival, holder, move, given.expiry_s, of)
+                is_brought = await self._incoming.bring(arrival, holder, move, given, of)
                 return GiveUpAnswer.GIVEN if is_brought else None
             self._on_not_given(arrival, given.answer)
             return given.answer
@@ -332,6 +335,6 @@ def _ignore(_to: Address, _by: Address) -> None:
     """There are no detours."""
 
 
-async def _nothing_here(_broker: str, _client_id: str) -> bool:
+async def _nothing_here(_broker: str, _client_id: str) -> GiveUpAnswer | None:
     """There is no copy."""
-    return False
+    return None

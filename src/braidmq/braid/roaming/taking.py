@@ -105,4 +105,4 @@ class SessionTaker(Service):
         if given is None or given.answer is not GiveUpAnswer.GIVEN:
             return False
         holder = SessionHolder(client_id, giver, asked.name, claimed.epoch)
-        return await self._incoming.bring(arrival, holder, move, given.expiry_s)
+        return await self._incoming.bring(arrival, holder, move, given)

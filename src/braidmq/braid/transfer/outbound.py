@@ -134,7 +134,7 @@ class OutboundTopics(ABC):
         for outbound_topic in held:
             await self.until_settled(outbound_topic, max(0.0, ends_at - self._host.now()))
         if held:
-            await self._host.sleep(ON_ITS_WAY_S)
+            await self._host.sleep(max(0.0, min(ON_ITS_WAY_S, ends_at - self._host.now())))
 
     def _settle(self, outbound_topic: OutboundTopic) -> None:
         """It is known, for the first time, who wants a topic."""
