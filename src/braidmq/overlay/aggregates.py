@@ -1,7 +1,8 @@
 """Aggregates: what many nodes have in common with one number, or a few labels.
 
 A value has a label, and the label's last part names how values are put together: `cpu:min`, `slots:sum`,
-`members:count`, `clusters:union`. Reducers are known by name on both sides; no code crosses the wire.
+`members:count`, `clusters:union`. Reducers are known by name on both sides; no code crosses the wire. What is told of
+components has labels of `{topic}|{cluster}` (`label_of`; Ishihara et al. 2021, Table 1).
 """
 
 from __future__ import annotations
@@ -19,6 +20,13 @@ REDUCERS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "max": max,
     "union": lambda a, b: tuple(sorted({*a, *b})),
 }
+
+
+def label_of(topic: str, cluster: str, reducer: str = "sum", attribute: str = "") -> str:
+    """The label of what the components of a topic in a cluster add up to: free ones, or an attribute of theirs."""
+    if reducer not in REDUCERS:
+        raise ValueError(f"there is no reducer {reducer!r}; there are {', '.join(REDUCERS)}")
+    return f"{topic}|{cluster}{'|' if attribute else ''}{attribute}:{reducer}"
 
 
 def merged(parts: Iterable[Aggregate]) -> Aggregate:

@@ -55,6 +55,16 @@ class Updated(Message, frozen=True, array_like=True, gc=False):
     beyond: Peer | None
 
 
+class Revised(Message, frozen=True, array_like=True, gc=False):
+    """A node that you point at, at this level of your forward or backward table, adds up to something else now."""
+
+    to: Key
+    me: Peer
+    level: int
+    forward: bool
+    total: RangeTotal | None
+
+
 class AskSum(Message, frozen=True, array_like=True, tag="Sum", gc=False):
     """What do you and the nodes up to a key add up to?"""
 

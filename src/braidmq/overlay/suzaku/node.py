@@ -11,13 +11,15 @@ from braidmq.keys import Key, strictly_between
 from braidmq.overlay.aggregates import Aggregate, cut_to, merged
 from braidmq.overlay.peers import Acquaintances, Peer
 from braidmq.overlay.ring import CALL_TIMEOUT_S, RingNode, RingStatus
-from braidmq.overlay.suzaku.messages import AskSum, Finger, Leaving, RangeTotal, TellSum, Update, Updated
+from braidmq.overlay.suzaku.messages import AskSum, Finger, Leaving, RangeTotal, Revised, TellSum, Update, Updated
 from braidmq.overlay.view import RoutingEntry
 
 UPDATE_TRIES = 2
 LEVELS_MAX = 40
 BACKUP_LEVELS = 5
 """So many levels from below, a lookup may go to a finger's backups, too."""
+REVISE_EVERY_S = 1.0
+"""A node whose value changes tells those that point at it, at most so often."""
 POINTERS_MAX = 64
 """Nodes known to point at this one; they are told when it leaves."""
 
@@ -38,12 +40,21 @@ class Owner(Protocol):
         """Whether there are fingers to the left, too."""
         ...
 
+    @property
+    def plain(self) -> bool:
+        """Whether routing goes by fingers and links alone, not by backups."""
+        ...
+
     def value_of(self, key: Key) -> Aggregate:
         """What the node at a key adds to the aggregates."""
         ...
 
     def labels_of(self, mine: Key, theirs: Key) -> tuple[str, ...] | None:
         """The labels that the node at one key wants of a range that begins at another: None is all, () is none."""
+        ...
+
+    def wanted(self, key: Key, labels: tuple[str, ...]) -> None:
+        """The node at a key was asked for these labels."""
         ...
 
     def changed(self) -> None:
@@ -55,6 +66,7 @@ class SuzakuNode:
     """One key's fingers, over its position in the ring."""
 
     __slots__ = (
+        "_is_revising",
         "_left",
         "_level",
         "_overlay",
@@ -79,6 +91,7 @@ class SuzakuNode:
         self.silent = Acquaintances()
         """Fingers that did not answer. The ring has its own: a finger may be passed over lightly, a neighbour not."""
         self._level = 0
+        self._is_revising = False
         self._right: Finger | None = None
         """What the right neighbour has told of itself."""
         self._left: Finger | None = None
@@ -102,6 +115,12 @@ class SuzakuNode:
         table = self.forward if forward else self.backward
         return table[level - 1] if level <= len(table) else None
 
+    def know(self, forward: list[Finger], backward: list[Finger]) -> None:
+        """Takes up whole tables, from level 0 on: those of a network that is laid out."""
+        self._right, *self.forward = forward
+        self._left, *self.backward = backward
+        self._overlay.changed()
+
     def peers(self) -> Iterator[Peer]:
         """All that this node could pass a message to."""
         yield from (self.link.right, self.link.left, *self.link.neighbours)
@@ -116,7 +135,8 @@ class SuzakuNode:
         In a quiet network most backups are fingers or neighbours themselves: these are left out.
         """
         link, silent = self.link, self.silent
-        found = [RoutingEntry(peer, 0, link.known) for peer in (link.left, *link.neighbours)]
+        neighbours = () if self._overlay.plain else link.neighbours
+        found = [RoutingEntry(peer, 0, link.known) for peer in (link.left, *neighbours)]
         if self._left is not None and self._left.peer == link.left:
             found[0] = _entry(self._left, 0, link.known)
         right = self.finger(0, True)
@@ -124,6 +144,8 @@ class SuzakuNode:
             found.append(_entry(right, 1, link.known))
         found += [_entry(finger, level, silent) for level, finger in enumerate(self.forward, 2)]
         found += [_entry(finger, level, silent) for level, finger in enumerate(self.backward, 1)]
+        if self._overlay.plain:
+            return found
         backups = {peer.key: peer for finger in (*self.forward, *self.backward) for peer in finger.backups}
         for entry in found:
             backups.pop(entry.peer.key, None)
@@ -134,8 +156,9 @@ class SuzakuNode:
 
         The backups of a near finger fill the gap to the one before it, which saves hops; in a wide gap they are lost.
         """
-        for finger in (*self.backward[:BACKUP_LEVELS], *self.forward[:BACKUP_LEVELS]):
-            yield from finger.backups
+        if not self._overlay.plain:
+            for finger in (*self.backward[:BACKUP_LEVELS], *self.forward[:BACKUP_LEVELS]):
+                yield from finger.backups
         for finger in (*self.backward, *self.forward):
             yield finger.peer
         yield self.link.left
@@ -181,7 +204,9 @@ class SuzakuNode:
                 continue
             beyond = answer.beyond
             is_last = beyond is None or not self._is_between(answer.me, beyond, forward)
-            total = await self._sum_from(answer.me) if is_last and forward else answer.total
+            total = answer.total
+            if is_last and forward and (total is None or total.until != self.me.key):
+                total = await self._sum_from(answer.me)
             self._note(level, forward, Finger(answer.me, answer.backups, total, self.host.now()))
             if is_last:
                 self._trim(level)
@@ -277,6 +302,8 @@ class SuzakuNode:
         if not self.link.is_in:
             return None
         self._remember_pointer(asked.asker)
+        if asked.labels:
+            self._overlay.wanted(self.me.key, asked.labels)
         asker = Finger(asked.asker, asked.backups, asked.total, self.host.now())
         if 0 < asked.level <= LEVELS_MAX and self._overlay.both_ways:
             self._put(asked.level, not asked.forward, asker)
@@ -298,7 +325,8 @@ class SuzakuNode:
     def total_below(self, level: int, labels: tuple[str, ...] | None = None) -> RangeTotal | None:
         """What this node and the fingers below a level add up to: 2^(level − 1) nodes, this one alone at 0.
 
-        None if a part is not known, or if two parts do not meet: what goes by the sum must not be told a smaller one.
+        None if a part is not known, or if two parts do not meet: what goes by the sum must not be told a smaller one. A
+        part that begins where this node wants none of the labels, though it wants them of itself, has none of them.
         """
         if labels == ():
             return None
@@ -308,12 +336,53 @@ class SuzakuNode:
         now = self.host.now()
         for below in range(level - 1):
             finger = self.finger(below, True)
+            if finger is not None and self._has_none_of(labels, finger.peer.key):
+                break
             if finger is None or finger.total is None or finger.peer.key != until:
                 return None
             parts.append(finger.total.aggregate)
             until = finger.total.until
             age_s = max(age_s, finger.age_s(now))
         return RangeTotal(cut_to(labels, merged(parts)), until, age_s)
+
+    def _has_none_of(self, labels: tuple[str, ...] | None, start: Key) -> bool:
+        """Whether no node from a key on, up to this one, has any of the labels."""
+        mine = self._overlay.labels_of(self.me.key, self.me.key)
+        theirs = self._overlay.labels_of(self.me.key, start)
+        if labels is None or mine is None or theirs is None:
+            return False
+        return all(label in mine and label not in theirs for label in labels)
+
+    # Telling at once
+
+    def revise(self) -> None:
+        """The value of this node has changed: those that point here are told, those that point at them are not."""
+        if not self._is_revising:
+            self._is_revising = True
+            self.host.spawn(self._revise())
+
+    async def _revise(self) -> None:
+        self._tell_pointers()
+        await self.host.sleep(REVISE_EVERY_S)
+        self._is_revising = False
+
+    def _tell_pointers(self) -> None:
+        """The node 2^p to the left has this one at level p of its forward table, and the other way round."""
+        for forward in (True, False):
+            for level in range(LEVELS_MAX):
+                finger = self.finger(level, not forward)
+                if finger is None:
+                    break
+                labels = self._overlay.labels_of(finger.peer.key, self.me.key)
+                total = self.total_below(level + forward, labels)
+                if total is not None and finger.peer.key != self.me.key:
+                    told = Revised(finger.peer.key, self.me, level, forward, total)
+                    self.host.send(finger.peer.address, told)
+
+    def on_revised(self, told: Revised) -> None:
+        finger = self.finger(told.level, told.forward)
+        if finger is not None and finger.peer == told.me:
+            self._note(told.level, told.forward, Finger(told.me, finger.backups, told.total, self.host.now()))
 
     # Leaving
 

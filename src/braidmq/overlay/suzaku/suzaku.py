@@ -11,7 +11,10 @@ the forward table is asked each `period_s`, round and round. With `both_ways` of
 What a finger covers reaches up to the next finger, and carries an aggregate of the values of all nodes in between. The
 aggregate says itself how far it reaches; one that does not meet the next, or has an unknown part, is unknown. Only the
 labels that a node wants of a range are told to it (`labels`): of most ranges none (Ishihara et al. 2021, §4.7 and §6).
-Where nodes have no values, nothing is added up, asked or sent.
+Where nodes have no values, nothing is added up, asked or sent. A value that changes travels with the periodic updates,
+or by `revise` at once to the nodes that point here.
+
+With `plain`, routing goes by fingers and links alone, as in the papers, and not by backups.
 """
 
 from __future__ import annotations
@@ -27,7 +30,16 @@ from braidmq.overlay.lookup import NoWay, find_hop_by_hop
 from braidmq.overlay.overlay import FoundOwner, Introduce
 from braidmq.overlay.peers import Peer
 from braidmq.overlay.ring import CALL_TIMEOUT_S, Gap, Ring, nothing, owns
-from braidmq.overlay.suzaku.messages import AskNearer, AskSum, FindAlongFingers, FindLost, Leaving, TellNearer, Update
+from braidmq.overlay.suzaku.messages import (
+    AskNearer,
+    AskSum,
+    FindAlongFingers,
+    FindLost,
+    Leaving,
+    Revised,
+    TellNearer,
+    Update,
+)
 from braidmq.overlay.suzaku.node import SuzakuNode
 from braidmq.overlay.view import RoutingEntry, View
 
@@ -58,7 +70,9 @@ class Suzaku(Service):
         "labels",
         "nodes",
         "on_change",
+        "on_wanted",
         "period_s",
+        "plain",
         "ring",
         "value",
     )
@@ -71,6 +85,7 @@ class Suzaku(Service):
         *,
         period_s: float = PERIOD_S,
         both_ways: bool = True,
+        plain: bool = False,
     ) -> None:
         self.host = host
         host.serve(self)
@@ -82,6 +97,7 @@ class Suzaku(Service):
         self.introduce = introduce
         self.period_s = period_s
         self.both_ways = both_ways
+        self.plain = plain
         self.on_change: Callable[[], None] = nothing
         """Called when a link or a finger has changed: for the one layer above."""
         self.value: Callable[[Key], Aggregate] | None = None
@@ -89,8 +105,11 @@ class Suzaku(Service):
         self.labels: Callable[[Key, Key], tuple[str, ...] | None] | None = None
         """Which labels the node at one key wants of a range that begins at another; None is all, () is none.
 
-        Without it, all are wanted if there is a `value`.
+        Without it, all are wanted if there is a `value`. A label that a node wants of itself and not of a range is
+        one that no node there has.
         """
+        self.on_wanted: Callable[[Key, tuple[str, ...]], None] | None = None
+        """Called with a node's key and the labels that another node has asked it for."""
         self.nodes: dict[Key, SuzakuNode] = {}
         self._last_incarnation = incarnation << INCARNATION_BITS
         self._view: View | None = None
@@ -116,6 +135,17 @@ class Suzaku(Service):
         if self.labels is not None:
             return self.labels(mine, theirs)
         return () if self.value is None else None
+
+    def wanted(self, key: Key, labels: tuple[str, ...]) -> None:
+        """The node at a key was asked for these labels."""
+        if self.on_wanted is not None:
+            self.on_wanted(key, labels)
+
+    def revise(self, key: Key) -> None:
+        """The value of the node at a key has changed: those that point at it are told at once."""
+        node = self.nodes.get(key)
+        if node is not None and node.link.is_in:
+            node.revise()
 
     def changed(self) -> None:
         """A link or a finger has changed."""
@@ -281,6 +311,13 @@ class Suzaku(Service):
     def on_sum(self, origin: Address, asked: AskSum) -> Reply:
         node = self.nodes.get(asked.to)
         return node.on_sum(asked) if node and node.link.is_in else None
+
+    @handles(Revised)
+    def on_revised(self, origin: Address, told: Revised) -> Reply:
+        node = self.nodes.get(told.to)
+        if node and node.link.is_in:
+            node.on_revised(told)
+        return None
 
     @handles(Leaving)
     def on_leaving(self, origin: Address, told: Leaving) -> Reply:
