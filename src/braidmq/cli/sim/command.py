@@ -12,7 +12,15 @@ from braidmq.cli.errors import CliError, UsageError
 from braidmq.cli.option_groups import with_option_groups
 from braidmq.cli.progress import Bar
 from braidmq.cli.sim import figures
-from braidmq.cli.sim.options import MethodOptions, ResultOptions, TrialOptions, WorldOptions, listed, trials_of
+from braidmq.cli.sim.options import (
+    MethodOptions,
+    ResultOptions,
+    SelectionOptions,
+    TrialOptions,
+    WorldOptions,
+    listed,
+    trials_of,
+)
 from braidmq.cli.sim.table import tabulate
 from braidmq.pubsub.registry import METHODS
 
@@ -35,6 +43,8 @@ HELP: Final = (
     "and go. Once it is calm, every subscriber must get every message once, nobody else may be bothered, and "
     "publishers must know whether they are wanted: if not, the exit code is 1. The same command gives the same figures "
     "again, but for times and memory.\n\n"
+    "multicast, anycast and ledger select and reserve one component of many: of a group of --group members, until none "
+    "is free, or at an --occupancy with releases. They have no pattern.\n\n"
     "With --out the trials, of all seeds and of several methods, patterns and sizes if you like, become rows of a "
     "table, one after the other or, with --spark, as tasks of Spark. A run that was stopped goes on where it was."
 )
@@ -51,6 +61,8 @@ EXAMPLES: Final = output.examples(
     ("Lookups of all nodes", "braidmq sim --method suzaku --pattern lookups --nodes 100000"),
     ("A fleet: keys, upkeep, first messages", "braidmq sim --method covers --pattern fleet20x20 --nodes 12"),
     ("The same with a key a topic", "braidmq sim --method adaptive --pattern fleet20x20 --nodes 12"),
+    ("One component of 64, until none is free", "braidmq sim --method anycast --strategy close --seeds 1-5"),
+    ("The same by the ledger, nearly all reserved", "braidmq sim --method ledger --slots 8 --occupancy 0.95"),
     ("For a script", "braidmq sim --method relayfree --json | jq .hops_mean"),
     (
         "A table of 600 trials, on all cores",
@@ -65,12 +77,13 @@ def sim(
     *,
     trial: TrialOptions,
     method: MethodOptions,
+    selection: SelectionOptions,
     world: WorldOptions,
     result: ResultOptions,
     json_lines: output.JsonOption = False,
     color: output.ColorOption = output.Color.AUTO,
 ) -> None:
-    trials = trials_of(trial, method, world, result)
+    trials = trials_of(trial, method, selection, world, result)
     if result.out is not None:
         tabulate(trials, result.out, result.spark, json_lines)
         return

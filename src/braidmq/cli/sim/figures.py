@@ -18,17 +18,19 @@ def show(reports: list[TrialReport], json_lines: bool) -> None:
 
     figures = [asdict(report.figures) for report in reports]
     for one in figures:
-        for part in ("rough", "fleet"):
+        for part in ("rough", "fleet", "selection"):
             more = one.pop(part)
             if more is not None:
                 one |= {f"{part}_{name}": value for name, value in asdict(more).items()}
+    lists = [name for name, value in figures[0].items() if isinstance(value, list)]
+    curves = {name: _mean_list([one.pop(name) for one in figures]) for name in lists}
     ranges = {name: (min(one[name] for one in figures), max(one[name] for one in figures)) for name in figures[0]}
     if len(figures) == 1:
         means = figures[0]
     else:
         means = {name: sum(one[name] for one in figures) / len(figures) for name in figures[0]}
     if json_lines:
-        _print_json(reports, means, ranges)
+        _print_json(reports, means | curves, ranges)
     else:
         _print_table(reports, means, ranges)
 
@@ -46,7 +48,15 @@ def _print_json(reports: list[TrialReport], means: dict[str, Any], ranges: dict[
     output.print_json(found)
 
 
-def _rounded(value: float) -> float:
+def _mean_list(lists: list[list[float]]) -> list[float]:
+    """Position by position, as far as each of them reaches."""
+    columns = [[one[position] for one in lists if position < len(one)] for position in range(max(map(len, lists)))]
+    return [sum(column) / len(column) for column in columns]
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_rounded(one) for one in value]
     return round(value, DIGITS) if isinstance(value, float) else value
 
 
@@ -92,6 +102,16 @@ ROWS: Final = (
     ("fleet: effect of a subscription, median", "fleet_effect_p50_s", "{:,.3f} s"),
     ("fleet: effect of a subscription, p99", "fleet_effect_p99_s", "{:,.3f} s"),
     ("fleet: virtual time until all was there", "fleet_grown_s", "{:,.1f} s"),
+    ("selections: reserved", "selection_reserved", "{:,.0f}"),
+    ("selections: refused, as nothing was free", "selection_refused", "{:,.0f}"),
+    ("selections: missed, though something was free", "selection_missed_percent", "{:,.2f} %"),
+    ("selections: messages a request", "selection_messages_per_request", "{:,.2f}"),
+    ("selections: messages a request, without the last answer", "selection_request_messages_per_request", "{:,.2f}"),
+    ("selections: traffic of the latter, all together", "selection_traffic_kib", "{:,.1f} KiB"),
+    ("selections: bytes a request, as they travel", "selection_bytes_per_request", "{:,.0f}"),
+    ("selections: hops, first half of the requests", "selection_hops_first_half", "{:,.2f}"),
+    ("selections: hops, last half of the requests", "selection_hops_last_half", "{:,.2f}"),
+    ("selections: updates, bytes a node and second", "selection_upkeep_bytes_per_s", "{:,.2f}"),
     ("messages to build the network", "build_messages", "{:,.0f}"),
     ("simulated messages", "simulated_messages", "{:,.0f}"),
     ("  a second of CPU time", "simulated_messages_per_s", "{:,.0f}"),
@@ -108,18 +128,27 @@ PUBLICATIONS_ONLY: Final = (
 )
 """Figures that lookups do not have."""
 
+SELECTIONS_LACK: Final = (*PUBLICATIONS_ONLY, "missed", "messages", "build_messages", "build_s", "run_s")
+"""Figures that selections do not have, or by other names."""
+
+
+SHOWN: Final = ("cut", "table_size", "strategy", "wait", "aggregates", "slots", "occupancy")
+"""Parameters that the title has."""
+
 
 def _print_table(reports: list[TrialReport], means: dict[str, Any], ranges: dict[str, tuple[Any, Any]]) -> None:
     from rich.table import Table
 
     parameters = reports[0].parameters
-    words = [f"{parameters['method']}, {parameters['pattern']}, {parameters['nodes']:,} nodes"]
+    is_selection = "group" in parameters
+    what = f"a group of {parameters['group']}" if is_selection else parameters["pattern"]
+    words = [f"{parameters['method']}, {what}, {parameters['nodes']:,} {'brokers' if is_selection else 'nodes'}"]
     seeds = [str(report.parameters["seed"]) for report in reports]
     words.append(f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds")
-    words += [f"{name.replace('_', ' ')} {parameters[name]}" for name in ("cut", "table_size") if parameters[name]]
-    if parameters["learn_s"] is not None:
+    words += [f"{name.replace('_', ' ')} {parameters[name]}" for name in SHOWN if parameters.get(name)]
+    if parameters.get("learn_s") is not None:
         words.append(f"learnt for {parameters['learn_s']:g} s")
-    if parameters["clusters"] != 1:
+    if parameters.get("clusters", 1) != 1:
         words.append(f"{parameters['clusters']} clusters")
     words += [str(parameters[name]) for name in ("network", "faults") if parameters[name]]
     table = Table(title=", ".join(words), title_justify="left")
@@ -128,7 +157,9 @@ def _print_table(reports: list[TrialReport], means: dict[str, Any], ranges: dict
     if len(reports) > 1:
         table.add_column("range", justify="right")
     hidden: tuple[str, ...] = PUBLICATIONS_ONLY if parameters["pattern"] == "lookups" else ()
-    if parameters["clusters"] == 1:
+    if is_selection:
+        hidden = SELECTIONS_LACK
+    elif parameters["clusters"] == 1:
         hidden += ("crossings",)
     for label, name, form in ROWS:
         if name not in means or name in hidden:

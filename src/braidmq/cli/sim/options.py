@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -16,12 +16,16 @@ from braidmq.pubsub.registry import METHODS
 if TYPE_CHECKING:
     from braidmq.sim.trials.trial import Trial
 
+SELECTIONS: Final = ("multicast", "anycast", "ledger")
+"""Methods that select one component of many."""
+
 SEEDS_MAX: Final = 1_000
 TRIALS_MAX: Final = 1_000_000
 """Trials of one table."""
 
 _TRIAL: Final = "Trial"
 _METHOD: Final = "Method"
+_SELECTION: Final = "Selection"
 _WORLD: Final = "World"
 
 
@@ -41,7 +45,7 @@ class TrialOptions:
             "-m",
             "--method",
             metavar="NAME",
-            help=f"{listed(METHODS, 'or')}; several with commas for --out.",
+            help=f"{listed((*METHODS, *SELECTIONS), 'or')}; several with commas for --out.",
             rich_help_panel=_TRIAL,
         ),
     ] = "relayfree"
@@ -150,6 +154,68 @@ class MethodOptions:
 
 
 @dataclass(frozen=True)
+class SelectionOptions:
+    """What is selected from, and how, by multicast, anycast or ledger."""
+
+    group: Annotated[
+        int | None,
+        typer.Option("--group", help="Members that have the component; 64 if not given.", rich_help_panel=_SELECTION),
+    ] = None
+    wait: Annotated[
+        float | None,
+        typer.Option(
+            "--wait",
+            metavar="T",
+            help="Periods of updates, of 60 s each, from one request to the next; 0 if not given.",
+            rich_help_panel=_SELECTION,
+        ),
+    ] = None
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            "--strategy",
+            metavar="NAME",
+            help="Of anycast: close, few, many, random, refined, earlier or optimal.",
+            rich_help_panel=_SELECTION,
+        ),
+    ] = None
+    aggregates: Annotated[
+        str | None,
+        typer.Option(
+            "--aggregates",
+            metavar="all|cut|none",
+            help="Which aggregates updates carry; all, but cut for ledger and refined.",
+            rich_help_panel=_SELECTION,
+        ),
+    ] = None
+    slots: Annotated[
+        int | None,
+        typer.Option("--slots", help="Components can be reserved 1 to so many times.", rich_help_panel=_SELECTION),
+    ] = None
+    occupancy: Annotated[
+        float | None,
+        typer.Option(
+            "--occupancy",
+            metavar="SHARE",
+            help="Reserved when it begins; then a release before each request.",
+            rich_help_panel=_SELECTION,
+        ),
+    ] = None
+    requests: Annotated[
+        int | None,
+        typer.Option(
+            "--requests", help="How many; until none is free, or 1,000 at an occupancy.", rich_help_panel=_SELECTION
+        ),
+    ] = None
+    message_bytes: Annotated[
+        int | None,
+        typer.Option(
+            "--message-bytes", help="The size that traffic is reckoned with; 800.", rich_help_panel=_SELECTION
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
 class WorldOptions:
     """The network that it runs in."""
 
@@ -211,7 +277,13 @@ class ResultOptions:
             raise UsageError("--spark plays the trials of a table", "Say where it shall be: --out FOLDER.")
 
 
-def trials_of(trial: TrialOptions, method: MethodOptions, world: WorldOptions, result: ResultOptions) -> list[Trial]:
+def trials_of(
+    trial: TrialOptions,
+    method: MethodOptions,
+    selection: SelectionOptions,
+    world: WorldOptions,
+    result: ResultOptions,
+) -> list[Trial]:
     """A trial for each method, pattern, size and seed; a UsageError if they are too many for what is wanted."""
     from braidmq.sim.trials.trial import Trial
 
@@ -233,6 +305,7 @@ def trials_of(trial: TrialOptions, method: MethodOptions, world: WorldOptions, r
             clusters=method.clusters,
             publications=trial.publications,
             trace=result.trace is not None,
+            **asdict(selection),
         )
         for one_method, one_pattern, one_size, number in product(trial.methods, trial.patterns, trial.sizes, numbers)
     ]

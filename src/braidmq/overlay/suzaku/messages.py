@@ -8,14 +8,7 @@ from braidmq.host import Message
 from braidmq.keys import Key
 from braidmq.overlay.aggregates import Aggregate
 from braidmq.overlay.peers import Peer
-
-
-class RangeTotal(Message, frozen=True, array_like=True, tag="Total", gc=False):
-    """What the nodes from a finger up to, not including, `until` add up to; the oldest part of it is so old."""
-
-    aggregate: Aggregate
-    until: Key
-    age_s: float
+from braidmq.overlay.suzaku.totals import PackedTotal, RangeTotal
 
 
 class Finger(msgspec.Struct, frozen=True, gc=False):
@@ -42,7 +35,7 @@ class Update(Message, frozen=True, array_like=True, gc=False):
     backups: tuple[Peer, ...]
     level: int
     forward: bool
-    total: RangeTotal | None
+    total: PackedTotal | None
     labels: tuple[str, ...] | None
 
 
@@ -51,7 +44,7 @@ class Updated(Message, frozen=True, array_like=True, gc=False):
 
     me: Peer
     backups: tuple[Peer, ...]
-    total: RangeTotal | None
+    total: PackedTotal | None
     beyond: Peer | None
 
 
@@ -62,7 +55,7 @@ class Revised(Message, frozen=True, array_like=True, gc=False):
     me: Peer
     level: int
     forward: bool
-    total: RangeTotal | None
+    total: PackedTotal | None
 
 
 class AskSum(Message, frozen=True, array_like=True, tag="Sum", gc=False):

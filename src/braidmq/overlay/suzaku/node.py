@@ -11,7 +11,8 @@ from braidmq.keys import Key, strictly_between
 from braidmq.overlay.aggregates import Aggregate, cut_to, merged
 from braidmq.overlay.peers import Acquaintances, Peer
 from braidmq.overlay.ring import CALL_TIMEOUT_S, RingNode, RingStatus
-from braidmq.overlay.suzaku.messages import AskSum, Finger, Leaving, RangeTotal, Revised, TellSum, Update, Updated
+from braidmq.overlay.suzaku.messages import AskSum, Finger, Leaving, Revised, TellSum, Update, Updated
+from braidmq.overlay.suzaku.totals import RangeTotal, packed, unpacked
 from braidmq.overlay.view import RoutingEntry
 
 UPDATE_TRIES = 2
@@ -204,7 +205,7 @@ class SuzakuNode:
                 continue
             beyond = answer.beyond
             is_last = beyond is None or not self._is_between(answer.me, beyond, forward)
-            total = answer.total
+            total = unpacked(answer.total, self._labels(peer), None if beyond is None else beyond.key)
             if is_last and forward and (total is None or total.until != self.me.key):
                 total = await self._sum_from(answer.me)
             self._note(level, forward, Finger(answer.me, answer.backups, total, self.host.now()))
@@ -216,7 +217,8 @@ class SuzakuNode:
     def _ask(self, peer: Peer, level: int, forward: bool) -> Awaitable[Updated | None]:
         labels = self._labels(peer)
         told = self.total_below(level, labels) if forward else None
-        request = Update(peer.key, self.me, self.link.neighbours, level, forward, told, labels)
+        total = packed(told, labels, peer.key if level == 0 else None, is_known=True)
+        request = Update(peer.key, self.me, self.link.neighbours, level, forward, total, labels)
         return ask(self.host, peer.address, request, Updated, timeout_s=CALL_TIMEOUT_S, tries=UPDATE_TRIES)
 
     def _note(self, level: int, forward: bool, finger: Finger) -> None:
@@ -304,18 +306,17 @@ class SuzakuNode:
         self._remember_pointer(asked.asker)
         if asked.labels:
             self._overlay.wanted(self.me.key, asked.labels)
-        asker = Finger(asked.asker, asked.backups, asked.total, self.host.now())
+        end = self.finger(asked.level - 1, False) if asked.level else None
+        total = unpacked(asked.total, asked.labels, end.peer.key if end else None if asked.level else self.me.key)
+        asker = Finger(asked.asker, asked.backups, total, self.host.now())
         if 0 < asked.level <= LEVELS_MAX and self._overlay.both_ways:
             self._put(asked.level, not asked.forward, asker)
         elif asked.level == 0 and asked.forward and self._overlay.both_ways:
             self._note(0, False, asker)
         beyond = self.finger(asked.level, asked.forward)
-        return Updated(
-            self.me,
-            self.link.neighbours,
-            self.total_below(asked.level + asked.forward, asked.labels),
-            beyond.peer if beyond else None,
-        )
+        known = self.total_below(asked.level + asked.forward, asked.labels)
+        told = packed(known, asked.labels, beyond.peer.key if beyond else None)
+        return Updated(self.me, self.link.neighbours, told, beyond.peer if beyond else None)
 
     def _remember_pointer(self, peer: Peer) -> None:
         if self.pointers is None:
@@ -337,6 +338,8 @@ class SuzakuNode:
         for below in range(level - 1):
             finger = self.finger(below, True)
             if finger is not None and self._has_none_of(labels, finger.peer.key):
+                end = self.finger(level - 1, True)
+                until = finger.peer.key if end is None else end.peer.key
                 break
             if finger is None or finger.total is None or finger.peer.key != until:
                 return None
@@ -376,13 +379,14 @@ class SuzakuNode:
                 labels = self._overlay.labels_of(finger.peer.key, self.me.key)
                 total = self.total_below(level + forward, labels)
                 if total is not None and finger.peer.key != self.me.key:
-                    told = Revised(finger.peer.key, self.me, level, forward, total)
+                    told = Revised(finger.peer.key, self.me, level, forward, packed(total, None, None))
                     self.host.send(finger.peer.address, told)
 
     def on_revised(self, told: Revised) -> None:
         finger = self.finger(told.level, told.forward)
         if finger is not None and finger.peer == told.me:
-            self._note(told.level, told.forward, Finger(told.me, finger.backups, told.total, self.host.now()))
+            total = unpacked(told.total, None, None)
+            self._note(told.level, told.forward, Finger(told.me, finger.backups, total, self.host.now()))
 
     # Leaving
 

@@ -52,6 +52,35 @@ class FleetFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Until all brokers, subscriptions and topics were there."""
 
 
+class SelectionFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What selections take (`selection`). Hops are of requests on their way; answers count as messages only."""
+
+    reserved: int
+    refused: int
+    """Requests for which nothing was free."""
+    missed_percent: float
+    """Requests that found nothing though something was free."""
+    messages_per_request: float
+    request_messages_per_request: float
+    """Without final answers: what the papers count."""
+    traffic_kib: float
+    """The latter, all of them, with the size of a message that was given."""
+    bytes_per_request: float
+    """Of all messages, as they travel."""
+    upkeep_bytes_per_s: float
+    """Of updates, a node."""
+    hops_first_half: float
+    hops_last_half: float
+    hops_by_request: list[float]
+    """Of the first request, the second …"""
+    forward_levels: list[float]
+    backward_levels: list[float]
+    """How often a search went by each level of the tables, from −1 and 0 on: shares of all."""
+    update_bytes: list[float]
+    updated_bytes: list[float]
+    """The mean size of updates and of their answers, by level."""
+
+
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured."""
 
@@ -87,6 +116,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     rss_mib: float
     rough: FaultFigures | None = None
     fleet: FleetFigures | None = None
+    selection: SelectionFigures | None = None
 
 
 OF_THE_MACHINE: Final = ("simulated_messages_per_s", "build_s", "run_s", "wall_s", "rss_mib")

@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 import braidmq
 from braidmq.sim.engine import SimulationError
 from braidmq.sim.network import FaultsError
-from braidmq.sim.trials.figures import FaultFigures, Figures, FleetFigures
+from braidmq.sim.trials.figures import FaultFigures, Figures, FleetFigures, SelectionFigures
 from braidmq.sim.trials.patterns import PatternError
 from braidmq.sim.trials.trial import Trial, TrialError, play
 
@@ -25,10 +25,13 @@ PARAMETERS: Final[dict[str, type]] = {
     if name not in ("trace", "ideal")  # whether tables are ideal is in `learn_s`
 }
 FIGURES: Final[dict[str, type]] = {
-    name: kind for name, kind in get_type_hints(Figures).items() if name not in ("rough", "fleet")
+    name: kind for name, kind in get_type_hints(Figures).items() if name not in ("rough", "fleet", "selection")
 }
 ROUGH: Final[dict[str, type]] = {f"rough_{name}": kind for name, kind in get_type_hints(FaultFigures).items()}
 FLEET: Final[dict[str, type]] = {f"fleet_{name}": kind for name, kind in get_type_hints(FleetFigures).items()}
+SELECTION: Final[dict[str, type]] = {
+    f"select_{name}": kind for name, kind in get_type_hints(SelectionFigures).items() if kind in (int, float)
+}
 
 COLUMNS: Final[dict[str, type]] = {
     "trial": str,
@@ -37,6 +40,7 @@ COLUMNS: Final[dict[str, type]] = {
     **FIGURES,
     **ROUGH,
     **FLEET,
+    **SELECTION,
     "complaints": int,
     "first_complaint": str,
     "error": str,
@@ -65,12 +69,15 @@ def row_of(trial: Trial) -> Row:
     except (TrialError, PatternError, FaultsError, SimulationError) as error:
         return row | {"error": str(error)}
     figures = asdict(report.figures)
-    rough, fleet = figures.pop("rough"), figures.pop("fleet")
+    rough, fleet, selection = (figures.pop(name) for name in ("rough", "fleet", "selection"))
     row |= {name: value for name, value in report.parameters.items() if name in PARAMETERS} | figures
     if rough is not None:
         row |= {f"rough_{name}": value for name, value in asdict(rough).items()}
     if fleet is not None:
         row |= {f"fleet_{name}": value for name, value in asdict(fleet).items()}
+    if selection is not None:
+        found = {f"select_{name}": value for name, value in asdict(selection).items()}
+        row |= {name: found[name] for name in SELECTION}
     row["complaints"] = report.complaints_count
     row["first_complaint"] = report.complaints[0] if report.complaints else None
     return row

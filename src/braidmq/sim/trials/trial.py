@@ -34,8 +34,12 @@ from braidmq.sim.trials.fleet_plan import FleetPlan
 from braidmq.sim.trials.large_pages import use_large_pages
 from braidmq.sim.trials.meter import Tally, publication_of
 from braidmq.sim.trials.methods import TRIAL_METHODS, LearningTables, Options, Ordered, TrialMethod
+from braidmq.sim.trials.parameters import OnProgress, Trial, TrialError, TrialReport
 from braidmq.sim.trials.patterns import Fleet, Lookups, RoleAssignment, drawn
 from braidmq.sim.trials.patterns import parse as parse_pattern
+from braidmq.sim.trials.selection import SELECTION_METHODS, given_of, play_selection
+
+__all__ = ["OnProgress", "Trial", "TrialError", "TrialReport", "play"]
 
 GROWN_NODES_MAX: Final = 512
 """Networks up to this size can grow by messages in reasonable time."""
@@ -68,43 +72,6 @@ NETWORKS: Final[dict[str, Callable[[], Network]]] = {
     "wan": wide_area,
 }
 
-OnProgress = Callable[[str, float], None]
-"""Called with what is being done, and which part of it is."""
-
-
-class TrialError(ValueError):
-    """A trial that makes no sense; it says why, and what would."""
-
-
-class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters. None is what the method or the pattern takes of itself."""
-
-    method: str
-    pattern: str
-    nodes: int | None = None
-    seed: int = 1
-    faults: str | None = None
-    network: str = "constant"
-    cut: str | None = None
-    table_size: int | None = None
-    learn_s: float | None = None
-    ideal: bool = False
-    """Tables are laid out, the best by their order, and not learnt."""
-    clusters: int | None = None
-    publications: int | None = None
-    trace: bool = False
-
-
-class TrialReport(msgspec.Struct, frozen=True):
-    """The outcome of a trial: with all parameters as they were used, and what checkers complain about."""
-
-    parameters: dict[str, str | int | float | None]
-    figures: Figures
-    notes: list[str]
-    complaints: list[str]
-    complaints_count: int
-    picture: str | None
-
 
 class TrialRun(msgspec.Struct):
     """A trial under way."""
@@ -136,6 +103,10 @@ def play(
     With `watch_every_s`, what must hold at any time is looked at so often in virtual time (`checkers.watch`); the
     figures are the same.
     """
+    if trial.method in SELECTION_METHODS:
+        return play_selection(trial, NETWORKS, on_progress)
+    if (given := given_of(trial)) is not None:
+        raise TrialError(f"{given} is of selections, by {', '.join(SELECTION_METHODS)}, not of {trial.method}")
     began_at = time.monotonic()
     kind = _kind(trial.method)
     options = _options(trial, kind)

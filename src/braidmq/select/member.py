@@ -1,0 +1,201 @@
+"""A member of a group: the components of it at one broker, and who has reserved them.
+
+What is reserved here is decided here, whoever asks: so no slot is given twice, though there be two delegates for a
+while and each message come twice. A reservation is a lease. It begins short, and becomes as long as was asked for when
+its holder renews it: one whose holder never heard of it is soon over. A holder counts its lease from when it asked,
+and the member from when it was asked, so the holder knows of the end first. A broker that has come back without
+knowing what it had given gives nothing until the longest lease that it can have given is over (`resting_until`).
+
+Each reservation has a fencing number, and each change of the member a version; both begin with the incarnation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from braidmq.host import Address, Message
+from braidmq.keys import Key
+from braidmq.overlay.aggregates import Aggregate
+from braidmq.overlay.peers import Peer
+from braidmq.select.group import ComponentGroup, steps_between
+from braidmq.select.request import SLOTS, SelectionRequest, score_of
+
+FIRST_LEASE_S = 20.0
+"""How long a reservation holds that its holder has not renewed yet."""
+
+COMPONENTS_MAX = 1_000
+"""Components of one group at one broker."""
+
+Version = tuple[int, int]
+"""The incarnation of a member, and a number that grows with each change."""
+
+
+class Component(msgspec.Struct):
+    """One that can be reserved, as often at a time as it has slots."""
+
+    name: str
+    slots: int = 1
+    attributes: dict[str, float] = msgspec.field(default_factory=dict)
+    taken: int = 0
+
+    @property
+    def free(self) -> int:
+        return max(0, self.slots - self.taken)
+
+
+class Report(Message, frozen=True, array_like=True, gc=False):
+    """What a member says of itself: how much is free, and the best of its attributes."""
+
+    peer: Peer
+    free: int
+    version: Version
+    attributes: dict[str, float] = msgspec.field(default_factory=dict)
+
+
+class Reservation(Message, frozen=True, array_like=True, gc=False):
+    """What the holder gets."""
+
+    request: str
+    member: Peer
+    component: str
+    fence: Version
+    lease_s: float
+
+
+class _Hold(msgspec.Struct):
+    request: SelectionRequest
+    component: Component
+    fence: Version
+    until: float
+    notify: Address | None
+
+
+class Member:
+    """The components of a group at this broker."""
+
+    def __init__(self, group: ComponentGroup, key: Key, incarnation: int, resting_until: float = 0.0) -> None:
+        self.group = group
+        self.key = key
+        self.components: dict[str, Component] = {}
+        self.resting_until = resting_until
+        self.version: Version = (incarnation, 0)
+        self.on_change: Callable[[Key], None] = lambda _key: None
+        self._held: dict[str, _Hold] = {}
+
+    def add(self, component: Component) -> None:
+        if len(self.components) >= COMPONENTS_MAX:
+            raise ValueError(f"{COMPONENTS_MAX:,} components of {self.group.topic} are the most at one broker")
+        self.components[component.name] = component
+        self._changed()
+
+    def remove(self, name: str) -> list[str]:
+        """A component is gone, and what was reserved of it; the ids of these requests."""
+        component = self.components.pop(name, None)
+        gone = [one for one, hold in self._held.items() if hold.component is component]
+        for request in gone:
+            del self._held[request]
+        self._changed()
+        return gone
+
+    def report_load(self, name: str, attributes: Mapping[str, float]) -> None:
+        """A component says how it is."""
+        self.components[name].attributes |= attributes
+        self._changed()
+
+    def rested(self) -> None:
+        """The longest lease that an earlier incarnation can have given is over."""
+        self.resting_until = 0.0
+        self._changed()
+
+    def _changed(self) -> None:
+        self.version = (self.version[0], self.version[1] + 1)
+        self.on_change(self.key)
+
+    def free(self, now: float) -> int:
+        if now < self.resting_until:
+            return 0
+        return sum(component.free for component in self.components.values())
+
+    def value(self, now: float) -> Aggregate:
+        """What it adds to the aggregates: free components, and the ends of their attributes."""
+        group = self.group
+        value: Aggregate = {group.label: self.free(now)}
+        for component in self.components.values():
+            if component.free:
+                for name, number in component.attributes.items():
+                    least, most = group.bound(name, "min"), group.bound(name, "max")
+                    value[least] = min(number, value.get(least, number))
+                    value[most] = max(number, value.get(most, number))
+        return value
+
+    def report(self, me: Peer, now: float) -> Report:
+        """Of several components with free slots, the attributes of the one with the most."""
+        best = max(self.components.values(), key=lambda one: one.free, default=None)
+        attributes = {} if best is None else best.attributes
+        return Report(me, self.free(now), self.version, dict(attributes))
+
+    def fits(self, request: SelectionRequest, now: float) -> Component | None:
+        """The component that is best for a request; None if none that meets it is free."""
+        if now < self.resting_until:
+            return None
+        steps = steps_between(request.cluster, self.group.cluster)
+        best: Component | None = None
+        best_score = 0.0
+        for component in self.components.values():
+            told = {**component.attributes, SLOTS: float(component.free)}
+            if component.free and all(need.holds(told) for need in request.needs):
+                score = score_of(request, told, steps)
+                if best is None or score < best_score:
+                    best, best_score = component, score
+        return best
+
+    def take(
+        self, request: SelectionRequest, me: Peer, now: float, notify: Address | None = None
+    ) -> Reservation | None:
+        """Reserves, or says again what it has reserved for this request; None if it cannot."""
+        hold = self._held.get(request.id)
+        if hold is None:
+            component = self.fits(request, now)
+            if component is None:
+                return None
+            component.taken += 1
+            self._changed()
+            until = now + min(FIRST_LEASE_S, request.lease_s)
+            hold = self._held[request.id] = _Hold(request, component, self.version, until, notify)
+        return Reservation(request.id, me, hold.component.name, hold.fence, min(FIRST_LEASE_S, request.lease_s))
+
+    def renew(self, request: str, fence: Version, now: float) -> float | None:
+        """Holds for as long as was asked for, from now; None if the reservation is over."""
+        hold = self._held.get(request)
+        if hold is None or hold.fence != fence or hold.until <= now:
+            return None
+        hold.until = now + hold.request.lease_s
+        return hold.request.lease_s
+
+    def release(self, request: str, fence: Version | None = None) -> Address | None:
+        """Gives it back; the delegate that is to be told, if there was something to give back."""
+        hold = self._held.get(request)
+        if hold is None or (fence is not None and hold.fence != fence):
+            return None
+        del self._held[request]
+        hold.component.taken -= 1
+        self._changed()
+        return hold.notify
+
+    def holds(self, request: str) -> Version | None:
+        """The fencing number of what is reserved for a request."""
+        hold = self._held.get(request)
+        return None if hold is None else hold.fence
+
+    def expire(self, now: float) -> list[Address]:
+        """Ends the leases that have run out; the delegates that are to be told."""
+        over = [request for request, hold in self._held.items() if hold.until <= now]
+        told = [self.release(request) for request in over]
+        return list(dict.fromkeys(address for address in told if address is not None))
+
+    @property
+    def first_end(self) -> float | None:
+        """When the next lease runs out."""
+        return min((hold.until for hold in self._held.values()), default=None)

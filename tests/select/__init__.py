@@ -1,0 +1,1 @@
+"""Selecting one component of many."""
