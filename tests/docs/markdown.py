@@ -24,7 +24,7 @@ ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = (
     "README.md",
     *(f"docs/{name}.md" for name in ("braid", "cli", "configuration", "log", "pipelines", "processors", "spark")),
-    *(f"docs/{name}.md" for name in ("benchmarks", "fleet", "overlays", "papers", "simulation", "store")),
+    *(f"docs/{name}.md" for name in ("benchmarks", "fleet", "overlays", "papers", "selection", "simulation", "store")),
     "ARCHITECTURE.md",
 )
 PROGRAMS: Final = (

@@ -226,3 +226,30 @@ def test_a_request_that_makes_no_sense_is_not_sent() -> None:
     with pytest.raises(Exception, match="a lease of -1"):
         reserved(net, asked(net, "wrong", lease_s=-1.0))
     assert answers == []
+
+
+def test_a_member_that_leaves_is_passed_over_and_its_holder_knows() -> None:
+    net = network(8)
+    broker, _ = net.delegate
+    outcomes = [reserved(net, asked(net, f"r{number}"))[0] for number in range(8)]
+    held = [net.selectors[broker].hold(one, net.sim.now) for one in outcomes if isinstance(one, Reserved)]
+    gone, going = net.group_members()[5]
+    mine = next(one for one in held if one.reservation.member.key == going.key)
+    net.sim.hosts[gone].spawn(net.selectors[gone].withdraw(going))
+    net.sim.run(net.sim.now + FIRST_LEASE_S)
+    assert not mine.is_valid
+    assert sum(one.is_valid for one in held) == 7
+    assert isinstance(reserved(net, asked(net, "more"))[0], NotReserved)
+
+
+def test_a_shortage_is_told_before_it_is_there() -> None:
+    net = network(16)
+    broker, _ = net.delegate
+    told: list[float] = []
+    net.selectors[broker].delegates.on_shortage = lambda _group, in_s: told.append(in_s)
+    for number in range(12):
+        reserved(net, asked(net, f"r{number}"))
+        net.sim.run(net.sim.now + 1.0)
+    assert told
+    assert net.free() == 4
+    assert told[-1] == pytest.approx(4.0, rel=0.5), "one goes each second"

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -15,6 +20,7 @@ from braidmq.sim.engine import Simulator
 from braidmq.sim.trials.figures import OF_THE_MACHINE, SelectionFigures
 from braidmq.sim.trials.rows import row_of
 from braidmq.sim.trials.trial import Trial, TrialError, TrialReport, play
+from tests.cli.commands import in_process
 
 
 def trial(method: str, **more: object) -> TrialReport:
@@ -48,6 +54,55 @@ def test_close_takes_the_papers_hops_where_no_update_travels() -> None:
 def test_updates_save_hops() -> None:
     never, often = (trial("anycast", group=16, nodes=32, wait=wait).figures.hops_mean for wait in (0, 4))
     assert often < never
+
+
+def test_changes_that_are_told_at_once_save_hops_where_no_update_travels() -> None:
+    never, at_once = (
+        sum(trial("anycast", group=32, nodes=64, aggregates=how, seed=seed).figures.hops_mean for seed in range(1, 6))
+        for how in ("all", "at-once")
+    )
+    assert at_once < never
+
+
+def test_cut_aggregates_add_little_to_the_upkeep() -> None:
+    none, cut, everything = (
+        selection(trial("ledger", group=16, nodes=32, wait=1, requests=12, aggregates=how)).upkeep_bytes_per_s
+        for how in ("none", "cut", "all")
+    )
+    assert none < cut <= 1.05 * none < everything
+
+
+ROW = re.compile(
+    r"^\| (?P<what>[^|]+) \|[^|]*\| (?P<measured>[^|]+) \| `braidmq sim (?P<command>[^`]+)` \|$", re.MULTILINE
+)
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "selection.md").read_text()
+NAMES = {
+    "hops": "hops_mean",
+    "messages": "selection_messages_per_request",
+    "KiB": "selection_traffic_kib",
+    "missed": "selection_missed_percent",
+}
+"""What a row of the page has, by the words for it."""
+CHEAP = [
+    (row["what"], row["measured"], row["command"])
+    for row in ROW.finditer(DOCUMENT)
+    if "--wait" not in row["command"] and "1-50" not in row["command"] and "1024" not in row["command"]
+]
+
+
+def test_there_are_rows_to_look_at() -> None:
+    assert len(CHEAP) >= 6
+
+
+@pytest.mark.parametrize(("words", "measured", "command"), CHEAP)
+def test_a_command_prints_what_is_documented(words: str, measured: str, command: str) -> None:
+    done = in_process("sim", *shlex.split(command), "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    names = [NAMES[word] for word in re.findall("hops|messages|KiB|missed", words)]
+    numbers = [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*(?:\.\d+)?", measured)]
+    assert names
+    assert [round(found[name], 2) for name in names] == numbers
 
 
 def test_the_ledger_takes_one_hop_and_two_messages() -> None:

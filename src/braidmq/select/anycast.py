@@ -6,7 +6,7 @@ with the whole range. What the paper leaves for later is there by options: eleme
 on the way (`remembers`), a node that satisfies is not passed by (`finishes_here`), and a search has an end
 (`hops_max`).
 
-`earlier` is the algorithm of Ishihara et al. 2019: elements that begin or end within the range, `shrink`, and the
+`earlier` is the algorithm of the precursor (IOTS 2019): elements that begin or end within the range, `shrink`, and the
 closest preceding node where there is none; it begins at the asker's own node and not at the delegate.
 """
 
@@ -140,7 +140,7 @@ class Anycast(Service):
         matching = [
             element
             for element in elements_of(node, seek.request, *_EVERYTHING)
-            if element.free > 0 and (low <= element.peer.key < high or low <= element.until < high)
+            if element.free > 0 and (low <= element.peer.key < high or low < element.until <= high)
         ]
         if matching:
             chosen = choose(self._host.chance, "many", matching, seek.level_max)

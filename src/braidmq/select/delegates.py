@@ -135,7 +135,7 @@ class Delegates(Service):
     def _hear_own(self, office: _Office, node: SuzakuNode) -> None:
         found = self._members.here(node.me.key)
         if found is not None:
-            office.ledger.hear(found[0].report(found[1], self._host.now()), self._host.now())
+            office.ledger.hear(found[0].report(found[1], self._host.now()))
 
     def _office(self, group: ComponentGroup, node: SuzakuNode) -> _Office:
         office = self._offices.get(group)
@@ -183,7 +183,7 @@ class Delegates(Service):
             ledger.suspect(chosen, self._host.now())
             return None, hops
         self._rise(office, answer.epoch)
-        ledger.learn(answer.visits, self._host.now())
+        ledger.learn(answer.visits)
         if not answer.visits or answer.visits[0].report.peer.key != chosen.owner.key:
             ledger.forget(chosen.owner.key)
         return answer, hops
@@ -199,7 +199,7 @@ class Delegates(Service):
         for key in [window.owner.key for window in oldest]:
             tried.pop(key, None)
         outcome, hops = await self._claims(office, node, request, tried)
-        return outcome, hops + 1
+        return outcome, hops + 2
 
     async def _probe(self, office: _Office, me: Peer, window: Window) -> None:
         owner = window.owner
@@ -210,7 +210,7 @@ class Delegates(Service):
             return
         self._rise(office, answer.epoch)
         if owner.key not in office.ledger.windows:
-            office.ledger.hear(answer.report, self._host.now())
+            office.ledger.hear(answer.report)
         elif answer.report.free:
             office.ledger.windows[owner.key] = msgspec.structs.replace(window, count=answer.report.free)
 
@@ -221,22 +221,23 @@ class Delegates(Service):
         now = self._host.now()
         if office.asked_all_at is not None and now < office.asked_all_at + ASK_ALL_EVERY_S:
             return None, 0
-        depth = await self._ask_all(office, node, request)
+        asked = await self._ask_all(office, node, request)
         tried.clear()
         outcome, hops = await self._claims(office, node, request, tried)
-        return outcome, hops + depth
+        return outcome, hops + asked
 
     async def _ask_all(self, office: _Office, node: SuzakuNode, request: SelectionRequest) -> int:
+        """Asks all members how they are; how many hops that takes, to and fro."""
         office.asked_all_at = self._host.now()
         found = await self._multicast.gather(request, node.me, ALL_MAX)
         if found is None:
             return 0
         if found.is_complete:
-            office.ledger.replace_all(found.reports, self._host.now())
+            office.ledger.replace_all(found.reports)
         else:
             for report in found.reports:
-                office.ledger.hear(report, self._host.now())
-        return found.depth
+                office.ledger.hear(report)
+        return 2 * found.depth
 
     def _rise(self, office: _Office, epoch: int) -> None:
         """Members know of a delegate with a higher epoch: this one comes after it."""
@@ -268,14 +269,14 @@ class Delegates(Service):
             office.epoch = max(office.epoch, told.epoch + 1)
             for report in told.reports:
                 if report.peer.key not in office.ledger.windows:
-                    office.ledger.hear(report, self._host.now())
+                    office.ledger.hear(report)
         return None
 
     @handles(Notice)
     def on_notice(self, origin: Address, told: Notice) -> Reply:
         office = self._offices.get(told.group)
         if office is not None and told.report.peer.key not in office.ledger.windows:
-            office.ledger.hear(told.report, self._host.now())
+            office.ledger.hear(told.report)
         return None
 
     # As a member

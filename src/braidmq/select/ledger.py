@@ -35,7 +35,6 @@ class Single(msgspec.Struct):
     """A member that has spoken, what it said, and how many requests are on their way to it."""
 
     report: Report
-    heard_at: float
     sent: int = 0
     silent_until: float = 0.0
 
@@ -122,29 +121,29 @@ class Ledger:
             single.sent -= 1
             self._sort(chosen.owner.key)
 
-    def hear(self, report: Report, now: float) -> None:
+    def hear(self, report: Report) -> None:
         """A member has spoken for itself."""
         key = report.peer.key
         known = self.singles.get(key)
         if known is not None and known.report.version >= report.version:
-            known.heard_at, known.silent_until = now, 0.0
+            known.silent_until = 0.0
             self.singles.renew(key, known)
             return
         sent = 0 if known is None else known.sent
-        self.singles.renew(key, Single(report, now, sent))
+        self.singles.renew(key, Single(report, sent))
         self._open.pop(key, None)
         self._sort(key)
 
-    def learn(self, visits: Iterable[Visit], now: float) -> None:
+    def learn(self, visits: Iterable[Visit]) -> None:
         """What a request has brought back: a window of which the first member has spoken is what it divides it into."""
         for visit in visits:
             if self.windows.pop(visit.report.peer.key, None) is not None:
                 for window in visit.windows:
                     if window.owner.key not in self.singles:
                         self.windows[window.owner.key] = window
-            self.hear(visit.report, now)
+            self.hear(visit.report)
 
-    def replace_all(self, reports: Iterable[Report], now: float) -> None:
+    def replace_all(self, reports: Iterable[Report]) -> None:
         """All members have spoken: there are no windows any more, and who did not speak is gone."""
         self.windows.clear()
         spoken = {report.peer.key: report for report in reports}
@@ -152,7 +151,7 @@ class Ledger:
             del self.singles[key]
             self._open.pop(key, None)
         for report in spoken.values():
-            self.hear(report, now)
+            self.hear(report)
 
     def suspect(self, chosen: Window, now: float) -> None:
         """It has not answered. What a window's first member would have told is not known."""

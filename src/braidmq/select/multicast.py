@@ -72,14 +72,15 @@ class GroupMulticast(Service):
         self._host.serve(self)
 
     async def reserve(self, request: SelectionRequest, start: Peer, *, routed: bool = False) -> Reserved | NotReserved:
-        """Asks all from the delegate, a node of this broker, then reserves the best; hops are of the longest way.
+        """Asks all from the delegate, a node of this broker, then reserves the best.
 
-        With `routed` the reservation goes along the fingers, as in the papers; otherwise straight to the member.
+        Hops are of the longest way, to and fro, and of the reservation. With `routed` the latter goes along fingers, as
+        in the papers; otherwise straight to the member.
         """
         found = await self.gather(request, start)
         if found is None:
             return NotReserved(0)
-        hops = found.depth
+        hops = 2 * found.depth
         for report in best_first(request, found.reports):
             if routed or report.peer.key == start.key:  # from the own node on, where it costs no hop
                 to, asked = start.address, TakeAt(start.key, report.peer.key, request, 0)

@@ -32,6 +32,9 @@ DELEGATES_MAX: Final = 10_000
 DELEGATE_S: Final = 60.0
 """How long it does."""
 
+WAITING_MAX: Final = 10_000
+"""Requests from here that wait for a delegate at a time."""
+
 ANSWERS_MAX: Final = 1_000
 """Requests of others that a delegate remembers, to answer those that come again as it did before."""
 
@@ -47,7 +50,7 @@ class Selector(Service):
         self.multicast = GroupMulticast(self.members)
         self.delegates = Delegates(self.members, self.multicast)
         self._known: BoundedDict[ComponentGroup, tuple[Peer, float]] = BoundedDict(DELEGATES_MAX)
-        self._waiting: dict[str, tuple[Event, list[DelegateAnswer | Elsewhere]]] = {}
+        self._waiting: BoundedDict[str, tuple[Event, list[DelegateAnswer | Elsewhere]]] = BoundedDict(WAITING_MAX)
         self._answers: BoundedDict[str, DelegateAnswer | None] = BoundedDict(ANSWERS_MAX)
         """None while a request is being worked on."""
         self.host.serve(self)
@@ -71,6 +74,11 @@ class Selector(Service):
         if resting_s:
             self.host.spawn(self._announce_rested(member, resting_s))
         return member
+
+    async def withdraw(self, member: Member) -> None:
+        """Stands for its components no longer; whoever has one reserved hears of it with the next renewal."""
+        self.members.members.pop(member.key, None)
+        await self.overlay.leave(member.key)
 
     async def _announce(self, member: Member) -> None:
         """Tells the group's delegate what a member has."""

@@ -183,8 +183,8 @@ class SelectionOptions:
         str | None,
         typer.Option(
             "--aggregates",
-            metavar="all|cut|none",
-            help="Which aggregates updates carry; all, but cut for ledger and refined.",
+            metavar="all|cut|at-once|none",
+            help="Which aggregates updates carry; all, but cut for ledger and refined; at-once: changes do not wait.",
             rich_help_panel=_SELECTION,
         ),
     ] = None
@@ -197,7 +197,7 @@ class SelectionOptions:
         typer.Option(
             "--occupancy",
             metavar="SHARE",
-            help="Reserved when it begins; then a release before each request.",
+            help="Reserved when it begins; then one release a request, by chance.",
             rich_help_panel=_SELECTION,
         ),
     ] = None

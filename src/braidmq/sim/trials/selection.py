@@ -34,6 +34,9 @@ SELECTION_METHODS: Final = ("multicast", "anycast", "ledger")
 EARLIER, OPTIMAL, REFINED = "earlier", "optimal", "refined"
 STRATEGY_NAMES: Final = (*STRATEGIES, REFINED, EARLIER, OPTIMAL)
 
+AT_ONCE: Final = "at-once"
+"""All aggregates, and changes are told at once to those that point at a node (continuous updates)."""
+
 GROUP: Final = 64
 BROKERS: Final = 128
 BROKERS_MAX: Final = 10_000
@@ -41,7 +44,7 @@ EARLIER_TOPICS: Final = 9
 MESSAGE_BYTES: Final = 800
 REQUESTS: Final = 1_000
 REQUEST_EVERY_S: Final = 1.0
-"""At an occupancy: between two requests, each after a release."""
+"""At an occupancy: between two requests, with releases in the middle."""
 
 OVER_S: Final = 0.05
 MISSED_MAX: Final = 0.001
@@ -95,8 +98,8 @@ def _plan(trial: Trial) -> tuple[SelectionPlan, dict[str, str | int | float | No
     kinds = {kind.name.lower(): kind for kind in Aggregates}
     is_own = trial.method == "ledger" or strategy == REFINED
     aggregates = trial.aggregates or ("cut" if is_own else "all")
-    if aggregates not in kinds:
-        raise TrialError(f"no aggregates {aggregates!r}: {', '.join(kinds)}")
+    if aggregates not in (*kinds, AT_ONCE):
+        raise TrialError(f"no aggregates {aggregates!r}: {', '.join((*kinds, AT_ONCE))}")
     slots = 1 if trial.slots is None else trial.slots
     if slots < 1 or (trial.requests or 1) < 1 or (trial.message_bytes or 1) < 1:
         raise TrialError("slots, requests and message bytes are 1 or more")
@@ -111,7 +114,8 @@ def _plan(trial: Trial) -> tuple[SelectionPlan, dict[str, str | int | float | No
         group_size=group,
         topics=EARLIER_TOPICS if strategy == EARLIER else 3,
         slots_max=slots,
-        aggregates=kinds[aggregates],
+        aggregates=kinds.get(aggregates, Aggregates.ALL),
+        at_once=aggregates == AT_ONCE,
         plain=not is_own,
     )
     parameters: dict[str, str | int | float | None] = {
@@ -152,7 +156,7 @@ class _Run:
         self._has_upkeep = trial.method == "ledger"
         """Whether all nodes update, and what that takes is measured; where only hops are, that would take long."""
         self._holders: list[Holder] = []
-        self._begun = self._ended = 0
+        self._begun = self._total = 0
 
     def play(self, on_progress: OnProgress) -> None:
         assert self.net is not None
@@ -175,7 +179,7 @@ class _Run:
             on_progress("components are reserved", number / count)
             until = sim.now + (trial.wait * PERIOD_S if trial.wait else 0.0)
             if trial.occupancy is not None:
-                self._release_one()
+                self._release_some(trial.occupancy)
                 until = max(until, sim.now + REQUEST_EVERY_S / 2)
             self._request(is_measured=True)
             sim.run(max(until, sim.now))
@@ -189,13 +193,18 @@ class _Run:
 
     def _fill(self, occupancy: float) -> None:
         assert self.net is not None
-        total = self.net.free()
-        while self.net.free() > (1 - occupancy) * total:
+        self._total = self.net.free()
+        while self.net.free() > (1 - occupancy) * self._total:
             self._request(is_measured=False)
 
-    def _release_one(self) -> None:
-        holder = self._holders.pop(self.sim.chance.randrange(len(self._holders)))
-        self._run(holder.release())
+    def _release_some(self, occupancy: float) -> None:
+        """None, one or two by chance, so that the occupancy goes up and down around what it should be."""
+        assert self.net is not None
+        free, meant = self.net.free(), (1 - occupancy) * self._total
+        count = 1 if not free else 0 if free > 2 * meant else self.sim.chance.randrange(3)
+        for _ in range(count):
+            holder = self._holders.pop(self.sim.chance.randrange(len(self._holders)))
+            self._run(holder.release())
         self.sim.run(self.sim.now + REQUEST_EVERY_S / 2)
 
     def _request(self, is_measured: bool) -> None:
