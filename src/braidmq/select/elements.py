@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from braidmq.keys import Key
+from braidmq.overlay.key_ranges import JUST_AFTER
 from braidmq.overlay.peers import Peer
 from braidmq.overlay.suzaku import Finger, SuzakuNode
 from braidmq.select.request import SelectionRequest, free_in
@@ -30,11 +31,15 @@ class Element(msgspec.Struct, frozen=True, gc=False):
 
 
 def elements_of(node: SuzakuNode, request: SelectionRequest, low: Key, high: Key) -> Iterator[Element]:
-    """FFT[−1], the node itself, then both tables; an element whose range wraps around the ring has no part in any."""
+    """FFT[−1], the node itself, then both tables.
+
+    Of an element whose range wraps around the ring, the part before the end of all keys counts and the other one does
+    not: so levels above ⌈log2 N_r⌉ are not used (Ishihara et al. 2021, §4.5).
+    """
     me = node.me
     if low <= me.key < high:
         own = free_in(request, node.value())
-        yield Element(SELF_LEVEL, True, me, me.key, min(high, me.key + b"\0"), me.key + b"\0", own)
+        yield Element(SELF_LEVEL, True, me, me.key, min(high, me.key + JUST_AFTER), me.key + JUST_AFTER, own)
     for forward in (True, False):
         before = me.key
         for level in range(max(len(node.forward), len(node.backward)) + 1):
@@ -43,8 +48,10 @@ def elements_of(node: SuzakuNode, request: SelectionRequest, low: Key, high: Key
                 break
             until = _end(node, finger, level) if forward else before
             before = finger.peer.key
+            if until <= before:  # around the ring: what it has at the end of all keys
+                until = max(high, before + JUST_AFTER)
             start, end = max(low, before), min(high, until)
-            if before < until and start < end:
+            if start < end:
                 total = finger.total
                 free = UNKNOWN if total is None else free_in(request, total.aggregate)
                 yield Element(level, forward, finger.peer, start, end, until, free)

@@ -38,6 +38,9 @@ HELD_S: Final = 60.0
 DOWN_S: Final = 40.0
 """How long a broker is down at most."""
 
+BRIEF_S: Final = 1.0
+"""The same, every other time: so short that holders do not notice."""
+
 LIVING_MIN: Final = 4
 LOOK_EVERY_S: Final = 0.5
 
@@ -89,7 +92,8 @@ class _Churn:
             broker = min(self._members().items(), key=lambda one: one[1].key)[0]
         del self.selectors[broker]
         self.sim.hosts[broker].crash()
-        self.sim.at(self.sim.now + self.sim.chance.uniform(1.0, DOWN_S), partial(self.start, broker))
+        down_s = self.sim.chance.uniform(0.1, self.sim.chance.choice((BRIEF_S, DOWN_S)))
+        self.sim.at(self.sim.now + down_s, partial(self.start, broker))
 
     def _members(self) -> dict[int, Member]:
         """Of brokers that live."""
