@@ -102,17 +102,7 @@ class Braid:
         self.mirrors = MirrorParts(broker, overlay, presence, introducers, origin, copying or CopySettings(copies=1))
         self.demand = DemandTopics(broker, outbound)
         self.transfer, self.catch_up, self.retained, self.roaming = transfer, catch_up, retained, roaming
-        takers = Takers(host, membership.records, introducers, cluster)
-        self.drain = Drain(
-            broker,
-            host,
-            roaming.clients,
-            roaming.handovers,
-            roaming.pusher,
-            takers,
-            membership.records,
-            retained.handover,
-        )
+        self.drain = self._new_drain(Takers(host, membership.records, introducers, cluster))
         self.probes = probes = Probes(host, method, name, cluster, broker.now)
         self.status = BraidInspector(
             overlay,
@@ -133,6 +123,11 @@ class Braid:
         self._join()
         for topic_filter in broker.router.filters():  # of sessions from before
             self.demand.on_filter(topic_filter, True)
+
+    def _new_drain(self, takers: Takers) -> Drain:
+        roaming, records = self.roaming, self.membership.records
+        clients, handovers, pusher = roaming.clients, roaming.handovers, roaming.pusher
+        return Drain(self.broker, self.host, clients, handovers, pusher, takers, records, self.retained.handover)
 
     def _join(self) -> None:
         """All callbacks from one part to another, to the method below and to the core above."""
