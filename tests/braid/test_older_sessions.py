@@ -12,10 +12,11 @@ import pytest
 
 from braidmq.braid.roaming.directory_entries import REGISTER_S
 from braidmq.braid.roaming.directory_messages import Claimed, SessionHolder
-from braidmq.braid.roaming.messages import FoundSession, HeldCopyOf, SessionStored
+from braidmq.braid.roaming.messages import FoundSession, HeldCopyOf, SessionState, SessionStored
 from braidmq.braid.roaming.searching import SearchResult
 from tests.braid.journeys.faulty_sites import FaultySites
 from tests.braid.sites import payloads
+from tests.conformance import wire
 from tests.conformance.pair import V5, Peer, persistent
 
 from .draining import drain
@@ -68,6 +69,34 @@ def test_what_a_giver_has_that_died_before_it_was_told_is_not_left_behind(sites:
         sites.run(1)
         assert payloads(ada) == []
     assert "ada" not in sites[0].broker.sessions
+
+
+@pytest.mark.parametrize("at", [1, 4])
+def test_what_came_while_a_session_was_being_given_up_comes_once(sites: FaultySites, at: int) -> None:
+    come(sites, 0).subscribe("tide", 2)
+    come(sites, 1).drop()
+    publisher = sites.client(3)
+    publisher.publish("tide", b"0", 2)
+    count = sites.sim.on_message
+
+    def watch(sender: Any, to: Any, message: Any, hops: int) -> None:
+        if isinstance(message, SessionState) and 2 in sites.all:
+            sites.destroy(2)
+        if count is not None:
+            count(sender, to, message, hops)
+
+    sites.sim.on_message = watch
+    peer = sites[2].peer(V5)
+    sites.sim.at(sites.sim.now, lambda: peer.connection.receive(wire.connect("ada", **persistent(V5))))
+    sites.run(0.5)
+    assert 2 in sites.down
+    for number in range(1, 4):
+        publisher.publish("tide", b"%d" % number, 2)
+    sites.settle_s = 4.0
+    ada = come(sites, at)
+    assert payloads(ada) == [b"0", b"1", b"2", b"3"]
+    sites.run(60)
+    assert payloads(ada) == []
 
 
 def test_a_claim_is_not_repeated_when_it_is_not_wanted_any_more(sites: FaultySites) -> None:

@@ -32,7 +32,7 @@ from braidmq.braid.roaming.messages import (
 )
 from braidmq.braid.roaming.moved import Absence, MovedDelivery, moved_of, state_of, subscribe_all, unsubscribe_all
 from braidmq.braid.roaming.sessions import RoamingSession, SessionRelay
-from braidmq.braid.roaming.tail import TAIL_S, SessionTails, is_wanted, may_move
+from braidmq.braid.roaming.tail import TAIL_S, SessionTails, may_move
 from braidmq.broker.broker import Broker
 from braidmq.broker.session import Session
 from braidmq.broker.subscription import Subscribed
@@ -266,10 +266,7 @@ class Handovers(Service):
         if was_here and self._broker.sessions.get(client_id) is session:
             if relay is not None and not self._clients.is_displaced(client_id):
                 subscribe_all(self._broker, session, session.subscriptions)
-                for one in relay.waiting:
-                    d = one.delivery
-                    if is_wanted(session, d.message.topic, d.group):
-                        session.deliver(d.message, d.qos, d.retain, d.ids, d.group)
+                self._tails.deliver_waiting(session, relay)
             if session.connection is None:
                 self._broker.sessions.expire_detached(session, handover.ends_at if handover.is_pushed else None)
             if session.will is not None and handover.will_at is not None:
