@@ -194,8 +194,8 @@ class Adoptions:
                 epoch, begun = epochs_in(snapshot)[saved.client_id]
                 self._done[copy.owner, saved.client_id] = epoch
                 epochs = self._clients.epochs
-                if saved.client_id not in epochs:
-                    epochs[saved.client_id] = epoch + 1  # newer than what the broker has, should it come back
+                newer = epoch + 1  # than what the broker has, should it come back
+                epochs[saved.client_id] = max(newer, epochs.get(saved.client_id, 0))
                 epochs.set_begun(saved.client_id, begun)
                 self.adopted += 1
         finally:

@@ -105,7 +105,6 @@ class ClientRecords:
             if arrival.epoch:
                 self.lose(arrival, Arrived.ELSEWHERE)
             return GiveUpAnswer.BUSY
-        self.epochs.drop(client_id)
         self.came_from.pop(client_id, None)
         return None
 

@@ -115,7 +115,8 @@ class ClientDirectory:
                 return None
             stands_in = self.ranges.is_silent(hash_range.registrar.address)
             claim = Claim(client_id, self.name, epoch, number, stands_in, owner, over, giver, self.mirrors())
-            answer = await (self._ask(hash_range, claim) if stands_in else self._ask_either(hash_range, claim))
+            ask_for = self._ask if stands_in else self._ask_either
+            answer = await ask_for(hash_range, claim, is_wanted)
             if isinstance(answer, Claimed):
                 return answer
             if isinstance(answer, TryAgain):
@@ -131,21 +132,21 @@ class ClientDirectory:
         """Whether a broker was asked as a registrar just now, and did not answer."""
         return self.ranges.is_silent(broker)
 
-    async def _ask_either(self, hash_range: HashRange, claim: Claim) -> Reply:
+    async def _ask_either(self, hash_range: HashRange, claim: Claim, is_wanted: Callable[[], bool]) -> Reply:
         """Asks the registrar and, if that is slow to answer, has its heir stand in for it should it be gone: a client
         waits. Whoever answers first."""
         answers: list[Reply] = []
         answered = self.host.event()
 
         async def ask_registrar_alone() -> None:
-            answers.append(await self._ask(hash_range, claim))
+            answers.append(await self._ask(hash_range, claim, is_wanted))
             answered.set()
 
         async def ask_heir() -> None:
             to = await self.ranges.heir_of(hash_range)
             request = msgspec.structs.replace(claim, stands_in=True, slow=hash_range.registrar.address)
-            while to is not None and not answers:
-                answer = await self._answer_of(to, request)
+            while to is not None and not answers and is_wanted():
+                answer = await self._answer_of(to, request, is_wanted)
                 if isinstance(answer, Claimed):
                     self.ranges.note_silent(hash_range.registrar)
                     answers.append(answer)
@@ -222,18 +223,25 @@ class ClientDirectory:
             self.ranges.forget(hash_range.low)
         return answer
 
-    async def _ask(self, hash_range: HashRange, request: Claim | Register | ConfirmEntries) -> Reply:
+    async def _ask(
+        self,
+        hash_range: HashRange,
+        request: Claim | Register | ConfirmEntries,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> Reply:
         """Asks the registrar of a hash range, or its heir if that is to stand in for it. None if it is silent."""
         to = await self.ranges.heir_of(hash_range) if request.stands_in else hash_range.registrar
-        answer = None if to is None else await self._answer_of(to, request)
-        if answer is None:
+        answer = None if to is None else await self._answer_of(to, request, is_wanted)
+        if answer is None and is_wanted():
             self.ranges.note_silent(hash_range.registrar)
         return answer
 
-    async def _answer_of(self, to: Peer, request: Claim | Register | ConfirmEntries) -> Reply:
+    async def _answer_of(
+        self, to: Peer, request: Claim | Register | ConfirmEntries, is_wanted: Callable[[], bool]
+    ) -> Reply:
         if to.address == self.host.address:
             return self._answer(request)
-        return await ask_registrar(self.host, to.address, request)
+        return await ask_registrar(self.host, to.address, request, is_wanted)
 
     def _answer(self, request: Claim | Register | ConfirmEntries) -> Reply:
         if isinstance(request, Claim):

@@ -35,6 +35,9 @@ GIVE_UP_S = 1.0
 LEFT_BEHIND_AFTER_S = 5.0
 """How long a client that had to begin anew may take to subscribe, before it is given what was left behind."""
 
+REGISTER_AGAIN_S = 1.0
+"""How often a client that has come is told to the directory while that does not answer."""
+
 CALL_TIMEOUT_S = 1.0
 
 SESSIONS_AT_ONCE = 2000
@@ -113,17 +116,33 @@ class DisplacedSessions(Service):
             self._directory.registrar.expire()
             await self._register()
 
+    async def register_one(self, client_id: str) -> None:
+        """Tells the directory of a client that has come while that could not be told, for as long as it stays."""
+        sessions = self._broker.sessions
+        while (session := sessions.get(client_id)) is not None and session.connection is not None:
+            epoch = self._clients.epochs.get(client_id)
+            if epoch is None or self._is_moving(client_id):
+                return
+            if await self._register_these({client_id: Client(client_id, epoch, session.owner or "")}):
+                return
+            await self._host.sleep(REGISTER_AGAIN_S)
+
     async def _register(self, is_entering: bool = False) -> None:
         clients = await self._own_clients()
         self._clients.forget_all_but(self._broker.sessions)
+        await self._register_these(clients, is_entering)
+
+    async def _register_these(self, clients: dict[str, Client], is_entering: bool = False) -> bool:
+        """Whether all registrars have answered."""
         others = await self._directory.register(clients.values()) if clients else []
         if others is None:
-            return
+            return False
         for holder in others:
             self._compare(holder, clients[holder.client_id], is_entering)
         elsewhere = {holder.client_id for holder in others if holder.name != self._identity}
         for client_id in [one for one in self._clients.displaced if one in clients and one not in elsewhere]:
             self.take_back(client_id)
+        return True
 
     async def _own_clients(self) -> dict[str, Client]:
         """The clients whose sessions are here, and neither come nor go just now; some at a time."""

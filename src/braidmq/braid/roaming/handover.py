@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from braidmq.braid.roaming.clients import ClientRecords
+from braidmq.braid.roaming.directory_messages import SessionHolder
 from braidmq.braid.roaming.handover_state import Handover, HandoverEvent, HandoverState
 from braidmq.braid.roaming.marks import Marks, Row, merged
 from braidmq.braid.roaming.messages import (
@@ -31,7 +32,7 @@ from braidmq.braid.roaming.messages import (
 )
 from braidmq.braid.roaming.moved import Absence, MovedDelivery, moved_of, state_of, subscribe_all, unsubscribe_all
 from braidmq.braid.roaming.sessions import RoamingSession, SessionRelay
-from braidmq.braid.roaming.tail import TAIL_S, SessionTails, is_wanted, may_move
+from braidmq.braid.roaming.tail import TAIL_S, SessionTails, may_move
 from braidmq.broker.broker import Broker
 from braidmq.broker.session import Session
 from braidmq.broker.subscription import Subscribed
@@ -80,6 +81,11 @@ class Handovers(Service):
         handover = self._by_client.get(client_id)
         return handover is not None and handover.is_here
 
+    def gone_to(self, client_id: str) -> SessionHolder | None:
+        """The broker that has a session which was here not long ago."""
+        handover = self._by_client.get(client_id)
+        return handover.holder if handover is not None and handover.state is HandoverState.GONE else None
+
     # Requests
 
     @handles(AskForeignSession)
@@ -119,10 +125,12 @@ class Handovers(Service):
             return GivenUp(adopting)
         was_here = client_id in self._broker.sessions
         session = self._disconnected(client_id, asked.clean)
+        if session is None:
+            self._clients.epochs.drop(client_id)
         if session is None and was_here:
             return GivenUp(GiveUpAnswer.NOTHING)
         if session is None:
-            return self._answer_without_session(asked, handover)
+            return self._answer_without_session(asked)
         handover = Handover(asked, origin, session, self._host.now())
         handover.begun = begun
         if not asked.is_pushed:
@@ -141,8 +149,8 @@ class Handovers(Service):
         session = self._broker.sessions.get(client_id)
         return session is None or session.connection is None
 
-    def _answer_without_session(self, asked: GiveUp, handover: Handover | None) -> GivenUp:
-        gone_to = handover.holder if handover is not None and handover.state is HandoverState.GONE else None
+    def _answer_without_session(self, asked: GiveUp) -> GivenUp:
+        gone_to = self.gone_to(asked.client_id)
         if gone_to is not None and gone_to.name != asked.name:
             return GivenUp(GiveUpAnswer.ELSEWHERE, 0, gone_to)
         was_served = asked.client_id in self._clients.served
@@ -196,6 +204,7 @@ class Handovers(Service):
         if handover is not None and handover.is_here:
             handover.advance(HandoverEvent.STORED)
             self._broker.sessions.end(handover.session, moved=True)
+            self._clients.epochs.drop(told.client_id)
             self._broker.flush()
             self.given += 1
             self._host.spawn(self._end_later(told.client_id, handover))
@@ -257,10 +266,7 @@ class Handovers(Service):
         if was_here and self._broker.sessions.get(client_id) is session:
             if relay is not None and not self._clients.is_displaced(client_id):
                 subscribe_all(self._broker, session, session.subscriptions)
-                for one in relay.waiting:
-                    d = one.delivery
-                    if is_wanted(session, d.message.topic, d.group):
-                        session.deliver(d.message, d.qos, d.retain, d.ids, d.group)
+                self._tails.deliver_waiting(session, relay)
             if session.connection is None:
                 self._broker.sessions.expire_detached(session, handover.ends_at if handover.is_pushed else None)
             if session.will is not None and handover.will_at is not None:

@@ -99,6 +99,8 @@ class FoundSession(Message, frozen=True, array_like=True, gc=False):
     name: str
     epoch: int
     copies: tuple[HeldCopyOf, ...] = ()
+    gone_to: SessionHolder | None = None
+    """The broker that I have given it to, if that is not long ago."""
 
 
 class FetchSubscriptions(Message, frozen=True, array_like=True, gc=False):

@@ -7,7 +7,7 @@ neighbour when it leaves.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 
 import msgspec
@@ -57,9 +57,13 @@ TIMEOUTS_S = (0.25, 0.5, 1.0)
 """How long a registrar is waited for, each time that it is asked; then it is silent."""
 
 
-async def ask_registrar(host: Host, to: Address, request: Message) -> Message | None:
-    """Asks, with more patience each time; None if there was no answer."""
+async def ask_registrar(
+    host: Host, to: Address, request: Message, is_wanted: Callable[[], bool] = lambda: True
+) -> Message | None:
+    """Asks, with more patience each time, while an answer is wanted; None if there was none."""
     for timeout_s in TIMEOUTS_S:
+        if not is_wanted():
+            return None
         answer = await ask(host, to, request, Message, timeout_s=timeout_s)
         if answer is not None:
             return answer

@@ -46,6 +46,7 @@ class RoamingParts:
         clients.epochs.restore(broker)
         self.search = SessionSearch(broker, host, identity, clients, round_trips)
         self.handovers = Handovers(broker, host, clients, self.marks, followed)
+        self.search.gone_to = self.handovers.gone_to
         fetcher = SessionFetcher(broker, host, identity, cluster, clients, self.handovers)
         self.displaced = DisplacedSessions(
             broker, host, presence, identity, clients, self.directory, self.handovers, fetcher

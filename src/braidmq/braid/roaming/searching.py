@@ -84,6 +84,20 @@ class SearchResult:
         copies = [copy for at, copy in self._copies() if copy.owner == holder.name and at in holder.mirrors]
         return bool(copies) and all(copy.epoch < holder.epoch and not copy.is_heard for copy in copies)
 
+    def newest_holder(self, known: SessionHolder | None) -> SessionHolder | None:
+        """Of the holder that is known of and those that brokers have given the session to: the last one."""
+        holders = [one.gone_to for one in self._answers.values() if one.gone_to is not None]
+        return max(holders if known is None else [known, *holders], key=lambda one: one.epoch, default=None)
+
+    def may_be_last(self, found: FoundAt, before: SessionHolder | None, can_wait: bool) -> bool:
+        """Whether nobody has a newer one, as far as can be told. What a broker has that does not answer, though others
+        hear it, can be told if it is waited for."""
+        if before is not None and found.epoch >= before.epoch:
+            return True
+        if can_wait and self.is_doubtful:
+            return False
+        return before is None or self.knows_of(before)
+
     def found(self) -> list[FoundAt]:
         """Where it is, the newest first. Of two copies of what one broker has, only the one that counted last does."""
         live = [FoundAt(one.epoch, True, 0, at, one.name) for at, one in self._answers.items() if one.epoch]
@@ -183,6 +197,8 @@ class SessionSearch(Service):
         """Whether a broker is known not to answer: it is asked, and not waited for."""
         self.copies: Callable[[str], tuple[HeldCopyOf, ...]] = lambda _client_id: ()
         """What copies that are here have of a client's session."""
+        self.gone_to: Callable[[str], SessionHolder | None] = lambda _client_id: None
+        """The broker that has a session which was here not long ago."""
         host.serve(self)
 
     @handles(AskSession)
@@ -196,7 +212,7 @@ class SessionSearch(Service):
         return clients.epochs.get(client_id, UNKNOWN_EPOCH)
 
     def _answer(self, client_id: str, epoch: int) -> FoundSession:
-        return FoundSession(self._identity, epoch, self.copies(client_id))
+        return FoundSession(self._identity, epoch, self.copies(client_id), self.gone_to(client_id))
 
     def begin(self, client_id: str, own_epoch: int) -> Search:
         """Asks all brokers. `own_epoch` is that of the session that was here before, 0 if there was none."""

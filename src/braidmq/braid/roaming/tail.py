@@ -8,7 +8,7 @@ from functools import partial
 from braidmq.bounded import BoundedDict
 from braidmq.braid.interest.scope import may_see
 from braidmq.braid.roaming.handover_state import Handover, HandoverState
-from braidmq.braid.roaming.marks import Marks
+from braidmq.braid.roaming.marks import Mark, Marks
 from braidmq.braid.roaming.messages import SessionTail, TailStored, TailWaits
 from braidmq.braid.roaming.moved import MovedDelivery, delivery_of, moved_of
 from braidmq.braid.roaming.sessions import RoamingSession, SessionRelay
@@ -105,6 +105,18 @@ class SessionTails(Service):
             if not message.expired(now) and is_wanted(session, item.topic, item.group):
                 self._marks.current = item.mark
                 session.deliver(message, item.qos, item.retain, item.ids, item.group)
+        self._marks.current = None
+
+    def deliver_waiting(self, session: Session, relay: SessionRelay) -> None:
+        """Gives a session that stays here what its relay has gathered, each publication once."""
+        had: set[tuple[Mark | None, str]] = set()
+        for one in relay.waiting:
+            d = one.delivery
+            if (one.mark, d.group) not in had and is_wanted(session, d.message.topic, d.group):
+                self._marks.current = one.mark
+                session.deliver(d.message, d.qos, d.retain, d.ids, d.group)
+            if one.mark is not None:
+                had.add((one.mark, d.group))
         self._marks.current = None
 
 

@@ -187,21 +187,21 @@ class Takeovers:
             await self._bring_from_anywhere(arrival, own_epoch, claimed, search)
 
     async def _claim(self, arrival: Arrival) -> Claimed | None:
-        """Claims the client id; if that takes too long, it is done behind the client's back."""
+        """Claims the client id; if that takes too long, it is done behind the client's back, until that is served. Then
+        the directory is told of it as of any other client: a claim would take it from where it has gone since."""
         client_id = arrival.client_id
         answers: list[Claimed | None] = []
         answered = self._host.event()
 
-        def is_here() -> bool:
-            session = self._broker.sessions.get(client_id)
-            return not arrival.is_over or (session is not None and session.connection is not None)
-
         async def claim() -> None:
-            claimed = await self._directory.claim(client_id, arrival.user, is_wanted=is_here)
+            claimed = await self._directory.claim(client_id, arrival.user, is_wanted=lambda: not arrival.is_over)
             answers.append(claimed)
             if answered.is_set:
                 self._on_claimed_late(arrival, claimed)
             answered.set()
+            if claimed is None:
+                await arrival.through.wait()
+                await self._displaced.register_one(client_id)
 
         self._host.spawn(claim())
         await answered.wait(CLAIM_SOON_S)
@@ -229,9 +229,9 @@ class Takeovers:
             result = await search.until_known(before, claimed.is_sure)
             if arrival.is_over:
                 return
+            before = result.newest_holder(before)
             for found in result.found():
-                is_newest = before is None or found.epoch >= before.epoch
-                if not is_newest and before is not None and not result.knows_of(before):
+                if not result.may_be_last(found, before, can_wait=tries_left > 0):
                     break
                 if await self._bring_found(arrival, found) not in _UNDECIDED:
                     return

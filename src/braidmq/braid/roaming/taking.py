@@ -104,5 +104,6 @@ class SessionTaker(Service):
         given = await self._fetcher.give_up(arrival, giver, move)
         if given is None or given.answer is not GiveUpAnswer.GIVEN:
             return False
+        self._clients.epochs.set_begun(client_id, given.begun)
         holder = SessionHolder(client_id, giver, asked.name, claimed.epoch)
         return await self._incoming.bring(arrival, holder, move, given)

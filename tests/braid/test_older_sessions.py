@@ -1,0 +1,184 @@
+"""Of two sessions of one client the older one is left alone: its client has had what is in it.
+
+Brokers with real journals and mirrors, in virtual time; each test has one fault that leaves an older session somewhere.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from braidmq.braid.roaming.directory_entries import REGISTER_S
+from braidmq.braid.roaming.directory_messages import Claimed, SessionHolder
+from braidmq.braid.roaming.messages import FoundSession, HeldCopyOf, SessionState, SessionStored
+from braidmq.braid.roaming.searching import SearchResult
+from tests.braid.journeys.faulty_sites import FaultySites
+from tests.braid.sites import payloads
+from tests.conformance import wire
+from tests.conformance.pair import V5, Peer, persistent
+
+from .draining import drain
+
+
+@pytest.fixture
+def sites(tmp_path: Path) -> FaultySites:
+    return FaultySites(tmp_path, 5, seed=1, unreliable=False)
+
+
+def come(sites: FaultySites, number: int) -> Peer:
+    return sites.client(number, "ada", **persistent(V5))
+
+
+def epoch_at(sites: FaultySites, number: int) -> int:
+    return sites[number].braid.roaming.clients.epochs.get("ada", 0)
+
+
+def isolate(sites: FaultySites, one: int) -> None:
+    others = [other for other in range(sites.count) if other != one]
+    sites.cut({(one, other) for other in others} | {(other, one) for other in others})
+
+
+def test_what_a_giver_has_that_died_before_it_was_told_is_not_left_behind(sites: FaultySites) -> None:
+    ada = come(sites, 0)
+    ada.subscribe("tide", 2)
+    ada.drop()
+    publisher = sites.client(2)
+    for number in range(3):
+        publisher.publish("tide", b"%d" % number, 2)
+    count = sites.sim.on_message
+
+    def watch(sender: Any, to: Any, message: Any, hops: int) -> None:
+        if isinstance(message, SessionStored) and 0 in sites.all:
+            sites.crash(0)
+        if count is not None:
+            count(sender, to, message, hops)
+
+    sites.sim.on_message = watch
+    ada = come(sites, 1)
+    assert 0 in sites.down
+    assert payloads(ada) == [b"0", b"1", b"2"]
+    ada.drop()
+    ada = come(sites, 2)
+    assert payloads(ada) == []
+    sites.sim.on_message = count
+    sites.start(0)
+    assert "ada" in sites[0].broker.sessions
+    for _ in range(int(2 * REGISTER_S)):
+        sites.run(1)
+        assert payloads(ada) == []
+    assert "ada" not in sites[0].broker.sessions
+
+
+@pytest.mark.parametrize("at", [1, 4])
+def test_what_came_while_a_session_was_being_given_up_comes_once(sites: FaultySites, at: int) -> None:
+    come(sites, 0).subscribe("tide", 2)
+    come(sites, 1).drop()
+    publisher = sites.client(3)
+    publisher.publish("tide", b"0", 2)
+    count = sites.sim.on_message
+
+    def watch(sender: Any, to: Any, message: Any, hops: int) -> None:
+        if isinstance(message, SessionState) and 2 in sites.all:
+            sites.destroy(2)
+        if count is not None:
+            count(sender, to, message, hops)
+
+    sites.sim.on_message = watch
+    peer = sites[2].peer(V5)
+    sites.sim.at(sites.sim.now, lambda: peer.connection.receive(wire.connect("ada", **persistent(V5))))
+    sites.run(0.5)
+    assert 2 in sites.down
+    for number in range(1, 4):
+        publisher.publish("tide", b"%d" % number, 2)
+    sites.settle_s = 4.0
+    ada = come(sites, at)
+    assert payloads(ada) == [b"0", b"1", b"2", b"3"]
+    sites.run(60)
+    assert payloads(ada) == []
+
+
+def test_a_claim_is_not_repeated_when_it_is_not_wanted_any_more(sites: FaultySites) -> None:
+    """A broker that was cut off would take the client from where it has gone meanwhile."""
+    come(sites, 4)
+    isolate(sites, 1)
+    is_wanted = [True]
+    directory = sites[1].braid.roaming.directory
+    answers: list[Claimed | None] = []
+
+    async def claim() -> None:
+        answers.append(await directory.claim("ada", is_wanted=lambda: is_wanted[0]))
+
+    sites[1].host.spawn(claim())
+    sites.run(0.5)
+    is_wanted[0] = False
+    sites.mend(set(sites.cuts.now))
+    sites.run(5)
+    assert answers == [None]
+    entries = [sites[number].braid.roaming.directory.registrar.get("ada") for number in sites.all]
+    assert {one.holder.address for one in entries if one is not None} == {4}
+
+
+def test_a_client_that_stays_is_told_to_the_directory_when_that_can_be_reached(sites: FaultySites) -> None:
+    isolate(sites, 3)
+    sites.settle_s = 6.0
+    come(sites, 3)
+    sites.mend(set(sites.cuts.now))
+    sites.run(REGISTER_S + 5)
+    epoch = epoch_at(sites, 3)
+    holders = [sites[number].braid.roaming.directory.registrar.get("ada") for number in sites.all]
+    assert (3, epoch) in [(one.holder.address, one.holder.epoch) for one in holders if one is not None]
+
+
+def test_a_session_that_was_pushed_knows_since_when_it_is_there(sites: FaultySites) -> None:
+    ada = come(sites, 0)
+    ada.subscribe("tide", 2)
+    begun = sites[0].braid.roaming.clients.epochs.begun("ada")
+    assert begun
+    ada.drop()
+    drain(sites, 0)
+    (taker,) = [one for one in sites if "ada" in one.broker.sessions]
+    assert taker.number
+    assert taker.braid.roaming.clients.epochs.begun("ada") == begun
+
+
+# What can be told from what others say
+
+
+def result_of(*answers: FoundSession) -> SearchResult:
+    result = SearchResult(FoundSession("here", 0), 0)
+    for number, answer in enumerate(answers, 1):
+        result.add(number, answer)
+    return result
+
+
+def test_an_old_session_is_not_the_last_while_a_broker_that_is_heard_may_have_a_newer_one() -> None:
+    old = FoundSession("one", 5)
+    doubtful = result_of(old, FoundSession("two", 0, (HeldCopyOf("three", 1, 0, is_heard=True),)))
+    (found,) = doubtful.found()
+    assert not doubtful.may_be_last(found, None, can_wait=True)
+    assert doubtful.may_be_last(found, None, can_wait=False)
+    assert doubtful.may_be_last(found, SessionHolder("ada", 1, "one", 5), can_wait=True)
+    lost = SessionHolder("ada", 2, "two", 6)
+    assert not doubtful.may_be_last(found, lost, can_wait=True)
+    assert doubtful.may_be_last(found, lost, can_wait=False)
+    assert result_of(old).may_be_last(found, None, can_wait=True)
+    assert not result_of(old).may_be_last(found, lost, can_wait=False)
+
+
+def test_a_broker_that_gave_the_session_away_knows_of_a_newer_holder_than_the_directory() -> None:
+    known = SessionHolder("ada", 1, "one", 5)
+    newer, older = SessionHolder("ada", 3, "three", 7), SessionHolder("ada", 2, "two", 4)
+    assert result_of(FoundSession("one", 0, gone_to=newer)).newest_holder(known) == newer
+    assert result_of(FoundSession("one", 0, gone_to=older)).newest_holder(known) == known
+    assert result_of(FoundSession("one", 0)).newest_holder(None) is None
+
+
+def test_a_broker_says_where_a_session_has_gone(sites: FaultySites) -> None:
+    come(sites, 0)
+    come(sites, 1)
+    gone_to = sites[0].braid.roaming.handovers.gone_to("ada")
+    assert gone_to is not None
+    assert gone_to.address == 1
+    assert gone_to.epoch == epoch_at(sites, 1)
