@@ -12,7 +12,15 @@ import pytest
 
 from braidmq.braid.roaming.directory_entries import REGISTER_S
 from braidmq.braid.roaming.directory_messages import Claimed, SessionHolder
-from braidmq.braid.roaming.messages import FoundSession, HeldCopyOf, SessionState, SessionStored
+from braidmq.braid.roaming.messages import (
+    FoundSession,
+    HeldCopyOf,
+    SessionState,
+    SessionStored,
+    TakeAnswer,
+    TakeSession,
+    TakingSession,
+)
 from braidmq.braid.roaming.searching import SearchResult
 from tests.braid.journeys.faulty_sites import FaultySites
 from tests.braid.sites import payloads
@@ -129,6 +137,19 @@ def test_a_client_that_stays_is_told_to_the_directory_when_that_can_be_reached(s
     epoch = epoch_at(sites, 3)
     holders = [sites[number].braid.roaming.directory.registrar.get("ada") for number in sites.all]
     assert (3, epoch) in [(one.holder.address, one.holder.epoch) for one in holders if one is not None]
+
+
+def test_an_older_session_is_not_pushed_to_where_a_newer_one_is(sites: FaultySites) -> None:
+    come(sites, 0).subscribe("tide", 2)
+    ada = come(sites, 1)
+    ada.drop()
+    newer = sites[1].broker.sessions["ada"]
+    asked = TakeSession("ada", sites[0].braid.identity, None)
+    answer = sites[1].braid.roaming.taker.on_take_session(0, asked)
+    assert isinstance(answer, TakingSession)
+    assert answer.answer is TakeAnswer.BUSY
+    sites.run(5)
+    assert sites[1].broker.sessions["ada"] is newer
 
 
 def test_a_session_that_was_pushed_knows_since_when_it_is_there(sites: FaultySites) -> None:

@@ -48,7 +48,7 @@ LOOK_S = 5.0
 QUIET_S = 0.7
 """A broker that was not heard from for so long may be gone: more than the time between two of its heartbeats."""
 
-LOOKS, LOOK_WAIT_S, THERE_S = 3, 0.15, 1.0
+LOOKS, LOOK_WAIT_S, THERE_S = 3, 0.15, 0.3
 """How often one is asked that was heard from and that somebody does not reach, how long it has to answer, and for how
 long that counts."""
 

@@ -59,10 +59,6 @@ class SearchResult:
             for copy in answer.copies:
                 yield address, copy
 
-    def has_live(self, holder: SessionHolder) -> bool:
-        """Whether a holder has said that it has the session."""
-        return any(one.name == holder.name and one.epoch >= holder.epoch for one in self._answers.values())
-
     def hearers_of(self, name: str) -> list[Address]:
         """Of a broker that has not answered: those that hear it, as far as they know."""
         if name in self.names:
@@ -153,19 +149,20 @@ class Search:
         del self._waiting[address]
         self._news.set()
 
-    async def until_known(self, before: SessionHolder | None = None, is_sure: bool = False) -> SearchResult:
-        """Waits for the answers. `before` is the holder as far as is known, and `is_sure` that there is no newer one.
+    async def until_known(self, before: SessionHolder | None = None) -> SearchResult:
+        """Waits for the answers. `before` is the holder as far as is known: after a cut the directory may not know of
+        the last one yet, so the others are waited for, too.
 
         A broker that does not answer in its time is waited for once more only if nothing was found to begin with.
         """
-        await self._wait(self._awaited, before, is_sure)
+        await self._wait(self._awaited)
         if not self._has_begun(before):
-            await self._wait(dict.fromkeys(self._waiting, self._began_at + SEARCH_S), before, is_sure)
+            await self._wait(dict.fromkeys(self._waiting, self._began_at + SEARCH_S))
         return self.result
 
-    async def _wait(self, ends: dict[Address, float], before: SessionHolder | None, is_sure: bool) -> None:
+    async def _wait(self, ends: dict[Address, float]) -> None:
         """Until those have answered that are still asked, or each has had its time."""
-        while not (is_sure and before is not None and self.result.has_live(before)):
+        while True:
             ends_at = max((at for one, at in ends.items() if one in self._waiting), default=0.0)
             left_s = ends_at - self._host.now()
             if left_s <= 0:

@@ -226,18 +226,21 @@ class Takeovers:
         for tries_left in range(SEARCHES_MAX - 1, -1, -1):
             before = before or arrival.holder
             search.ask_all(likely)
-            result = await search.until_known(before, claimed.is_sure)
+            result = await search.until_known(before)
             if arrival.is_over:
                 return
             before = result.newest_holder(before)
+            is_doubtful = result.is_doubtful
             for found in result.found():
                 if not result.may_be_last(found, before, can_wait=tries_left > 0):
                     break
-                if await self._bring_found(arrival, found) not in _UNDECIDED:
+                answer = await self._bring_found(arrival, found)
+                if answer not in _UNDECIDED:
                     return
+                is_doubtful = is_doubtful or answer is GiveUpAnswer.THERE
             if before is not None and await self._bring_by_others(arrival, before, result) not in _UNDECIDED:
                 return
-            if not tries_left or not result.is_doubtful:
+            if not tries_left or not is_doubtful:
                 break
             await self._host.sleep(SEARCH_AGAIN_S)
             search = self._search.begin(client_id, own_epoch)

@@ -70,7 +70,8 @@ class SessionTaker(Service):
         if not self.has_room:
             return TakingSession(TakeAnswer.NO_ROOM)
         session = self._broker.sessions.get(asked.client_id)
-        if asked.client_id in self._clients.arriving or (session is not None and session.connection is not None):
+        is_here = session is not None and not self._clients.is_displaced(asked.client_id)
+        if asked.client_id in self._clients.arriving or is_here:  # what is here may be newer
             return TakingSession(TakeAnswer.BUSY)
         arrival = Arrival(
             self._host, asked.client_id, asked.owner or "", clean=False, done=lambda _arrived: False, is_pushed=True
