@@ -12,6 +12,8 @@ import pytest
 
 from braidmq.braid.roaming.directory_entries import REGISTER_S
 from braidmq.braid.roaming.directory_messages import Claimed, SessionHolder
+from braidmq.braid.roaming.incoming import OVERLAP_S
+from braidmq.braid.roaming.marks import Horizon
 from braidmq.braid.roaming.messages import (
     FoundSession,
     HeldCopyOf,
@@ -22,6 +24,7 @@ from braidmq.braid.roaming.messages import (
     TakingSession,
 )
 from braidmq.braid.roaming.searching import SearchResult
+from braidmq.braid.roaming.sessions import RoamingSession
 from tests.braid.journeys.faulty_sites import FaultySites
 from tests.braid.sites import payloads
 from tests.conformance import wire
@@ -105,6 +108,24 @@ def test_what_came_while_a_session_was_being_given_up_comes_once(sites: FaultySi
     assert payloads(ada) == [b"0", b"1", b"2", b"3"]
     sites.run(60)
     assert payloads(ada) == []
+
+
+def test_a_session_checks_marks_while_its_broker_has_yet_to_follow_what_it_has_had(sites: FaultySites) -> None:
+    ada = come(sites, 0)
+    ada.subscribe("tide", 2)
+    had = ("gone#1", 5)
+    cursors = sites[0].braid.catch_up.cursors
+    cursors.mark_run_handled(had[0], cursors.of(had[0], 0, 0.0), 1, had[1])
+    ada = come(sites, 1)
+    session = sites[1].broker.sessions["ada"]
+    assert isinstance(session, RoamingSession)
+    assert Horizon(session.horizon).covers(had)
+    sites.run(OVERLAP_S + 1)
+    assert session.checks_marks
+    followed = sites[1].braid.catch_up.cursors
+    followed.mark_run_handled(had[0], followed.of(had[0], 0, 0.0), 1, had[1])
+    sites.run(OVERLAP_S + 1)
+    assert not session.checks_marks
 
 
 def test_a_claim_is_not_repeated_when_it_is_not_wanted_any_more(sites: FaultySites) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from braidmq.braid.roaming.clients import ClientRecords
 from braidmq.braid.roaming.directory_messages import SessionHolder
 from braidmq.braid.roaming.handover_state import Handover, HandoverEvent, HandoverState
-from braidmq.braid.roaming.marks import Marks, Row, merged
+from braidmq.braid.roaming.marks import Horizon, Marks, Row, merged
 from braidmq.braid.roaming.messages import (
     AskForeignSession,
     FetchState,
@@ -255,6 +255,12 @@ class Handovers(Service):
         if session.checks_marks:
             return tuple(session.horizon)
         return tuple(merged([*session.horizon, *self._followed()]))
+
+    def has_followed(self, horizon: Iterable[Row]) -> bool:
+        """Whether this broker has come as far in the histories as a session had before it came here."""
+        own = Horizon(self._followed())
+        ends = [(origin, end) for origin, floor, ranges in horizon for end in (floor, *(high for _, high in ranges))]
+        return all(own.covers(one) for one in ends if one[1])
 
     def put_back(self, client_id: str) -> None:
         """The session stays here after all."""

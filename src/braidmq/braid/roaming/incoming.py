@@ -43,6 +43,9 @@ or gets there later than here, should have come before it is given up, or it wou
 OVERLAP_S = 40.0
 """How long a session that has come checks marks: longer than its relay lasts."""
 
+BEHIND_S = 600.0
+"""How much longer it does so at the most while this broker has not followed the histories as far as the session has."""
+
 SAVE_MANY_S = 1.0
 """How often the marks of a session are written that has seen many."""
 
@@ -274,9 +277,15 @@ class IncomingSessions:
         saved = SavedMove(self._checking[session], tuple(session.horizon))
         self._broker.store.save_cursor(MOVED + session.client_id, msgspec.msgpack.encode(saved))
 
+    def _is_ahead(self, session: RoamingSession) -> bool:
+        """Whether a session has had what this broker has yet to follow, and would give it again."""
+        is_here = self._broker.sessions.get(session.client_id) is session
+        return is_here and not self._handovers.has_followed(session.horizon)
+
     async def _stop_checking_later(self, session: RoamingSession) -> None:
         await self._host.sleep(OVERLAP_S)
-        while session in self._owed:
+        ends_at = self._host.now() + BEHIND_S
+        while session in self._owed or (self._is_ahead(session) and self._host.now() < ends_at):
             await self._host.sleep(OVERLAP_S)
         self._checking.pop(session, None)
         session.stop_checking()
