@@ -224,3 +224,12 @@ def test_a_broker_says_where_a_session_has_gone(sites: FaultySites) -> None:
     assert gone_to is not None
     assert gone_to.address == 1
     assert gone_to.epoch == epoch_at(sites, 1)
+
+
+def test_a_mirror_that_was_given_up_has_nothing_to_say_while_others_hear_the_broker() -> None:
+    given_up = FoundSession("one", 0, (HeldCopyOf("three", 4, 6, is_heard=False),))
+    beginning = FoundSession("two", 0, (HeldCopyOf("three", 0, 0, is_heard=True),))
+    silent = FoundSession("two", 0, (HeldCopyOf("three", 0, 0, is_heard=False),))
+    assert result_of(given_up, beginning).found() == []
+    (found,) = result_of(given_up, silent).found()
+    assert (found.address, found.name) == (1, "three")

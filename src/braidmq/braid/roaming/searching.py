@@ -95,16 +95,17 @@ class SearchResult:
         return before is None or self.knows_of(before)
 
     def found(self) -> list[FoundAt]:
-        """Where it is, the newest first. Of two copies of what one broker has, only the one that counted last does."""
+        """Where it is, the newest first. Of two copies of what one broker has, only the one that counted last does, and
+        none while anybody hears the broker: it may have gone on without the mirror that has the older one."""
         live = [FoundAt(one.epoch, True, 0, at, one.name) for at, one in self._answers.items() if one.epoch]
-        names = self.names
+        there = self.names | {copy.owner for _, copy in self._copies() if copy.is_heard}
         terms: dict[str, int] = {}
         for _, copy in self._copies():
             terms[copy.owner] = max(copy.term, terms.get(copy.owner, 0))
         copies = [
             FoundAt(copy.epoch, False, copy.term, at, copy.owner)
             for at, copy in self._copies()
-            if copy.epoch and not copy.is_heard and copy.owner not in names and copy.term == terms[copy.owner]
+            if copy.epoch and copy.owner not in there and copy.term == terms[copy.owner]
         ]
         return sorted([*live, *copies], key=lambda one: one[:3], reverse=True)
 
