@@ -67,6 +67,8 @@ class AskMissed(Message, frozen=True, array_like=True, gc=False):
     filters: tuple[str, ...] | None
     cluster: str = ""
     until: float = 0.0
+    is_once: bool = False
+    """Whether these are not all filters of the asker, so that they need not be remembered."""
 
 
 class Missed(Message, frozen=True, array_like=True, gc=False):
@@ -271,7 +273,8 @@ class Reconciler(Service):
             if asked.filters is None:
                 return TellFilters(self._wanted_sets.digest_of(asker))
             wanted = set_of(asked.digest, asked.filters)
-            self._wanted_sets.put(asker, wanted)
+            if not asked.is_once:
+                self._wanted_sets.put(asker, wanted)
         return self._missed(history, asked, wanted)
 
     def _missed(self, history: History, asked: AskMissed, wanted: WantedSet) -> Missed:
