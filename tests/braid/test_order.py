@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -13,8 +14,8 @@ from tests.conformance import wire
 from tests.conformance.wire import V5
 
 from .roamer import Roamer
-from .sites import Sites
-from .test_takeover import later
+from .sites import Sites, payloads
+from .test_takeover import Disks, come, later
 
 
 class SlowPaths(Network):
@@ -91,3 +92,22 @@ def test_a_question_for_a_session_does_not_replace_what_its_broker_wants() -> No
     by_digest = AskMissed(origin, 0, 0.0, (), b"all", None)
     assert isinstance(reconciler.on_ask_missed(1, by_digest), Missed)
     assert isinstance(reconciler.on_ask_missed(1, AskMissed(origin, 0, 0.0, (), b"one", None)), TellFilters)
+
+
+def test_a_publisher_that_roamed_while_a_broker_was_down_is_caught_up_with_in_order(tmp_path: Path) -> None:
+    """The histories of both brokers of the publisher are fetched side by side, one of them on a slow way."""
+    for seed in range(3):
+        network = SlowPaths(Uniform(0.001, 0.02))
+        sites = Sites(3, seed, network)
+        disks = Disks(sites, tmp_path / str(seed))
+        disks.start(7)
+        ada = come(sites, 7)
+        ada.subscribe("tide", 1)
+        ada.drop()
+        disks.kill(7)
+        for number in range(10):
+            publisher = come(sites, 0 if number < 5 else 1, client_id="pub")
+            publisher.publish("tide", b"%d" % number, 1)
+        network.slower_s[0, 7] = 0.2
+        disks.start(7)
+        assert payloads(come(sites, 7)) == [b"%d" % number for number in range(10)], f"seed {seed}"
