@@ -143,7 +143,8 @@ class Braid:
         inbound.on_gap = self.transfer.receiver.on_gap
         self.roaming.incoming.until_left = outbound.until_left
         self.roaming.incoming.reached = self.catch_up.heads.reached
-        self.roaming.incoming.fetch_behind = self.catch_up.missed_fetcher.fetch_behind
+        self.roaming.incoming.proofs.fetcher = self.catch_up.missed_fetcher
+        self.roaming.incoming.proofs.is_effective = self.interest.announcer.waits.is_effective
         introducers = self.membership.introducers
         self.roaming.search.others = self._others
         self.roaming.search.is_unreached = self.detours.is_unreached

@@ -197,19 +197,21 @@ class History:
         bytes_max: int,
         until: float = inf,
         looked_max: int = HISTORY_MESSAGES_MAX,
+        is_own: bool = False,
     ) -> MissedPage:
         """What is behind `floor`, not older than `since`, not in the ranges `seen` (in their order), and wanted.
 
-        Not more than so many bytes, but at least one, and no more than so many are looked at.
+        Not more than so many bytes, but at least one, and no more than so many are looked at. What is not written yet
+        is only for clients of this broker (`is_own`): what they get waits for the same commit.
         """
         found: list[Sent] = []
         size = 0
-        last = settled = self.kept
+        last = settled = end = self.head if is_own else self.kept
         begin = bisect_right(self._sent, floor, lo=self._begin, key=_last_offset)
         ranges = _Ranges(seen)
         for at in range(begin, len(self._sent)):
             row = self._sent[at]
-            if row.last > self.kept:
+            if row.last > end:
                 break
             looked_max -= row.count
             if looked_max < 0 and at > begin:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from heapq import merge
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,6 +30,16 @@ DIGEST_BYTES = 16
 
 Found = tuple[str, Sent]
 """An origin, and a publication of its history."""
+
+
+class FoundBehind(NamedTuple):
+    """What is behind cursors."""
+
+    found: list[Found]
+    silent: list[str]
+    """Origins that did not answer."""
+    floors: dict[str, int]
+    """By origin that did: up to which offset that is all."""
 
 
 class MissedFetcher:
@@ -71,37 +82,39 @@ class MissedFetcher:
         await run_all(self._host, [ask_one(origin, cursor) for origin, cursor in behind.items()])
         return _by_time(found)
 
-    async def fetch_behind(
-        self, filters: Iterable[str], behind: Mapping[str, SavedCursor]
-    ) -> tuple[list[Found], list[str]]:
-        """What was published under filters and is behind these cursors; and the origins that did not answer."""
+    async def fetch_behind(self, filters: Iterable[str], behind: Mapping[str, SavedCursor]) -> FoundBehind:
+        """What was published under filters and is behind these cursors. By time, and in the order of each origin."""
         wanted = tuple(filters)
         found: dict[str, list[Sent]] = {}
+        floors: dict[str, int] = {}
         silent: list[str] = []
 
         async def ask_one(origin: str, cursor: SavedCursor) -> None:
             if origin == self._origin:
-                found[origin] = self._own(wanted, cursor)
-            elif (missed := await self._fetch_all(origin, cursor, wanted)) is None:
+                found[origin], floors[origin] = self._own(wanted, cursor), self._history.head
+            elif (page := await self._fetch_all(origin, cursor, wanted)) is None:
                 silent.append(origin)
             else:
-                found[origin] = missed
+                found[origin], floors[origin] = page
 
         await run_all(self._host, [ask_one(origin, cursor) for origin, cursor in behind.items()])
-        return [(origin, sent) for origin, some in found.items() for sent in some], silent
+        return FoundBehind(_by_time(found), silent, floors)
 
     def _own(self, filters: tuple[str, ...], cursor: SavedCursor) -> list[Sent]:
         def wants(sent: Sent) -> bool:
             may = sent.item is None or may_see(self._cluster, sent.item.forward)
             return may and any(matches(one, sent.topic) for one in filters)
 
-        return self._history.missed(cursor.floor, cursor.since, cursor.seen, wants, 1 << 62).sent
+        return self._history.missed(cursor.floor, cursor.since, cursor.seen, wants, 1 << 62, is_own=True).sent
 
     async def _fetch(self, origin: str, cursor: SavedCursor, filters: tuple[str, ...]) -> list[Sent]:
-        return await self._fetch_all(origin, cursor, filters) or []
+        page = await self._fetch_all(origin, cursor, filters)
+        return [] if page is None else page[0]
 
-    async def _fetch_all(self, origin: str, cursor: SavedCursor, filters: tuple[str, ...]) -> list[Sent] | None:
-        """None if the origin does not answer, or did not answer just now."""
+    async def _fetch_all(
+        self, origin: str, cursor: SavedCursor, filters: tuple[str, ...]
+    ) -> tuple[list[Sent], int] | None:
+        """What there is, and up to which offset; None if the origin does not answer, or did not answer just now."""
         known = self._cursors.get(origin)
         address = cursor.address if known is None else known.address
         if self._round_trips.is_silent(address):
@@ -111,15 +124,16 @@ class MissedFetcher:
         floor = cursor.floor
         for _ in range(PAGES_MAX):
             seen = tuple([(low, high) for low, high in cursor.seen if high > floor])
-            asked = AskMissed(origin, floor, cursor.since, seen, digest, filters, self._cluster, self._now())
+            asked = AskMissed(origin, floor, cursor.since, seen, digest, filters, self._cluster, self._now(), True)
             answer = await self._round_trips.ask(address, asked, Missed, ASK_TRIES)
             if answer is None:
                 return None
             found += [msgspec.msgpack.decode(row, type=Sent) for row in answer.sent]
-            if answer.floor >= answer.head or (not answer.sent and answer.floor <= floor):
+            is_end = answer.floor >= answer.head or (not answer.sent and answer.floor <= floor)
+            floor = max(floor, answer.floor)
+            if is_end:
                 break
-            floor = answer.floor
-        return found
+        return found, floor
 
 
 def _by_time(found: Mapping[str, list[Sent]]) -> list[Found]:

@@ -18,6 +18,7 @@ from enum import Enum
 import msgspec
 
 from braidmq.braid.catch_up.cursors import Cursor, Cursors
+from braidmq.braid.catch_up.first_pages import FirstPages
 from braidmq.braid.catch_up.history import HISTORY_MESSAGES_MAX, History, Sent
 from braidmq.braid.catch_up.wanted_sets import TellWanted, WantedSet, WantedSets, WantedTaken, set_of
 from braidmq.braid.catch_up.wants_telling import Wants, WantsTelling
@@ -67,6 +68,8 @@ class AskMissed(Message, frozen=True, array_like=True, gc=False):
     filters: tuple[str, ...] | None
     cluster: str = ""
     until: float = 0.0
+    is_once: bool = False
+    """Whether these are not all filters of the asker, so that they need not be remembered."""
 
 
 class Missed(Message, frozen=True, array_like=True, gc=False):
@@ -131,6 +134,8 @@ class Reconciler(Service):
         self._wanted_sets = WantedSets()
         self._asking: dict[str, bool] = {}
         """The origins that are being asked, and whether they are to be asked once more."""
+        self._first_pages: FirstPages | None = None
+        """What origins say first after the start."""
         self.fetched = 0
         """Publications that were missed, and fetched."""
         host.serve(self)
@@ -148,9 +153,13 @@ class Reconciler(Service):
             self._host.spawn(self._ask_all(origin, cursor))
 
     def ask_everybody(self) -> None:
-        for origin, cursor in self._cursors:
-            if not self._has_parted(cursor.address):
-                self.ask_soon(origin, cursor)
+        there = [(origin, cursor) for origin, cursor in self._cursors if not self._has_parted(cursor.address)]
+        if self._first_pages is None:
+            self._first_pages = FirstPages(
+                self._host, [one for one, _ in there if one != self._name], self._receive_one
+            )
+        for origin, cursor in there:
+            self.ask_soon(origin, cursor)
 
     async def ask_all_once(self, timeout_s: float) -> bool:
         """Asks everybody, and waits until all have answered that can; whether they have in time."""
@@ -202,10 +211,12 @@ class Reconciler(Service):
             answer = await self._ask_page(origin, cursor, floor, began)
             if answer is None:
                 cursor.retry_s = min(max(2 * cursor.retry_s, RETRY_S), REGULARLY_S)
+                if self._first_pages is not None:
+                    self._first_pages.leave_out(origin)
                 return Round.FAILED
             cursor.retry_s = 0.0
             cursor.head = max(cursor.head, answer.head)
-            self._receive_all(origin, answer)
+            await self._receive_all(origin, answer)
             goal = answer.head if goal is None else goal
             is_stuck = not answer.sent and answer.floor <= floor
             is_end = is_stuck or answer.floor >= goal
@@ -246,14 +257,18 @@ class Reconciler(Service):
             asked = msgspec.structs.replace(asked, digest=wants.digest)
         return await ask(self._host, to, asked, Missed, timeout_s=ASK_TIMEOUT_S)
 
-    def _receive_all(self, origin: str, answer: Missed) -> None:
-        for row in answer.sent:
-            sent = msgspec.msgpack.decode(row, type=Sent)
-            if sent.item is not None and self._filters.wanted(sent.topic, sent.stored_at):
-                self.fetched += 1
-                self._receive(
-                    PublicationBatch(origin, sent.incarnation, sent.topic, sent.number, 1, V5, b"", (sent.item,))
-                )
+    async def _receive_all(self, origin: str, answer: Missed) -> None:
+        page = [msgspec.msgpack.decode(row, type=Sent) for row in answer.sent]
+        if self._first_pages is not None and self._first_pages.awaits(origin):
+            await self._first_pages.add(origin, page)
+        else:
+            for sent in page:
+                self._receive_one(origin, sent)
+
+    def _receive_one(self, origin: str, sent: Sent) -> None:
+        if sent.item is not None and self._filters.wanted(sent.topic, sent.stored_at):
+            self.fetched += 1
+            self._receive(PublicationBatch(origin, sent.incarnation, sent.topic, sent.number, 1, V5, b"", (sent.item,)))
 
     # Being asked
 
@@ -271,7 +286,8 @@ class Reconciler(Service):
             if asked.filters is None:
                 return TellFilters(self._wanted_sets.digest_of(asker))
             wanted = set_of(asked.digest, asked.filters)
-            self._wanted_sets.put(asker, wanted)
+            if not asked.is_once:
+                self._wanted_sets.put(asker, wanted)
         return self._missed(history, asked, wanted)
 
     def _missed(self, history: History, asked: AskMissed, wanted: WantedSet) -> Missed:

@@ -44,6 +44,10 @@ class EffectWaits:
         await self.until_effective(filters, SUBSCRIBE_WAIT_S)
         done()
 
+    def is_effective(self, filters: list[str]) -> bool:
+        """Whether all of these subscriptions have taken effect."""
+        return all(self._pending(one) is None for one in filters)
+
     async def until_effective(self, filters: list[str], timeout_s: float) -> None:
         """Waits until subscriptions have taken effect, but not longer than so long."""
         wait = _Wait(list(filters), self._host.event())

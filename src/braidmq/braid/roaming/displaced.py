@@ -20,6 +20,7 @@ from braidmq.braid.roaming.handover import Handovers
 from braidmq.braid.roaming.left_behind import deliver_left_behind
 from braidmq.braid.roaming.messages import Offer, OfferAnswer, Offered
 from braidmq.braid.roaming.moved import MovedDelivery, state_of, subscribe_all, unsubscribe_all
+from braidmq.braid.roaming.sessions import release_unproven
 from braidmq.broker.broker import Broker
 from braidmq.broker.session import Session
 from braidmq.host import Address, Host, Reply, Service, ask, handles
@@ -78,6 +79,7 @@ class DisplacedSessions(Service):
         session = self._broker.sessions.get(client_id)
         if session is None or session.connection is not None or self._handovers.is_under_way(client_id):
             return
+        release_unproven(session)
         items = state_of(session, self._broker.now())
         self.end_stale(client_id)
         if items:

@@ -8,7 +8,7 @@ may be the one that is cut off.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from braidmq.braid.catch_up.cursors import SavedCursor
 from braidmq.braid.catch_up.history import Sent
@@ -16,9 +16,6 @@ from braidmq.braid.roaming.marks import Row, merged
 from braidmq.braid.roaming.moved import MovedDelivery
 from braidmq.broker.subscription import Subscribed
 from braidmq.mqtt.topics import matches
-
-FetchBehind = Callable[[Iterable[str], Mapping[str, SavedCursor]], Awaitable[tuple[list[tuple[str, Sent]], list[str]]]]
-"""Asks origins for what is behind cursors; which of them did not answer."""
 
 
 def gaps_of(horizon: Iterable[Row], reached: Iterable[tuple[str, int]], begun_at: float) -> dict[str, SavedCursor]:

@@ -225,6 +225,7 @@ class Handovers(Service):
     def _freeze(self, handover: Handover) -> None:
         session = handover.session
         broker = self._broker
+        unproven = session.take_unproven() if isinstance(session, RoamingSession) else []
         state = state_of(session, broker.now())
         handover.deliveries = [one for one in state if one.size <= ITEM_BYTES_MAX and may_move(one, handover)]
         broker.metrics.messages_dropped += len(state) - len(handover.deliveries)
@@ -233,6 +234,7 @@ class Handovers(Service):
         if handover.is_pushed:
             self._note_absence(handover)
         relay = SessionRelay(broker, session.client_id, self._marks, lambda: self._tails.pass_on(handover))
+        relay.waiting += unproven
         handover.relay = relay
         if not self._clients.is_displaced(session.client_id):
             subscribe_all(broker, relay, handover.subscriptions)

@@ -15,13 +15,14 @@ from braidmq.braid.catch_up.cursors import SavedCursor
 from braidmq.braid.roaming.clients import Arrival, ClientRecords
 from braidmq.braid.roaming.directory_messages import SessionHolder
 from braidmq.braid.roaming.fetching import MOVE_WAIT_S, FetchedState, SessionFetcher
-from braidmq.braid.roaming.gaps import FetchBehind, gaps_of, moved_from
+from braidmq.braid.roaming.gaps import gaps_of, moved_from
 from braidmq.braid.roaming.handover import Handovers
 from braidmq.braid.roaming.left_behind import deliver_left_behind
 from braidmq.braid.roaming.marks import Horizon, Marks, SavedMove, merged, rows_of
 from braidmq.braid.roaming.messages import GivenUp
-from braidmq.braid.roaming.moved import state_of, subscribe_all, unsubscribe_all
-from braidmq.braid.roaming.sessions import RoamingSession
+from braidmq.braid.roaming.moved import MovedDelivery, state_of, subscribe_all, unsubscribe_all
+from braidmq.braid.roaming.proofs import OriginProofs
+from braidmq.braid.roaming.sessions import RoamingSession, release_unproven
 from braidmq.broker.broker import Broker
 from braidmq.broker.router import filter_cost
 from braidmq.broker.store import SavedSession
@@ -35,10 +36,6 @@ the other broker alone after that is passed on from there (`tail`), or fetched."
 
 READY_S = 0.16
 """How long after a client has come its session is fetched at the latest, once it is given up: the client waits."""
-
-OVERTAKEN_S = 0.05
-"""How long a session stays where it was once this broker is known to stand for it: what was sent to that broker alone,
-or gets there later than here, should have come before it is given up, or it would come behind what comes here then."""
 
 OVERLAP_S = 40.0
 """How long a session that has come checks marks: longer than its relay lasts."""
@@ -83,8 +80,6 @@ class IncomingSessions:
         have had it before it gives up the session, or it would come behind what is published here meanwhile."""
         self.reached: Callable[[], Iterable[tuple[str, int]]]
         """How far the histories of all origins have come, as far as is known."""
-        self.fetch_behind: FetchBehind
-        """Asks the origins of histories for what a session lacks."""
         self._owed: dict[RoamingSession, None] = {}
         """Sessions that lack something of origins that have not answered."""
         self._checking: dict[RoamingSession, str] = {}
@@ -92,6 +87,7 @@ class IncomingSessions:
         self._saved_at = 0.0
         self.taken = 0
         """Sessions that have moved here."""
+        self.proofs = OriginProofs(broker, host, clients, self._owe)
         self._restore()
 
     def _restore(self) -> None:
@@ -106,6 +102,7 @@ class IncomingSessions:
                 continue
             saved = msgspec.msgpack.decode(row, type=SavedMove)
             roaming = RoamingSession.instead_of(self._broker, session, self._marks, Horizon(saved.horizon))
+            self.proofs.begin(roaming, dict(session.subscriptions))
             self._clients.came_from[client_id] = saved.giver
             self._checking[roaming] = saved.giver
             self._host.spawn(self._stop_checking_later(roaming))
@@ -128,8 +125,6 @@ class IncomingSessions:
         if arrival.is_pushed or left_s > 0:
             wait_s = EFFECTIVE_WAIT_S if arrival.is_pushed else left_s
             await run_all(self._host, [self._until_effective(filters, wait_s), self.until_left(filters, wait_s)])
-        if not gone and any(one.qos for one in subscriptions.values()):
-            await self._host.sleep(OVERTAKEN_S)
         arrival.extend(MOVE_WAIT_S)
         fetched = await self._fetcher.state(arrival, giver.address, move)
         if fetched is not None:
@@ -185,21 +180,28 @@ class IncomingSessions:
         self, session: RoamingSession, subscriptions: dict[str, Subscribed], fetched: FetchedState, gone: str = ""
     ) -> FetchedState:
         """Adds what the giver had not got yet, and may have been handled here before the session began to gather. An
-        origin that is `gone` is asked later."""
+        origin that is `gone` is asked later. Of one that knew of the session here when it was asked nothing comes
+        elsewhere any more."""
         filters = [one for one in subscriptions if split_share(one)[0] is None]
         begun_at = self._clients.epochs.begun(session.client_id) / 1000 or self._broker.now()
         gaps = gaps_of(fetched.horizon.rows, self.reached(), begun_at) if filters else {}
         if not gaps:
             return fetched
-        found, silent = await self.fetch_behind(filters, {one: at for one, at in gaps.items() if one != gone})
+        asked = {one: at for one, at in gaps.items() if one != gone}
+        is_effective = self.proofs.is_effective(filters)
+        found, silent, floors = await self.proofs.fetcher.fetch_behind(filters, asked)
+        for origin, floor in floors.items():
+            session.note_proven(origin, floor, is_effective)
         silent += [gone] if gone in gaps else []
         missed = [one for one in found if not fetched.horizon.covers((one[0], one[1].offset))]
         items = [moved for one in missed if (moved := moved_from(subscriptions, *one)) is not None]
         rows = merged([*fetched.horizon.rows, *rows_of((origin, sent.offset) for origin, sent in missed)])
         if silent:
-            owed = {origin: gaps[origin] for origin in silent}
-            self._host.spawn(self._fetch_owed(session, subscriptions, owed))
+            self._owe(session, subscriptions, {origin: gaps[origin] for origin in silent})
         return fetched._replace(deliveries=[*fetched.deliveries, *items], horizon=Horizon(rows))
+
+    def _owe(self, session: RoamingSession, subscriptions: dict[str, Subscribed], owed: dict[str, SavedCursor]) -> None:
+        self._host.spawn(self._fetch_owed(session, subscriptions, owed))
 
     async def _fetch_owed(
         self, session: RoamingSession, subscriptions: dict[str, Subscribed], owed: dict[str, SavedCursor]
@@ -214,7 +216,7 @@ class IncomingSessions:
             pause_s = min(2 * pause_s, OWED_AGAIN_S)
             if self._broker.sessions.get(session.client_id) is not session:
                 break
-            found, silent = await self.fetch_behind(filters, owed)
+            found, silent, _ = await self.proofs.fetcher.fetch_behind(filters, owed)
             owed = {origin: owed[origin] for origin in silent}
             if self._broker.sessions.get(session.client_id) is session:
                 items = [moved_from(subscriptions, *one) for one in found]
@@ -231,8 +233,12 @@ class IncomingSessions:
         client_id = session.client_id
         old = broker.sessions.get(client_id)
         is_same = old is None or is_branch or self._handovers.is_under_way(client_id)
-        left_behind = [] if old is None or is_same else state_of(old, broker.now())
+        left_behind: list[MovedDelivery] = []
+        if old is not None and not is_same:
+            release_unproven(old)
+            left_behind = state_of(old, broker.now())
         self._clients.displaced.pop(client_id, None)
+        self.proofs.begin(session, subscriptions)
         if old is not None:
             broker.sessions.end(old, moved=True)
         session.subscriptions = dict(subscriptions)

@@ -32,6 +32,10 @@ class Horizon:
         for origin, floor, ranges in self.rows:
             self._by_origin.setdefault(origin, []).append((floor, ranges))
 
+    def floor_of(self, origin: str) -> int:
+        """Up to where all of an origin's history was followed."""
+        return max([floor for floor, _ in self._by_origin.get(origin, ())], default=0)
+
     def covers(self, mark: Mark) -> bool:
         for floor, ranges in self._by_origin.get(mark[0], ()):
             if mark[1] <= floor or any(low <= mark[1] <= high for low, high in ranges):

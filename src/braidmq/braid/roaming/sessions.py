@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from braidmq.bounded import BoundedDict
-from braidmq.braid.roaming.marks import Horizon, Mark, MarkedDelivery, Marks, Row, merged, rows_of
+from braidmq.braid.roaming.marks import Horizon, Mark, MarkedDelivery, Marks, Ranges, Row, merged, rows_of
 from braidmq.braid.roaming.moved import MovedDelivery, delivery_of, subscribe_all, unsubscribe_all
 from braidmq.broker.backlog import NOTHING, Backlog
 from braidmq.broker.broker import Broker
@@ -20,12 +20,26 @@ SEEN_MAX = 65_536
 SEEN_FEW = 1024
 """Up to so many marks are written with each commit, more of them now and then."""
 
+PROOFS_MAX = 8
+"""How often an origin is asked while filters that came with a session have not taken effect in the whole braid."""
+
 
 class RoamingSession(Session):
     """A session that comes from another broker. It gathers what arrives here until its state has come, and then, while
-    late publications may still be passed on from there, checks marks."""
+    late publications may still be passed on from there, checks marks. What comes of an origin waits until it is proven
+    that nothing is before it (`proofs`)."""
 
-    __slots__ = ("_gathered", "_horizon", "_marks", "_seen", "has_news")
+    __slots__ = (
+        "_asked",
+        "_gathered",
+        "_horizon",
+        "_marks",
+        "_proven",
+        "_seen",
+        "_unproven",
+        "has_news",
+        "on_unproven",
+    )
 
     def __init__(self, broker: Broker, client_id: str, row: int, expiry_s: int, marks: Marks) -> None:
         super().__init__(broker, client_id, row)
@@ -36,6 +50,14 @@ class RoamingSession(Session):
         self._gathered: list[MarkedDelivery] | None = []
         self.has_news = False
         """Whether it has seen marks that are not written yet."""
+        self.on_unproven: Callable[[str], None] = self._release
+        """Called with an origin of which something waits for its proof."""
+        self._unproven: dict[str, list[MarkedDelivery]] = {}
+        """By origin: what waits. It is in the store and among the marks that it has seen."""
+        self._proven: dict[str, int] = {}
+        """By origin: up to which offset it has all that was wanted."""
+        self._asked: dict[str, int] = {}
+        """By origin: how often it was asked; more than can be, if nothing of it has to wait any more."""
 
     @classmethod
     def instead_of(cls, broker: Broker, session: Session, marks: Marks, horizon: Horizon) -> RoamingSession:
@@ -88,11 +110,14 @@ class RoamingSession(Session):
                 super().deliver(message, qos, retain, ids, group, publisher)
             return
         mark = self._marks.current
-        if mark is not None and (mark in self._seen or self._horizon.covers(mark)):
+        if mark is not None and self._is_known(mark):
             return
         waiting = MarkedDelivery(Delivery(message, qos, retain, ids, group), mark)
         if mark is not None:
             self._note(mark)
+            if self._gathered is None and not group and self._awaits_proof(mark):
+                self._await_proof(waiting, mark)
+                return
         elif not group:
             self._marks.when_marked(message, waiting.note)
             self._marks.when_marked(message, self._note)
@@ -135,8 +160,91 @@ class RoamingSession(Session):
         gathered, self._gathered = self._gathered or [], None
         for one in gathered:
             if one.mark is None or not horizon.covers(one.mark):
-                d = one.delivery
-                super().deliver(d.message, d.qos, d.retain, d.ids, d.group)
+                if one.mark is not None and not one.delivery.group and self._awaits_proof(one.mark):
+                    self._await_proof(one, one.mark)
+                else:
+                    self._give(one)
+
+    def _give(self, one: MarkedDelivery) -> None:
+        d = one.delivery
+        super().deliver(d.message, d.qos, d.retain, d.ids, d.group)
+
+    # Proofs
+
+    def _awaits_proof(self, mark: Mark) -> bool:
+        """Whether something of the origin may be before a publication that has not come."""
+        origin, offset = mark
+        if origin in self._unproven:
+            return True
+        if self._asked.get(origin, 0) >= PROOFS_MAX:
+            return False
+        return offset > max(self._proven.get(origin, 0), self._horizon.floor_of(origin)) + 1
+
+    def _await_proof(self, one: MarkedDelivery, mark: Mark) -> None:
+        origin, _ = mark
+        waiting = self._unproven.setdefault(origin, [])
+        waiting.append(one)
+        if self.expiry_s:
+            self.broker.store.save_delivery(self.row, one.delivery)
+        if len(waiting) > self.broker.limits.queue_messages_max:
+            self._release(origin)
+        elif len(waiting) == 1:
+            self.on_unproven(origin)
+
+    def is_unproven(self, origin: str) -> bool:
+        """Whether something of an origin waits."""
+        return origin in self._unproven
+
+    def standing(self, origin: str) -> tuple[int, Ranges]:
+        """Of an origin's history: up to where it has all, and what behind it."""
+        rows: list[Row] = [(origin, self._proven.get(origin, 0), ())]
+        rows += [row for row in self._horizon.rows if row[0] == origin]
+        rows += rows_of(mark for mark in self._seen or () if mark[0] == origin)
+        _, floor, ranges = merged(rows)[0]
+        return floor, ranges
+
+    def prove(self, origin: str, found: Iterable[MarkedDelivery], floor: int, is_last: bool) -> None:
+        """What was before that which waits, up to an offset. The origin need not be asked again if that was the last
+        that could go to the old broker alone."""
+        self.note_proven(origin, floor, is_last)
+        by_offset: dict[int, MarkedDelivery] = {}
+        for one in (*found, *self._take(origin)):
+            if one.mark is not None and not self._is_known(one.mark):
+                by_offset[one.mark[1]] = one
+        for offset in sorted(by_offset):
+            self._note((origin, offset))
+            self._give(by_offset[offset])
+
+    def note_proven(self, origin: str, floor: int, is_last: bool) -> None:
+        self._proven[origin] = max(floor, self._proven.get(origin, 0))
+        self._asked[origin] = PROOFS_MAX if is_last else self._asked.get(origin, 0) + 1
+
+    def _is_known(self, mark: Mark) -> bool:
+        return self._seen is not None and (mark in self._seen or self._horizon.covers(mark))
+
+    def _release(self, origin: str) -> None:
+        """What waits comes without a proof."""
+        self.prove(origin, (), 0, True)
+
+    def release_all(self) -> None:
+        for origin in list(self._unproven):
+            self._release(origin)
+
+    def take_unproven(self) -> list[MarkedDelivery]:
+        """Takes out all that waits, as if it had not come."""
+        return [one for origin in list(self._unproven) for one in self._take(origin)]
+
+    def _take(self, origin: str) -> list[MarkedDelivery]:
+        waiting = self._unproven.pop(origin, [])
+        for one in waiting:
+            self.discard(one.delivery)
+            one.delivery.row = 0
+            if one.mark is not None and self._seen is not None:
+                self._seen.pop(one.mark, None)
+        self.has_news = self.has_news or bool(waiting)
+        return waiting
+
+    # Marks
 
     @property
     def has_seen_many(self) -> bool:
@@ -150,8 +258,15 @@ class RoamingSession(Session):
 
     def stop_checking(self) -> None:
         """Nothing comes on two ways any more."""
+        self.release_all()
         self._horizon = Horizon(self.horizon)
         self._seen = None
+
+
+def release_unproven(session: Session) -> None:
+    """What waits in a session that nobody will go on with is in its state."""
+    if isinstance(session, RoamingSession):
+        session.release_all()
 
 
 class SessionRelay(Session):
