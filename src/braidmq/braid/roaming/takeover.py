@@ -57,7 +57,7 @@ MIRRORED_WAIT_S = 0.2
 ANSWER_WAIT_S = 1.0
 """… and if, as far as is known, nobody else has it."""
 
-SEARCHES_MAX, SEARCH_AGAIN_S = 4, 0.1
+SEARCHES_MAX, SEARCH_AGAIN_S = 6, 0.06
 """How often all are asked, and how long after each other, while a broker that does not answer is heard by others."""
 
 ENTER_WAIT_S = 1.0
@@ -230,14 +230,19 @@ class Takeovers:
             if arrival.is_over:
                 return
             before = result.newest_holder(before)
+            is_doubtful = result.is_doubtful
             for found in result.found():
                 if not result.may_be_last(found, before, can_wait=tries_left > 0):
                     break
-                if await self._bring_found(arrival, found) not in _UNDECIDED:
+                if before is None and is_doubtful and tries_left and not found.is_live:
+                    break  # one that has just gone may have a newer one
+                answer = await self._bring_found(arrival, found)
+                if answer not in _UNDECIDED:
                     return
+                is_doubtful = is_doubtful or answer is GiveUpAnswer.THERE
             if before is not None and await self._bring_by_others(arrival, before, result) not in _UNDECIDED:
                 return
-            if not tries_left or not result.is_doubtful:
+            if not tries_left or not is_doubtful:
                 break
             await self._host.sleep(SEARCH_AGAIN_S)
             search = self._search.begin(client_id, own_epoch)
