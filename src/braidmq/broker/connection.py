@@ -58,6 +58,7 @@ class Connection:
         "aliases_out_max",
         "allowed_topics",
         "awaits_commit",
+        "connack_goes_first",
         "broker",
         "flow",
         "handshake",
@@ -106,6 +107,7 @@ class Connection:
         self.held: HeldAcknowledgements | None = None
         """Acknowledgements that wait, while there are such."""
         self.awaits_commit = False
+        self.connack_goes_first = False
         self.packet_max = broker.limits.connect_packet_bytes_max
         self.packet_max_out = 0
         self.takes_plain = True

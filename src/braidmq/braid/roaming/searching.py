@@ -176,7 +176,7 @@ class Search:
     def _has_begun(self, before: SessionHolder | None) -> bool:
         """Whether there is a session as new as is known, or somebody that hears the broker that has it."""
         if before is None:
-            return bool(self.result.found())
+            return bool(self.result.found()) or self.result.is_doubtful
         is_found = any(one.epoch >= before.epoch for one in self.result.found())
         return is_found or bool(self.result.hearers_of(before.name))
 
