@@ -200,7 +200,7 @@ class Tick:
         sent = 0
         for connection in touched:
             if connection.awaits_commit:
-                connection.awaits_commit = False
+                connection.awaits_commit = connection.connack_goes_first = False
                 if not committed:
                     connection.cut()
             out = connection.out

@@ -145,9 +145,9 @@ class Adoptions:
             self._host.spawn(ask_once())
             if await is_there.wait(LOOK_WAIT_S / LOOKS):
                 break
-        if is_there.is_set:
+        if is_there.is_set or copy.heard_at >= began_at:
             self._there_until[owner] = self._host.now() + THERE_S
-        elif copy.heard_at < began_at:
+        else:
             self._silent_at[owner] = self._host.now()
         self._looking.pop(owner).set()
 
@@ -194,9 +194,7 @@ class Adoptions:
     async def _adopt(self, copy: BrokerCopy, saved: SavedSession, wait_s: float) -> None:
         try:
             snapshot = copy.snapshot()
-            session = await self._incoming.adopt(
-                saved, copy.owner, wait_s, lambda: self._state(copy, snapshot, saved)
-            )
+            session = await self._incoming.adopt(saved, copy.owner, wait_s, lambda: self._state(copy, snapshot, saved))
             if session is not None:
                 epoch, begun = epochs_in(snapshot)[saved.client_id]
                 self._done[copy.owner, saved.client_id] = epoch
@@ -261,7 +259,10 @@ class Adoptions:
             return
         if claimed.before is None or claimed.before.name in (copy.owner, self._directory.name):
             self._clients.epochs[client_id] = claimed.epoch
-            if self.begin(copy.owner, client_id, EFFECTIVE_WAIT_S) is GiveUpAnswer.BUSY and client_id in self._under_way:
+            if (
+                self.begin(copy.owner, client_id, EFFECTIVE_WAIT_S) is GiveUpAnswer.BUSY
+                and client_id in self._under_way
+            ):
                 await self._under_way[client_id].wait()
 
 

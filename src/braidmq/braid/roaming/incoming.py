@@ -155,7 +155,8 @@ class IncomingSessions:
         self, saved: SavedSession, giver: str, wait_s: float, fetch: Callable[[], Awaitable[FetchedState]]
     ) -> RoamingSession | None:
         """Makes the session of a broker that is gone this broker's own: `fetch` says what it has, and is called once
-        what is published now gathers here, or after so long. None if there is a newer one meanwhile, or it cannot be stored."""
+        what is published now gathers here, or after so long. None if there is a newer one meanwhile, or it cannot be
+        stored."""
         broker = self._broker
         session = RoamingSession(broker, saved.client_id, broker.store.next_row(), saved.expiry_s, self._marks)
         session.owner = saved.owner

@@ -161,7 +161,16 @@ class Search:
         await self._wait(self._awaited, before, is_sure)
         if not self._has_begun(before):
             await self._wait(dict.fromkeys(self._waiting, self._began_at + SEARCH_S), before, is_sure)
+        if before is not None and before.name in self.result.names and not self.result.has_live(before):
+            await self._ask_again(before.address)
         return self.result
+
+    async def _ask_again(self, address: Address) -> None:
+        """What the holder has said may be older than what the directory says."""
+        if address != self._host.address:
+            answer = await self._round_trips.ask(address, AskSession(self._client_id), FoundSession, TRIES)
+            if answer is not None:
+                self.result.add(address, answer)
 
     async def _wait(self, ends: dict[Address, float], before: SessionHolder | None, is_sure: bool) -> None:
         """Until those have answered that are still asked, or each has had its time."""
