@@ -235,8 +235,6 @@ class Takeovers:
             for found in result.found():
                 if not result.may_be_last(found, before, can_wait=tries_left > 0):
                     break
-                if before is None and is_doubtful and tries_left and not found.is_live:
-                    break  # one that has just gone may have a newer one
                 answer = await self._bring_found(arrival, found)
                 if answer not in _UNDECIDED:
                     return
