@@ -11,7 +11,7 @@ import pytest
 from braidmq.braid.roaming.directory_entries import REGISTER_S
 from braidmq.braid.roaming.directory_messages import Claim
 from braidmq.braid.roaming.marks import Horizon
-from braidmq.braid.roaming.messages import FetchState, FetchSubscriptions, SessionStored
+from braidmq.braid.roaming.messages import FetchState, GiveUp, SessionStored
 from braidmq.braid.roaming.sessions import RoamingSession
 from braidmq.braid.roaming.tail import TAIL_S
 from braidmq.broker.journal_store import JournalStore
@@ -435,7 +435,7 @@ def test_a_session_of_a_broker_that_was_down_waits_for_its_client(tmp_path: Path
     assert payloads(new) == [b"1", b"2"]
 
 
-@pytest.mark.parametrize("when", [FetchSubscriptions, FetchState, SessionStored])
+@pytest.mark.parametrize("when", [GiveUp, FetchState, SessionStored])
 @pytest.mark.parametrize("who", ["giver", "taker"])
 def test_a_crash_in_the_middle_loses_nothing(tmp_path: Path, when: type, who: str) -> None:
     sites = Sites(3)
@@ -474,7 +474,7 @@ def test_a_crash_in_the_middle_loses_nothing(tmp_path: Path, when: type, who: st
     got: list[Received] = [one for one in new.take() if one.type is Type.PUBLISH]
     assert new.connack.session_present
     wanted = [b"%d" % number for number in range(6)]
-    if who == "giver" and when is FetchSubscriptions:
+    if who == "giver" and when is GiveUp:
         wanted = []  # the client began anew and has not subscribed: it wants nothing
     assert [one.payload for one in got] == wanted
     sites.run(REGISTER_S)

@@ -139,16 +139,38 @@ def test_one_that_is_gone_is_sent_nothing() -> None:
 
 
 def durable(world: World, client_id: str, copies: Copying, version: int = V5) -> Peer:
-    """A client whose CONNACK waited for the copies."""
+    """A client whose session is in the copies; its CONNACK has not waited for them."""
     peer = world.peer(version)
     peer.send(wire.connect(client_id, version=version, **persistent(version)))
-    peer.expect_nothing()
-    copies.copy()
     peer.expect(Type.CONNACK)
+    copies.copy()
     return peer
 
 
-def test_connack_suback_and_unsuback_of_a_durable_session_wait(world: World, copies: Copying) -> None:
+def test_a_connack_waits_for_the_copy_of_a_will(world: World, copies: Copying) -> None:
+    peer = world.peer(V5)
+    peer.send(wire.connect("d", version=V5, will=wire.Will(), **persistent(V5)))
+    peer.expect_nothing()
+    copies.copy()
+    peer.expect(Type.CONNACK)
+
+
+def test_what_follows_a_connack_waits(world: World, copies: Copying) -> None:
+    peer = durable(world, "d", copies)
+    peer.send(wire.subscribe(1, ("a", 1), version=V5))
+    copies.copy()
+    peer.expect(Type.SUBACK)
+    peer.drop()
+    world.client("publisher").send(wire.publish("a", b"x", version=V5, qos=1, packet_id=7))
+    again = world.peer(V5)
+    again.send(wire.connect("d", version=V5, **persistent(V5)))
+    assert again.expect(Type.CONNACK).session_present
+    again.expect_nothing()
+    copies.copy()
+    again.expect(Type.PUBLISH)
+
+
+def test_suback_and_unsuback_of_a_durable_session_wait(world: World, copies: Copying) -> None:
     peer = durable(world, "d", copies)
     for packet, answer in (
         (wire.subscribe(1, ("a", 1), version=V5), Type.SUBACK),
@@ -233,10 +255,10 @@ def test_a_second_copy_is_not_acknowledged_before_the_first_is_copied(world: Wor
     publisher.drop()
     again = world.peer()
     again.send(wire.connect("p", version=V5, **persistent(V5)))
+    again.expect(Type.CONNACK, session_present=True)
     again.send(wire.publish("a", b"x", version=V5, qos=2, packet_id=7, dup=True))
     again.expect_nothing()
     copies.copy()
-    again.expect(Type.CONNACK, session_present=True)
     again.expect(Type.PUBREC, packet_id=7)
 
 

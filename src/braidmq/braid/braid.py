@@ -34,7 +34,6 @@ from braidmq.braid.retained.retained import RetainedParts
 from braidmq.braid.roaming.drain import Drain
 from braidmq.braid.roaming.roaming import RoamingParts
 from braidmq.braid.roaming.takers import Takers
-from braidmq.braid.round_trips import RoundTrips
 from braidmq.braid.task_limiter import TaskLimiter
 from braidmq.braid.transfer.inbound import InboundStreams
 from braidmq.braid.transfer.outbound import OutboundTopics
@@ -71,14 +70,9 @@ class Braid:
         host, presence, limiter = overlay.host, Presence(overlay.host), TaskLimiter(overlay.host)
         inbound = InboundStreams(host, cluster)
         interest = InterestParts(broker, host, overlay, method, presence, limiter, cluster)
-        round_trips = RoundTrips(host)
-        catch_up = CatchUpParts(
-            broker, host, origin, since, introducers, interest.filters, inbound, cluster, method, round_trips
-        )
+        catch_up = CatchUpParts(broker, host, origin, since, introducers, interest.filters, inbound, cluster, method)
         followed, until_effective = catch_up.heads.followed, interest.announcer.waits.until_effective
-        roaming = RoamingParts(
-            broker, host, overlay, presence, name, origin, cluster, followed, until_effective, round_trips
-        )
+        roaming = RoamingParts(broker, host, overlay, presence, name, origin, cluster, followed, until_effective)
         retained = RetainedParts(broker, host, method, name)
         outbound: OutboundTopics
         if isinstance(method, WildcardMethod):
@@ -145,6 +139,7 @@ class Braid:
         self.roaming.incoming.reached = self.catch_up.heads.reached
         self.roaming.incoming.proofs.fetcher = self.catch_up.missed_fetcher
         self.roaming.incoming.proofs.is_effective = self.interest.announcer.waits.is_effective
+        self.catch_up.missed_fetcher.round_trips = self.roaming.round_trips
         introducers = self.membership.introducers
         self.roaming.search.others = self._others
         self.roaming.search.is_unreached = self.detours.is_unreached

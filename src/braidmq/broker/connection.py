@@ -59,6 +59,7 @@ class Connection:
         "allowed_topics",
         "awaits_commit",
         "broker",
+        "connack_goes_first",
         "flow",
         "handshake",
         "held",
@@ -106,6 +107,7 @@ class Connection:
         self.held: HeldAcknowledgements | None = None
         """Acknowledgements that wait, while there are such."""
         self.awaits_commit = False
+        self.connack_goes_first = False
         self.packet_max = broker.limits.connect_packet_bytes_max
         self.packet_max_out = 0
         self.takes_plain = True

@@ -77,6 +77,10 @@ class DelayedOutput:
         self.size += len(data)
         return True
 
+    def has(self, connection: object) -> bool:
+        """Whether anything waits of what a connection has to send."""
+        return connection in self._last
+
     def close(self, connection: object, link: Transport) -> bool:
         """Closes a connection behind what it still has to be sent, if anything waits; whether it does."""
         step = self._later(self._last.get(connection), self._barrier)

@@ -293,6 +293,7 @@ class Handshake:
         if not connection.send_packet(self._connack(present, expiry_s, keep_alive)):
             return
         connection.awaits_commit = session.durable
+        connection.connack_goes_first = session.durable and connect.will is None
         connection.opened(keep_alive)
         broker.metrics.connects += 1
         session.resume()

@@ -38,6 +38,9 @@ class TickConnection(Protocol):
     """What it has to send."""
     awaits_commit: bool
     """Whether that must not leave unless the commit succeeds."""
+    connack_goes_first: bool
+    """Whether the first of it is a CONNACK that need not wait for copies: the broker that had the session has it until
+    these do, and there is nothing else that would be lost."""
 
     def cut(self) -> None:
         """What it was about to be told is not true: it is told nothing, and will ask again."""
@@ -197,7 +200,7 @@ class Tick:
         sent = 0
         for connection in touched:
             if connection.awaits_commit:
-                connection.awaits_commit = False
+                connection.awaits_commit = connection.connack_goes_first = False
                 if not committed:
                     connection.cut()
             out = connection.out
@@ -227,6 +230,11 @@ class Tick:
                 connection.cut()
             elif awaits and step is None and self.copies.is_behind:
                 step = delayed.step(self.copies.end)
+            if connection.out and connection.connack_goes_first and not delayed.has(connection):
+                connack = connection.out.pop(0)
+                self.metrics.bytes_sent += len(connack)
+                connection.link.write(connack)
+            connection.connack_goes_first = False
             if connection.out:
                 data = b"".join(connection.out)
                 connection.out.clear()

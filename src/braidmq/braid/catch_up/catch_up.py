@@ -17,7 +17,6 @@ from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.mirrors.mirror_set import MIRRORS_ROW
 from braidmq.braid.roaming.epochs import EPOCH
 from braidmq.braid.roaming.incoming import MOVED
-from braidmq.braid.round_trips import RoundTrips
 from braidmq.braid.transfer.inbound import InboundStreams
 from braidmq.broker.broker import Broker
 from braidmq.host import Host
@@ -36,13 +35,12 @@ class CatchUpParts:
         inbound: InboundStreams,
         cluster: str,
         method: Method,
-        round_trips: RoundTrips,
     ) -> None:
         """`origin` names the history of this broker. What was published before `since` is not missed here."""
         self.history = History(broker.store, [msgspec.msgpack.decode(row, type=Sent) for row in broker.saved_history])
         self.cursors = Cursors(broker.store, [row for row in broker.saved_cursors if _is_cursor(row[0])])
         self.heads = HistoryHeads(host, origin, since, self.history, self.cursors, introducers)
-        self.missed_fetcher = MissedFetcher(host, origin, self.history, self.cursors, cluster, broker.now, round_trips)
+        self.missed_fetcher = MissedFetcher(host, origin, self.history, self.cursors, cluster, broker.now)
         self.reconciler = Reconciler(
             host,
             origin,

@@ -44,14 +44,7 @@ class FoundBehind(NamedTuple):
 
 class MissedFetcher:
     def __init__(
-        self,
-        host: Host,
-        origin: str,
-        history: History,
-        cursors: Cursors,
-        cluster: str,
-        now: Callable[[], float],
-        round_trips: RoundTrips,
+        self, host: Host, origin: str, history: History, cursors: Cursors, cluster: str, now: Callable[[], float]
     ) -> None:
         """`origin` names this broker's own history, `cluster` is where it is."""
         self._host = host
@@ -60,7 +53,8 @@ class MissedFetcher:
         self._cursors = cursors
         self._cluster = cluster
         self._now = now
-        self._round_trips = round_trips
+        self.round_trips = RoundTrips(host)
+        """How long other brokers take: known to all that ask while a client waits."""
 
     async def fetch(
         self, filters: Iterable[str], followed: Mapping[str, SavedCursor], gone: str, since: float
@@ -117,7 +111,7 @@ class MissedFetcher:
         """What there is, and up to which offset; None if the origin does not answer, or did not answer just now."""
         known = self._cursors.get(origin)
         address = cursor.address if known is None else known.address
-        if self._round_trips.is_silent(address):
+        if self.round_trips.is_silent(address):
             return None
         digest = self._host.chance.getrandbits(8 * DIGEST_BYTES).to_bytes(DIGEST_BYTES)
         found: list[Sent] = []
@@ -125,7 +119,7 @@ class MissedFetcher:
         for _ in range(PAGES_MAX):
             seen = tuple([(low, high) for low, high in cursor.seen if high > floor])
             asked = AskMissed(origin, floor, cursor.since, seen, digest, filters, self._cluster, self._now(), True)
-            answer = await self._round_trips.ask(address, asked, Missed, ASK_TRIES)
+            answer = await self.round_trips.ask(address, asked, Missed, ASK_TRIES)
             if answer is None:
                 return None
             found += [msgspec.msgpack.decode(row, type=Sent) for row in answer.sent]

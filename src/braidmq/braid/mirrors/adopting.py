@@ -29,7 +29,7 @@ from braidmq.braid.roaming.directory_messages import AreYouThere, StillThere
 from braidmq.braid.roaming.epochs import epochs_in
 from braidmq.braid.roaming.fetching import FetchedState
 from braidmq.braid.roaming.gaps import moved_from
-from braidmq.braid.roaming.incoming import MOVED, IncomingSessions
+from braidmq.braid.roaming.incoming import EFFECTIVE_WAIT_S, MOVED, IncomingSessions
 from braidmq.braid.roaming.marks import Horizon, Row, SavedMove, rows_of
 from braidmq.braid.roaming.messages import GiveUpAnswer, HeldCopyOf
 from braidmq.braid.roaming.moved import moved_of
@@ -48,9 +48,13 @@ LOOK_S = 5.0
 QUIET_S = 0.7
 """A broker that was not heard from for so long may be gone: more than the time between two of its heartbeats."""
 
-LOOKS, LOOK_WAIT_S, THERE_S = 3, 0.15, 0.3
+LOOKS, LOOK_WAIT_S, THERE_S = 3, 0.15, 0.15
 """How often one is asked that was heard from and that somebody does not reach, how long it has to answer, and for how
 long that counts."""
+
+ADOPT_WAIT_S = 0.05
+"""How long a client that has come here waits until the subscriptions of its session have taken effect. One that has
+come to another broker waits there."""
 
 HEARD_S = 0.1
 """One that was heard from so recently is not looked for."""
@@ -141,17 +145,18 @@ class Adoptions:
             self._host.spawn(ask_once())
             if await is_there.wait(LOOK_WAIT_S / LOOKS):
                 break
-        if is_there.is_set:
+        if is_there.is_set or copy.heard_at >= began_at:
             self._there_until[owner] = self._host.now() + THERE_S
-        elif copy.heard_at < began_at:
+        else:
             self._silent_at[owner] = self._host.now()
         self._looking.pop(owner).set()
 
     # One session, since its client has come
 
-    def begin(self, owner: str, client_id: str) -> GiveUpAnswer | None:
+    def begin(self, owner: str, client_id: str, wait_s: float = 0.0) -> GiveUpAnswer | None:
         """Takes a session up that a broker had, if that is gone and the copy has it: BUSY while that is under way,
-        THERE if the broker is there; None if there is nothing to take up any more."""
+        THERE if the broker is there; None if there is nothing to take up any more. It waits for so long until its
+        subscriptions have taken effect."""
         copy = self._copies.get(owner)
         if client_id in self._under_way:
             return GiveUpAnswer.BUSY
@@ -169,7 +174,7 @@ class Adoptions:
         if stale is not None and stale.connection is not None:
             return None
         self._under_way[client_id] = self._host.event()
-        self._host.spawn(self._adopt(copy, saved))
+        self._host.spawn(self._adopt(copy, saved, wait_s))
         return GiveUpAnswer.BUSY
 
     def _is_done(self, copy: BrokerCopy, client_id: str) -> bool:
@@ -177,7 +182,7 @@ class Adoptions:
 
     async def adopt_here(self, owner: str, client_id: str) -> GiveUpAnswer | None:
         """As `begin`, for a client that has come to this broker: GIVEN if its session is here now."""
-        while (answer := self.begin(owner, client_id)) is GiveUpAnswer.BUSY:
+        while (answer := self.begin(owner, client_id, ADOPT_WAIT_S)) is GiveUpAnswer.BUSY:
             await (self._under_way.get(client_id) or self._looking[owner]).wait()
         return GiveUpAnswer.GIVEN if answer is None and client_id in self._broker.sessions else answer
 
@@ -186,10 +191,10 @@ class Adoptions:
         found = (one for one in copy.snapshot().sessions if one.client_id == client_id)
         return next((one for one in found if one.ends_at is None or one.ends_at > now), None)
 
-    async def _adopt(self, copy: BrokerCopy, saved: SavedSession) -> None:
+    async def _adopt(self, copy: BrokerCopy, saved: SavedSession, wait_s: float) -> None:
         try:
             snapshot = copy.snapshot()
-            session = await self._incoming.adopt(saved, copy.owner, lambda: self._state(copy, snapshot, saved))
+            session = await self._incoming.adopt(saved, copy.owner, wait_s, lambda: self._state(copy, snapshot, saved))
             if session is not None:
                 epoch, begun = epochs_in(snapshot)[saved.client_id]
                 self._done[copy.owner, saved.client_id] = epoch
@@ -254,7 +259,10 @@ class Adoptions:
             return
         if claimed.before is None or claimed.before.name in (copy.owner, self._directory.name):
             self._clients.epochs[client_id] = claimed.epoch
-            if self.begin(copy.owner, client_id) is GiveUpAnswer.BUSY and client_id in self._under_way:
+            if (
+                self.begin(copy.owner, client_id, EFFECTIVE_WAIT_S) is GiveUpAnswer.BUSY
+                and client_id in self._under_way
+            ):
                 await self._under_way[client_id].wait()
 
 

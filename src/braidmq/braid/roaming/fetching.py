@@ -34,7 +34,7 @@ CONFIRM_S = 600.0
 
 FIRST_TIMEOUT_S, CALL_TIMEOUT_S = 0.25, 1.0
 """How long an answer may take at first, and at the most: a message may be lost, and the way may be long."""
-BUSY_S = 0.05
+BUSY_S = 0.02
 """The pause before a broker that is busy, or did not answer, is asked again."""
 
 Answer = TypeVar("Answer", bound=Message)

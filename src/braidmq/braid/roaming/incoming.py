@@ -150,15 +150,16 @@ class IncomingSessions:
         return True
 
     async def adopt(
-        self, saved: SavedSession, giver: str, fetch: Callable[[], Awaitable[FetchedState]]
+        self, saved: SavedSession, giver: str, wait_s: float, fetch: Callable[[], Awaitable[FetchedState]]
     ) -> RoamingSession | None:
         """Makes the session of a broker that is gone this broker's own: `fetch` says what it has, and is called once
-        what is published now gathers here. None if there is a newer one meanwhile, or it cannot be stored."""
+        what is published now gathers here, or after so long. None if there is a newer one meanwhile, or it cannot be
+        stored."""
         broker = self._broker
         session = RoamingSession(broker, saved.client_id, broker.store.next_row(), saved.expiry_s, self._marks)
         session.owner = saved.owner
         subscribe_all(broker, session, saved.subscriptions)
-        await self._until_effective([split_share(one)[1] for one in saved.subscriptions], EFFECTIVE_WAIT_S)
+        await self._until_effective([split_share(one)[1] for one in saved.subscriptions], wait_s)
         fetched = await self._complete(session, saved.subscriptions, await fetch(), gone=giver)
         old = broker.sessions.get(saved.client_id)
         if broker.degraded or (old is not None and old.connection is not None):

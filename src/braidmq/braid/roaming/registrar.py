@@ -46,7 +46,7 @@ PAGES_AT_ONCE = 16
 ASKING_MAX = 4
 """Registrars that have come of which it is remembered what they ask for."""
 
-LOOKS, LOOK_S = 3, 0.2
+LOOKS, LOOK_S = 3, 0.15
 """How often a registrar is asked that is slow to answer another broker, and after how long it counts as silent."""
 
 SILENT_S = 1.0

@@ -35,7 +35,6 @@ class RoamingParts:
         cluster: str,
         followed: Callable[[], Iterable[Row]],
         until_effective: Callable[[list[str], float], Coroutine[Any, Any, None]],
-        round_trips: RoundTrips,
     ) -> None:
         """`followed` says how far histories were followed here; `until_effective` waits until filters have taken effect
         in the whole braid, but not longer than so long."""
@@ -44,7 +43,8 @@ class RoamingParts:
         self.directory = ClientDirectory(overlay, name, broker.now, identity)
         self.clients = clients = ClientRecords()
         clients.epochs.restore(broker)
-        self.search = SessionSearch(broker, host, identity, clients, round_trips)
+        self.round_trips = RoundTrips(host)
+        self.search = SessionSearch(broker, host, identity, clients, self.round_trips)
         self.handovers = Handovers(broker, host, clients, self.marks, followed)
         self.search.gone_to = self.handovers.gone_to
         fetcher = SessionFetcher(broker, host, identity, cluster, clients, self.handovers)

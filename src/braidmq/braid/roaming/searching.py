@@ -159,7 +159,16 @@ class Search:
         await self._wait(self._awaited)
         if not self._has_begun(before):
             await self._wait(dict.fromkeys(self._waiting, self._began_at + SEARCH_S))
+        if before is not None and before.name in self.result.names and not self.result.has_live(before):
+            await self._ask_again(before.address)
         return self.result
+
+    async def _ask_again(self, address: Address) -> None:
+        """What the holder has said may be older than what the directory says."""
+        if address != self._host.address:
+            answer = await self._round_trips.ask(address, AskSession(self._client_id), FoundSession, TRIES)
+            if answer is not None:
+                self.result.add(address, answer)
 
     async def _wait(self, ends: dict[Address, float]) -> None:
         """Until those have answered that are still asked, or each has had its time."""
@@ -174,7 +183,7 @@ class Search:
     def _has_begun(self, before: SessionHolder | None) -> bool:
         """Whether there is a session as new as is known, or somebody that hears the broker that has it."""
         if before is None:
-            return bool(self.result.found())
+            return bool(self.result.found()) or self.result.is_doubtful
         is_found = any(one.epoch >= before.epoch for one in self.result.found())
         return is_found or bool(self.result.hearers_of(before.name))
 

@@ -57,11 +57,12 @@ MIRRORED_WAIT_S = 0.2
 ANSWER_WAIT_S = 1.0
 """… and if, as far as is known, nobody else has it."""
 
-SEARCHES_MAX, SEARCH_AGAIN_S = 4, 0.1
+SEARCHES_MAX, SEARCH_AGAIN_S = 6, 0.06
 """How often all are asked, and how long after each other, while a broker that does not answer is heard by others."""
 
-ENTER_WAIT_S = 1.0
-"""How long a CONNECT waits until a broker that has just started is in the braid …"""
+ENTER_WAIT_S = 0.1
+"""How long a CONNECT waits until a broker that has just started is in the braid; then the brokers that it knows are
+asked for the session …"""
 
 ENTERING_S = 6.0
 """… and how long after its start at the latest: by then it has found others, or begun a braid of its own."""
