@@ -94,6 +94,10 @@ class SearchResult:
             return False
         return before is None or self.knows_of(before)
 
+    def has_live(self, holder: SessionHolder) -> bool:
+        """Whether a broker says that it has the session, as new as is known."""
+        return any(one.is_live and one.name == holder.name and one.epoch >= holder.epoch for one in self.found())
+
     def found(self) -> list[FoundAt]:
         """Where it is, the newest first. Of two copies of what one broker has, only the one that counted last does, and
         none while anybody hears the broker: it may have gone on without the mirror that has the older one."""
