@@ -241,6 +241,7 @@ class Braid:
         self.membership.upkeep.start()
         self.mirrors.start()
         self.adoptions.start()
+        self.host.spawn(self.roaming.round_trips.keep_measuring(self._others))
 
     def on_parted(self, address: Address) -> None:
         """Another broker has ended, or is elsewhere: nobody looks for it, or asks it anything, at this address."""

@@ -1,18 +1,26 @@
 """How long other brokers take to answer, and which of them are silent just now: so a client that waits for its session
-waits for a broker that is gone once, and not longer than an answer of it would have taken."""
+waits for a broker that is gone once, and not longer than an answer of it would have taken.
+
+Brokers that were never asked are asked ahead, with much patience: one that is far away must not be taken for gone.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 from braidmq.bounded import BoundedDict
-from braidmq.host import Address, CallError, CallRefused, Host, Message
+from braidmq.braid.roaming.directory_messages import AreYouThere, StillThere
+from braidmq.host import Address, CallError, CallRefused, Host, Message, ask, run_all
 
 LEAST_S: Final = 0.06
 """A broker has so long to answer, however fast it was before: it may have been busy …"""
 
-MOST_S: Final = 0.15
-"""… and so long if it was slow, or was never asked."""
+UNKNOWN_S: Final = 0.15
+"""… so long if it was never asked …"""
+
+FAR_S: Final = 1.0
+"""… and so long at most, however far it is."""
 
 SLACK: Final = 2.0
 """An answer may take so many times as long as those before."""
@@ -22,6 +30,15 @@ FORGET: Final = 0.1
 
 SILENT_S: Final = 1.0
 """How long a broker that did not answer is taken to be silent, unless it answers meanwhile."""
+
+MEASURE_S, MEASURE_EVERY_S = 2.0, 10.0
+"""How long a broker has to answer that was never asked, and how often it is looked for such brokers."""
+
+LOOKS, LOOK_S = 3, 0.15
+"""How often a broker is asked that somebody does not reach, and how long it has to answer at least."""
+
+AT_ONCE_MAX: Final = 32
+"""Brokers that are measured at a time."""
 
 KNOWN_MAX: Final = 1024
 
@@ -36,7 +53,50 @@ class RoundTrips:
 
     def timeout_s(self, address: Address) -> float:
         longest_s = self._longest.get(address)
-        return MOST_S if longest_s is None else min(MOST_S, max(LEAST_S, SLACK * longest_s))
+        return UNKNOWN_S if longest_s is None else min(FAR_S, max(LEAST_S, SLACK * longest_s))
+
+    def patience_s(self, address: Address) -> float:
+        """How long to wait before a broker is taken for gone: if nothing is known of it, long."""
+        return self.timeout_s(address) if address in self._longest else FAR_S
+
+    @property
+    def slowest_s(self) -> float:
+        """The round trip to the farthest broker."""
+        return min(FAR_S, max(self._longest.values(), default=0.0))
+
+    # Ahead
+
+    async def keep_measuring(self, others: Callable[[], Iterable[Address]]) -> None:
+        """Finds out how far brokers are that were never asked, before a client waits for one."""
+        while True:
+            unknown = [one for one in others() if one not in self._longest and one != self._host.address]
+            await run_all(self._host, [self._measure(one) for one in unknown[:AT_ONCE_MAX]])
+            await self._host.sleep(MEASURE_EVERY_S)
+
+    async def _measure(self, address: Address) -> None:
+        began_at = self._host.now()
+        if await ask(self._host, address, AreYouThere(), StillThere, timeout_s=MEASURE_S) is not None:
+            self._note(address, self._host.now() - began_at)
+
+    # Asking
+
+    async def is_there(self, address: Address) -> bool:
+        """Whether a broker answers: several questions, since one may be lost, and time for any of the answers, since
+        the way may be long."""
+        wait_s = max(LOOK_S, self.patience_s(address))
+        ends_at = self._host.now() + wait_s
+        answered = self._host.event()
+
+        async def ask_once() -> None:
+            left_s = ends_at - self._host.now()
+            if await ask(self._host, address, AreYouThere(), StillThere, timeout_s=left_s) is not None:
+                answered.set()
+
+        for _ in range(LOOKS):
+            self._host.spawn(ask_once())
+            if await answered.wait(wait_s / LOOKS):
+                return True
+        return False
 
     def is_silent(self, address: Address) -> bool:
         """Whether a broker has not answered, just now."""
@@ -47,7 +107,9 @@ class RoundTrips:
         for number in range(tries):
             began_at = self._host.now()
             try:
-                reply = await self._host.call(to, request, MOST_S if number else self.timeout_s(to))
+                reply = await self._host.call(
+                    to, request, max(UNKNOWN_S, self.timeout_s(to)) if number else self.timeout_s(to)
+                )
             except CallRefused:
                 return None
             except CallError:

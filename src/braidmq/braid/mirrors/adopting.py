@@ -25,7 +25,6 @@ from braidmq.braid.mirrors.broker_copy import BrokerCopies, BrokerCopy
 from braidmq.braid.retained.replication import RetainedReplication
 from braidmq.braid.roaming.clients import ClientRecords
 from braidmq.braid.roaming.directory import ClientDirectory
-from braidmq.braid.roaming.directory_messages import AreYouThere, StillThere
 from braidmq.braid.roaming.epochs import epochs_in
 from braidmq.braid.roaming.fetching import FetchedState
 from braidmq.braid.roaming.gaps import moved_from
@@ -36,7 +35,7 @@ from braidmq.braid.roaming.moved import moved_of
 from braidmq.braid.roaming.searching import SearchResult
 from braidmq.broker.broker import Broker
 from braidmq.broker.store import SavedSession, Snapshot
-from braidmq.host import Event, Host, ask
+from braidmq.host import Event, Host
 from braidmq.mqtt.topics import split_share
 
 GONE_S = 60.0
@@ -48,9 +47,8 @@ LOOK_S = 5.0
 QUIET_S = 0.7
 """A broker that was not heard from for so long may be gone: more than the time between two of its heartbeats."""
 
-LOOKS, LOOK_WAIT_S, THERE_S = 3, 0.15, 0.15
-"""How often one is asked that was heard from and that somebody does not reach, how long it has to answer, and for how
-long that counts."""
+THERE_S = 0.15
+"""How long it counts that one has answered that was heard from, and that somebody does not reach."""
 
 ADOPT_WAIT_S = 0.05
 """How long a client that has come here waits until the subscriptions of its session have taken effect. One that has
@@ -131,23 +129,10 @@ class Adoptions:
             self._host.spawn(self._look_for(copy))
 
     async def _look_for(self, copy: BrokerCopy) -> None:
-        """Several questions, since one may be lost, and time for any of the answers, since the way may be long."""
-        owner = copy.owner
-        began_at = self._host.now()
-        is_there = self._host.event()
-
-        async def ask_once() -> None:
-            left_s = began_at + LOOK_WAIT_S - self._host.now()
-            if await ask(self._host, copy.address, AreYouThere(), StillThere, timeout_s=left_s) is not None:
-                is_there.set()
-
-        for _ in range(LOOKS):
-            self._host.spawn(ask_once())
-            if await is_there.wait(LOOK_WAIT_S / LOOKS):
-                break
-        if is_there.is_set or copy.heard_at >= began_at:
+        owner, began_at = copy.owner, self._host.now()
+        if await self._fetcher.round_trips.is_there(copy.address):
             self._there_until[owner] = self._host.now() + THERE_S
-        else:
+        elif copy.heard_at < began_at:
             self._silent_at[owner] = self._host.now()
         self._looking.pop(owner).set()
 

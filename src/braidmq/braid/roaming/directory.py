@@ -43,6 +43,7 @@ from braidmq.braid.roaming.directory_messages import (
 )
 from braidmq.braid.roaming.hash_ranges import HIGH, LOW, HashRange, HashRanges, hash_key_of
 from braidmq.braid.roaming.registrar import Registrar, ask_registrar
+from braidmq.braid.round_trips import RoundTrips
 from braidmq.host import Address, Host, Reply
 from braidmq.keys import Key
 from braidmq.overlay import Overlay, Peer
@@ -76,7 +77,8 @@ class ClientDirectory:
         """`now` is Unix time: epochs follow it. `identity` stands for this broker in entries, if it is not the name."""
         self.host: Host = overlay.host
         self.name = identity or name
-        self.registrar = Registrar(overlay, name)
+        self.round_trips = RoundTrips(self.host)
+        self.registrar = Registrar(overlay, name, self.round_trips)
         self.ranges = HashRanges(overlay)
         self.mirrors: Callable[[], tuple[Address, ...]] = tuple
         """The brokers that have a copy of what this one has: told with each entry."""

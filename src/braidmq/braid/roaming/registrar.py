@@ -33,6 +33,7 @@ from braidmq.braid.roaming.directory_messages import (
     TryAgain,
 )
 from braidmq.braid.roaming.hash_ranges import HIGH, LOW, hash_key_of, is_inside, registrar_key_of
+from braidmq.braid.round_trips import RoundTrips
 from braidmq.host import Address, Host, Message, Reply, Service, ask, handles, run_all
 from braidmq.keys import Key
 from braidmq.overlay import Overlay, Peer
@@ -46,12 +47,9 @@ PAGES_AT_ONCE = 16
 ASKING_MAX = 4
 """Registrars that have come of which it is remembered what they ask for."""
 
-LOOKS, LOOK_S = 3, 0.15
-"""How often a registrar is asked that is slow to answer another broker, and after how long it counts as silent."""
-
 SILENT_S = 1.0
 SILENT_MAX = 64
-"""How long that is taken for granted, and of how many."""
+"""How long it is taken for granted that a registrar is silent, and of how many."""
 
 TIMEOUTS_S = (0.25, 0.5, 1.0)
 """How long a registrar is waited for, each time that it is asked; then it is silent."""
@@ -71,8 +69,9 @@ async def ask_registrar(
 
 
 class Registrar(Service):
-    def __init__(self, overlay: Overlay, name: str) -> None:
+    def __init__(self, overlay: Overlay, name: str, round_trips: RoundTrips) -> None:
         self._host: Host = overlay.host
+        self._round_trips = round_trips
         self._overlay = overlay
         self._key = registrar_key_of(name)
         self._entries = DirectoryEntries(self._host.now)
@@ -244,18 +243,7 @@ class Registrar(Service):
         return False
 
     async def _look_for(self, registrar: Address) -> None:
-        """Several questions, since one may be lost, and time for any of the answers, since the way may be long."""
-        is_there = self._host.event()
-
-        async def ask_once() -> None:
-            if await ask(self._host, registrar, AreYouThere(), StillThere, timeout_s=LOOK_S) is not None:
-                is_there.set()
-
-        for _ in range(LOOKS):
-            self._host.spawn(ask_once())
-            if await is_there.wait(LOOK_S / LOOKS):
-                break
-        else:
+        if not await self._round_trips.is_there(registrar):
             self._silent_until.renew(registrar, self._host.now() + SILENT_S)
         del self._looking[registrar]
 

@@ -17,7 +17,6 @@ from braidmq.braid.roaming.pushing import SessionPusher
 from braidmq.braid.roaming.searching import SessionSearch
 from braidmq.braid.roaming.takeover import Takeovers
 from braidmq.braid.roaming.taking import SessionTaker
-from braidmq.braid.round_trips import RoundTrips
 from braidmq.broker.broker import Broker
 from braidmq.host import Host
 from braidmq.overlay import Overlay
@@ -43,7 +42,7 @@ class RoamingParts:
         self.directory = ClientDirectory(overlay, name, broker.now, identity)
         self.clients = clients = ClientRecords()
         clients.epochs.restore(broker)
-        self.round_trips = RoundTrips(host)
+        self.round_trips = self.directory.round_trips
         self.search = SessionSearch(broker, host, identity, clients, self.round_trips)
         self.handovers = Handovers(broker, host, clients, self.marks, followed)
         self.search.gone_to = self.handovers.gone_to

@@ -162,7 +162,7 @@ class Search:
         """
         await self._wait(self._awaited)
         if not self._has_begun(before):
-            await self._wait(dict.fromkeys(self._waiting, self._began_at + SEARCH_S))
+            await self._wait(dict.fromkeys(self._waiting, self._began_at + SEARCH_S + self._round_trips.slowest_s))
         if before is not None and before.name in self.result.names and not self.result.has_live(before):
             await self._ask_again(before.address)
         return self.result

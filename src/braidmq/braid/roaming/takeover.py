@@ -49,7 +49,7 @@ CLAIM_WAIT_S = 5.0
 """How long a CONNECT waits until it is known where its session is; then it is served without it."""
 
 CLAIM_SOON_S = 0.1
-"""How long the directory has to answer; then what brokers say must do."""
+"""How long the directory has to answer, beyond a round trip; then what brokers say must do."""
 
 MIRRORED_WAIT_S = 0.2
 """How long it waits for an answer of that broker if others have a copy of the session, before they are asked …"""
@@ -205,7 +205,7 @@ class Takeovers:
                 await self._displaced.register_one(client_id)
 
         self._host.spawn(claim())
-        await answered.wait(CLAIM_SOON_S)
+        await answered.wait(CLAIM_SOON_S + self._directory.round_trips.slowest_s)
         answered.set()
         return answers[0] if answers else None
 
@@ -308,6 +308,7 @@ class Takeovers:
             move = self._fetcher.new_move()
             arrival.extend(MOVE_WAIT_S)
             wait_s = MIRRORED_WAIT_S if holder.mirrors else ANSWER_WAIT_S
+            wait_s = max(wait_s, self._directory.round_trips.timeout_s(holder.address))
             given = await self._fetcher.give_up(arrival, holder.address, move, of, wait_s)
             if given is None:
                 return None
