@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from braidmq.braid.mirrors.adopting import GONE_S, Adoptions
+from braidmq.braid.mirrors.copied_sessions import CopiedSessions
 from braidmq.braid.roaming.messages import GiveUpAnswer
 from braidmq.broker.journal_store import JournalStore, read_copy
 from braidmq.broker.store import Snapshot
@@ -40,6 +41,9 @@ class CopyOfSite:
 
     def snapshot(self) -> Snapshot:
         return read_copy(self._folder)
+
+    def sessions(self) -> CopiedSessions:
+        return CopiedSessions(self.owner, self.snapshot())
 
 
 class CopiesOf:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from itertools import pairwise
+from functools import partial
+from itertools import chain, pairwise, repeat
 from typing import Any
 
 import pytest
@@ -127,6 +128,15 @@ def test_a_claim_that_comes_twice_is_answered_alike() -> None:
     assert answers[0].before is not None
     assert answers[0].before.name == "site0"
     assert answers == [answers[0]] * 3
+
+
+def test_a_claim_that_is_not_wanted_any_more_changes_nothing() -> None:
+    network = DirectoryNetwork(4)
+    for client_id in CLIENTS[:12]:
+        wanted = chain([True], repeat(False))  # until the registrar is known
+        claim = network.all[1].claim(client_id, is_wanted=partial(next, wanted))
+        assert network.answer_of(1, claim) is None
+        assert all(client_id not in one.registrar._entries for one in network.all.values())
 
 
 def test_a_registrar_that_comes_later_has_its_entries() -> None:

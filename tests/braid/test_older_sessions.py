@@ -233,3 +233,35 @@ def test_a_mirror_that_was_given_up_has_nothing_to_say_while_others_hear_the_bro
     assert result_of(given_up, beginning).found() == []
     (found,) = result_of(given_up, silent).found()
     assert (found.address, found.name) == (1, "three")
+
+
+def test_a_claim_that_comes_late_does_not_cost_the_session(sites: FaultySites) -> None:
+    """The directory is told that the session is where it has just gone from."""
+    ada = come(sites, 1)
+    ada.subscribe("tide", 2)
+    ada = come(sites, 3)
+    sites.run(40)
+    sites[1].host.spawn(sites[1].braid.roaming.directory.claim("ada"))
+    sites.run(3 * REGISTER_S)
+    sites.client(0).publish("tide", b"0", 2)
+    ada = come(sites, 4)
+    assert ada.connack is not None
+    assert ada.connack.session_present
+    assert payloads(ada) == [b"0"]
+
+
+def test_what_nobody_knows_of_is_not_claimed_back_from_where_its_client_has_come(sites: FaultySites) -> None:
+    ada = come(sites, 1)
+    ada.subscribe("tide", 2)
+    isolate(sites, 1)
+    sites.run(3)
+    ada = come(sites, 2)
+    ada = come(sites, 3)
+    sites.run(40)
+    sites.mend(set(sites.cuts.now))
+    for _ in range(int(3 * REGISTER_S)):
+        sites.run(1)
+        payloads(ada)
+    assert "ada" in sites[3].broker.sessions
+    assert sites[3].broker.sessions["ada"].connection is not None
+    assert "ada" not in sites[1].broker.sessions

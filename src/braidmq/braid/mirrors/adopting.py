@@ -14,27 +14,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 
-import msgspec
-
-from braidmq.braid.catch_up.cursors import SavedCursor
-from braidmq.braid.catch_up.history import Sent
 from braidmq.braid.catch_up.missed_fetching import MissedFetcher
-from braidmq.braid.identity import IDENTITY_ROW
-from braidmq.braid.interest.clusters import CLUSTERS_ROW
 from braidmq.braid.mirrors.broker_copy import BrokerCopies, BrokerCopy
+from braidmq.braid.mirrors.copied_sessions import CopiedSessions
 from braidmq.braid.retained.replication import RetainedReplication
 from braidmq.braid.roaming.clients import ClientRecords
 from braidmq.braid.roaming.directory import ClientDirectory
-from braidmq.braid.roaming.epochs import epochs_in
 from braidmq.braid.roaming.fetching import FetchedState
 from braidmq.braid.roaming.gaps import moved_from
-from braidmq.braid.roaming.incoming import EFFECTIVE_WAIT_S, MOVED, IncomingSessions
-from braidmq.braid.roaming.marks import Horizon, Row, SavedMove, rows_of
+from braidmq.braid.roaming.incoming import EFFECTIVE_WAIT_S, IncomingSessions
+from braidmq.braid.roaming.marks import Horizon, rows_of
 from braidmq.braid.roaming.messages import GiveUpAnswer, HeldCopyOf
 from braidmq.braid.roaming.moved import moved_of
 from braidmq.braid.roaming.searching import SearchResult
 from braidmq.broker.broker import Broker
-from braidmq.broker.store import SavedSession, Snapshot
+from braidmq.broker.store import SavedSession
 from braidmq.host import Event, Host
 from braidmq.mqtt.topics import split_share
 
@@ -111,7 +105,7 @@ class Adoptions:
             is_heard = self._is_heard(copy) and quiet_s < QUIET_S
             if is_heard and quiet_s > HEARD_S and not self._is_known_there(copy.owner):
                 self._look(copy)
-            epoch = 0 if is_heard else _epoch_in(copy, client_id)
+            epoch = 0 if is_heard else copy.sessions().epoch_of(client_id)
             found.append(HeldCopyOf(copy.owner, copy.term, epoch, is_heard))
         return tuple(found)
 
@@ -152,7 +146,7 @@ class Adoptions:
                 return GiveUpAnswer.THERE
             self._look(copy)
             return GiveUpAnswer.BUSY
-        saved = self._saved(copy, client_id)
+        saved = copy.sessions().get(client_id, self._broker.now())
         if saved is None or self._is_done(copy, client_id):
             return None
         stale = self._broker.sessions.get(client_id)
@@ -163,7 +157,7 @@ class Adoptions:
         return GiveUpAnswer.BUSY
 
     def _is_done(self, copy: BrokerCopy, client_id: str) -> bool:
-        return self._done.get((copy.owner, client_id), 0) >= _epoch_in(copy, client_id)
+        return self._done.get((copy.owner, client_id), 0) >= copy.sessions().epoch_of(client_id)
 
     async def adopt_here(self, owner: str, client_id: str) -> GiveUpAnswer | None:
         """As `begin`, for a client that has come to this broker: GIVEN if its session is here now."""
@@ -171,38 +165,32 @@ class Adoptions:
             await (self._under_way.get(client_id) or self._looking[owner]).wait()
         return GiveUpAnswer.GIVEN if answer is None and client_id in self._broker.sessions else answer
 
-    def _saved(self, copy: BrokerCopy, client_id: str) -> SavedSession | None:
-        now = self._broker.now()
-        found = (one for one in copy.snapshot().sessions if one.client_id == client_id)
-        return next((one for one in found if one.ends_at is None or one.ends_at > now), None)
-
     async def _adopt(self, copy: BrokerCopy, saved: SavedSession, wait_s: float) -> None:
         try:
-            snapshot = copy.snapshot()
-            session = await self._incoming.adopt(saved, copy.owner, wait_s, lambda: self._state(copy, snapshot, saved))
+            copied = copy.sessions()
+            session = await self._incoming.adopt(saved, copy.owner, wait_s, lambda: self._state(copy, copied, saved))
             if session is not None:
-                epoch, begun = epochs_in(snapshot)[saved.client_id]
+                epoch = copied.epoch_of(saved.client_id)
                 self._done[copy.owner, saved.client_id] = epoch
                 epochs = self._clients.epochs
                 newer = epoch + 1  # than what the broker has, should it come back
                 epochs[saved.client_id] = max(newer, epochs.get(saved.client_id, 0))
-                epochs.set_begun(saved.client_id, begun)
+                epochs.set_begun(saved.client_id, copied.begun(saved.client_id))
                 self.adopted += 1
         finally:
             self._under_way.pop(saved.client_id).set()
 
-    async def _state(self, copy: BrokerCopy, snapshot: Snapshot, saved: SavedSession) -> FetchedState:
+    async def _state(self, copy: BrokerCopy, copied: CopiedSessions, saved: SavedSession) -> FetchedState:
         """What the session has: what the copy says, and behind it what was published since."""
         now = self._broker.now()
-        followed = _followed(snapshot)
         filters = [one for one in saved.subscriptions if split_share(one)[0] is None]
         since = now - (self._host.now() - copy.heard_at) - SINCE_SLACK_S
-        found = await self._fetcher.fetch(filters, followed, copy.owner, since)
-        horizon = _horizon(copy.owner, snapshot, followed, saved.client_id)
-        missed = [one for one in found if not Horizon(horizon).covers((one[0], one[1].offset))]
+        found = await self._fetcher.fetch(filters, copied.followed, copy.owner, since)
+        horizon = Horizon(copied.horizon_of(saved.client_id))
+        missed = [one for one in found if not horizon.covers((one[0], one[1].offset))]
         items = [moved_of(one.delivery, now, one.released) for one in saved.deliveries]
         items += [moved for one in missed if (moved := moved_from(saved.subscriptions, *one)) is not None]
-        rows = [*horizon, *rows_of((origin, sent.offset) for origin, sent in missed)]
+        rows = [*horizon.rows, *rows_of((origin, sent.offset) for origin, sent in missed)]
         return FetchedState(items, tuple(saved.received), Horizon(rows), None)
 
     # All of them, when their broker stays away
@@ -218,18 +206,17 @@ class Adoptions:
                     await self._adopt_all(copy)
 
     async def _adopt_all(self, copy: BrokerCopy) -> None:
-        snapshot = copy.snapshot()
-        left = [one for one in snapshot.sessions if not self._is_done(copy, one.client_id)]
+        copied = copy.sessions()
+        left = [one for one in copied.all if not self._is_done(copy, one.client_id)]
         if (copy.owner, "") not in self._done:
             level = logging.WARNING if left else logging.INFO
             _log.log(level, "%s is gone: its %d sessions are taken up here", copy.owner, len(left))
             self._done[copy.owner, ""] = 1
-            self._replication.adopt(snapshot.retained)
-        epochs = epochs_in(snapshot)
+            self._replication.adopt(copied.retained)
         for saved in left:
             if copy.is_streaming:
                 return  # it is back
-            epoch, _ = epochs[saved.client_id]
+            epoch = copied.epoch_of(saved.client_id)
             await self._adopt_unclaimed(copy, saved, epoch)
             self._done[copy.owner, saved.client_id] = epoch
 
@@ -249,28 +236,3 @@ class Adoptions:
                 and client_id in self._under_way
             ):
                 await self._under_way[client_id].wait()
-
-
-def _epoch_in(copy: BrokerCopy, client_id: str) -> int:
-    return epochs_in(copy.snapshot()).get(client_id, (0, 0))[0]
-
-
-def _followed(snapshot: Snapshot) -> dict[str, SavedCursor]:
-    """By origin: how far the broker had followed it."""
-    rows = [(key, row) for key, row in snapshot.cursors if _is_cursor(key)]
-    return {origin: msgspec.msgpack.decode(row, type=SavedCursor) for origin, row in rows}
-
-
-def _is_cursor(key: str) -> bool:
-    return key not in (IDENTITY_ROW, CLUSTERS_ROW) and not key.startswith("$")
-
-
-def _horizon(owner: str, snapshot: Snapshot, followed: dict[str, SavedCursor], client_id: str) -> list[Row]:
-    """What the session has had, or has in its state, of all histories."""
-    rows: list[Row] = [(origin, one.floor, tuple(one.seen)) for origin, one in followed.items()]
-    if snapshot.sent:
-        rows.append((owner, msgspec.msgpack.decode(snapshot.sent[-1], type=Sent).last, ()))
-    moved = dict(snapshot.cursors).get(MOVED + client_id)
-    if moved is not None:
-        rows += msgspec.msgpack.decode(moved, type=SavedMove).horizon
-    return rows

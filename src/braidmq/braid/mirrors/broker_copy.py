@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+from braidmq.braid.mirrors.copied_sessions import CopiedSessions
 from braidmq.broker.store import Snapshot
 from braidmq.host import Address
 
@@ -36,6 +37,10 @@ class BrokerCopy(Protocol):
         ...
 
     def snapshot(self) -> Snapshot: ...
+
+    def sessions(self) -> CopiedSessions:
+        """Those in the snapshot, put in order once."""
+        ...
 
 
 class BrokerCopies(Protocol):

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from braidmq.braid.mirrors.copied_sessions import CopiedSessions
 from braidmq.broker.journal_store import read_copy
 from braidmq.broker.store import Snapshot
 from braidmq.host import Address
@@ -58,6 +59,7 @@ class HeldCopy:
         self._waiting_for = 0
         """How long that block is; 0 if that is not known."""
         self._snapshot: Snapshot | None = None
+        self._sessions: CopiedSessions | None = None
         self._was_heard = False
 
     # What others may know of it
@@ -90,6 +92,12 @@ class HeldCopy:
         if self._snapshot is None:
             self._snapshot = read_copy(self.folder)
         return self._snapshot
+
+    def sessions(self) -> CopiedSessions:
+        """Those in the snapshot. Raises StoreError."""
+        if self._sessions is None:
+            self._sessions = CopiedSessions(self.owner, self.snapshot())
+        return self._sessions
 
     # What the owner sends
 
@@ -129,7 +137,7 @@ class HeldCopy:
         self._waiting = [data[end:]] if end < len(data) else []
         self._waiting_for = block_length(data, end)
         if end:
-            self._snapshot = None
+            self._snapshot = self._sessions = None
         return True
 
     def begins_with(self, position: int) -> bool:

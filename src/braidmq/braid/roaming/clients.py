@@ -81,7 +81,7 @@ class ClientRecords:
         self.came_from: dict[str, str] = {}
         """By client id: the broker from which its session came."""
         self.served: BoundedDict[str, Served] = BoundedDict(SERVED_MAX)
-        """Clients that have connected here in this incarnation of the broker."""
+        """Clients that have connected here in this incarnation of the broker, and have not gone elsewhere since."""
         self.displaced: dict[str, Session] = {}
         """Sessions whose client is elsewhere: out of the subscriptions, until they are fetched."""
         self.pushed: dict[str, Event] = {}

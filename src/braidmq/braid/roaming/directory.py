@@ -242,7 +242,7 @@ class ClientDirectory:
         self, to: Peer, request: Claim | Register | ConfirmEntries, is_wanted: Callable[[], bool]
     ) -> Reply:
         if to.address == self.host.address:
-            return self._answer(request)
+            return self._answer(request) if is_wanted() else None
         return await ask_registrar(self.host, to.address, request, is_wanted)
 
     def _answer(self, request: Claim | Register | ConfirmEntries) -> Reply:

@@ -223,19 +223,19 @@ class DisplacedSessions(Service):
         self._broker.sessions.wills.renew(session, None)
         self._clients.displaced[client_id] = session
         unsubscribe_all(self._broker, session, session.subscriptions)
-        self._host.spawn(self._keep_offering(client_id, session, holder.address))
+        self._host.spawn(self._keep_offering(client_id, session, holder))
 
-    async def _keep_offering(self, client_id: str, session: Session, to: Address) -> None:
+    async def _keep_offering(self, client_id: str, session: Session, to: SessionHolder) -> None:
         displaced = self._clients.displaced
         while displaced.get(client_id) is session and self._broker.sessions.get(client_id) is session:
             epoch = self._clients.epochs.get(client_id, 0)
             offer = Offer(client_id, self._identity, session.owner or "", epoch)
-            offered = await ask(self._host, to, offer, Offered, timeout_s=CALL_TIMEOUT_S)
+            offered = await ask(self._host, to.address, offer, Offered, timeout_s=CALL_TIMEOUT_S)
             if offered is not None and displaced.get(client_id) is session:
                 if offered.answer is OfferAnswer.NOT_WANTED:
                     self.end_stale(client_id)
                 elif offered.answer is OfferAnswer.UNKNOWN:
-                    await self._claim_back(client_id)
+                    to = await self._claim_back(client_id, to)
             await self._host.sleep(OFFER_S)
         if displaced.get(client_id) is session:
             del displaced[client_id]
@@ -262,13 +262,18 @@ class DisplacedSessions(Service):
             self._host.spawn(self._fetch_left_behind(client_id, holder))
         return Offered(OfferAnswer.WANTED)
 
-    async def _claim_back(self, client_id: str) -> None:
-        """The broker that was about to take the session has lost all memory of it."""
+    async def _claim_back(self, client_id: str, holder: SessionHolder) -> SessionHolder:
+        """The broker that was about to take the session knows nothing of it: it has lost all memory of it, or was told
+        to have it too late. Then the session is the client's, unless that has come to another broker: which one."""
         session = self._clients.displaced[client_id]
-        claimed = await self._directory.claim(client_id, session.owner or "")
-        if claimed is not None and not claimed.is_foreign and client_id not in self._clients.arriving:
-            self._clients.epochs[client_id] = claimed.epoch
-            self.take_back(client_id)
+        claimed = await self._directory.claim(client_id, session.owner or "", giver=holder.name)
+        if claimed is None or claimed.is_foreign or client_id in self._clients.arriving:
+            return holder
+        if claimed.is_elsewhere:
+            return claimed.before or holder
+        self._clients.epochs[client_id] = claimed.epoch
+        self.take_back(client_id)
+        return holder
 
     async def _fetch_left_behind(self, client_id: str, holder: SessionHolder) -> None:
         """Brings what another broker still has of a client that has its session here."""

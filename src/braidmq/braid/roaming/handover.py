@@ -205,6 +205,7 @@ class Handovers(Service):
             handover.advance(HandoverEvent.STORED)
             self._broker.sessions.end(handover.session, moved=True)
             self._clients.epochs.drop(told.client_id)
+            self._clients.served.pop(told.client_id, None)  # what becomes of it is not known here any more
             self._broker.flush()
             self.given += 1
             self._host.spawn(self._end_later(told.client_id, handover))

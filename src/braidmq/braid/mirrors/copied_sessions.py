@@ -1,0 +1,61 @@
+"""The sessions in the copy of a broker's journal, each at hand by its client id.
+
+When a broker is gone all its clients come back at once, and each asks for its session. So what the copy says of all of
+them is put in order once, and kept for as long as the copy does not grow.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from braidmq.braid.catch_up.cursors import SavedCursor
+from braidmq.braid.catch_up.history import Sent
+from braidmq.braid.identity import IDENTITY_ROW
+from braidmq.braid.interest.clusters import CLUSTERS_ROW
+from braidmq.braid.roaming.epochs import epochs_in
+from braidmq.braid.roaming.incoming import MOVED
+from braidmq.braid.roaming.marks import Row, SavedMove
+from braidmq.broker.store import SavedSession, Snapshot
+
+
+class CopiedSessions:
+    def __init__(self, owner: str, snapshot: Snapshot) -> None:
+        """`owner` is the broker whose sessions they are."""
+        self.all = snapshot.sessions
+        self.retained = snapshot.retained
+        self._by_client = {one.client_id: one for one in snapshot.sessions}
+        self._epochs = epochs_in(snapshot)
+        self.followed: dict[str, SavedCursor] = {}
+        """By origin: how far the broker had followed it."""
+        self._moved: dict[str, bytes] = {}
+        """By client id, of sessions that had come to that broker not long before: a `SavedMove`."""
+        for key, row in snapshot.cursors:
+            if key.startswith(MOVED):
+                self._moved[key.removeprefix(MOVED)] = row
+            elif _is_cursor(key):
+                self.followed[key] = msgspec.msgpack.decode(row, type=SavedCursor)
+        self._horizon: list[Row] = [(origin, one.floor, tuple(one.seen)) for origin, one in self.followed.items()]
+        if snapshot.sent:
+            self._horizon.append((owner, msgspec.msgpack.decode(snapshot.sent[-1], type=Sent).last, ()))
+
+    def get(self, client_id: str, now: float) -> SavedSession | None:
+        """A client's session, unless its time is over (Unix time)."""
+        found = self._by_client.get(client_id)
+        return None if found is None or (found.ends_at is not None and found.ends_at <= now) else found
+
+    def epoch_of(self, client_id: str) -> int:
+        """0 if the client has no session here."""
+        return self._epochs.get(client_id, (0, 0))[0]
+
+    def begun(self, client_id: str) -> int:
+        """The epoch in which the session of a client was begun; 0 if that is not known."""
+        return self._epochs.get(client_id, (0, 0))[1]
+
+    def horizon_of(self, client_id: str) -> list[Row]:
+        """What a session has had, or has in its state, of all histories."""
+        moved = self._moved.get(client_id)
+        return [*self._horizon, *(() if moved is None else msgspec.msgpack.decode(moved, type=SavedMove).horizon)]
+
+
+def _is_cursor(key: str) -> bool:
+    return key not in (IDENTITY_ROW, CLUSTERS_ROW) and not key.startswith("$")
