@@ -44,6 +44,9 @@ class Copying:
     def is_behind(self) -> bool:
         return self.position < self.end
 
+    def make_sure(self) -> bool:
+        return False
+
     def give_up(self, why: str) -> None:
         self.given_up += 1
         self.copy()

@@ -114,6 +114,7 @@ class Braid:
             self.mirrors,
         )
         self.adoptions = self.act_for(self.mirrors.held)
+        self.mirrors.held.taken_up = self.adoptions.taken_up
         self._join()
         for topic_filter in broker.router.filters():  # of sessions from before
             self.demand.on_filter(topic_filter, True)
@@ -146,6 +147,8 @@ class Braid:
         self.roaming.takeovers.has_others = lambda: bool(introducers.known)
         self.roaming.takeovers.go_round = self.detours.go_round
         self.roaming.taker.is_draining = lambda: self.drain.is_on
+        if self.mirrors.own is not None:
+            self.mirrors.own.standstill.on_taken_up = self.roaming.displaced.on_taken_up
         self.drain.announce = self.announce
         self.drain.leave_history = self._leave_history
         self.drain.ask_for_missed = self.catch_up.reconciler.ask_all_once

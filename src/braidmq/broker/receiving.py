@@ -68,16 +68,13 @@ class PacketReader:
             and send_repeat(connection, repeat, data)
         ):
             return
+        if connection.seen_at > tick.sure_until and self._must_wait(data):
+            return
         tick.read_bytes += len(data)
         first = not tick.flush_wanted
         tick.flush_wanted = True
         if self._tail:
-            self._tail.append(data)
-            self._tail_size += len(data)
-            data = b"".join(self._tail) if self._tail_size >= self._wanted else b""
-            if data:
-                self._tail.clear()
-                self._wanted = 0
+            data = self._with_tail(data)
         end = len(data)
         at = work = 0
         work_max = PACKETS_MAX * RUNS_A_PACKET
@@ -135,6 +132,29 @@ class PacketReader:
                     tick.end_first_read()
             elif tick.read_bytes > TICK_BYTES_MAX:
                 tick.flush()
+
+    def _with_tail(self, data: bytes) -> bytes:
+        """What is there from the beginning of a packet on; nothing if its end is still to come."""
+        self._tail.append(data)
+        self._tail_size += len(data)
+        data = b"".join(self._tail) if self._tail_size >= self._wanted else b""
+        if data:
+            self._tail.clear()
+            self._wanted = 0
+        return data
+
+    def _must_wait(self, data: bytes) -> bool:
+        """The broker stood still: what a client has sent waits, if its session may be at another broker by now."""
+        connection = self._connection
+        if connection.session is None or not connection.session.expiry_s or not connection.tick.copies.make_sure():
+            return False
+        if not self._tail:
+            self._tail_size = 0
+        self._tail.append(data)
+        self._tail_size += len(data)
+        if connection.tick.wait_until_sure(connection):
+            connection.flow.hold_reading()
+        return True
 
     def _check_incomplete(self, header: int, size: int) -> None:
         """Refuses by its first bytes what could not be right whatever followed."""

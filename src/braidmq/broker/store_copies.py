@@ -22,6 +22,11 @@ class StoreCopies(Protocol):
         """Nothing waits for those any longer that are behind: they are no copies any more."""
         ...
 
+    def make_sure(self) -> bool:
+        """Finds out whether another broker has acted for this one meanwhile, if it may have. Whether that has to be
+        waited for: then the tick's `be_sure` is called."""
+        ...
+
 
 class NoCopies:
     """The store is the only one there is."""
@@ -30,3 +35,6 @@ class NoCopies:
     end = 0
 
     def give_up(self, why: str) -> None: ...
+
+    def make_sure(self) -> bool:
+        return False

@@ -6,13 +6,16 @@ clients that waited for it are cut off without an answer, and ask again; the cha
 
 Where other brokers hold copies of the store, what waits for a commit waits for them, too (`delayed_output`). A tick
 that took a publication of QoS 2 holds back everything until its packet id is in the copies: if this broker were
-destroyed, the publisher would send it again elsewhere, and nobody must have had it already.
+destroyed, the publisher would send it again elsewhere, and nobody must have had it already. A broker that stood still
+may have been taken for gone, and what it reads then from a client be old: it is not looked at before the mirrors have
+said that the session is still here (`sure_until`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from math import inf
 from typing import Protocol
 
 from braidmq.broker.delayed_output import HELD_BYTES_MAX, DelayedOutput, DelayedStep
@@ -118,6 +121,10 @@ class Tick:
         """Whether anything waits for copies: then nothing may leave but by `flush`."""
         self.took_once = False
         """Whether this tick took a publication that must not be published a second time at another broker."""
+        self.sure_until = inf
+        """Until when, by the clock, no other broker acts for sessions that are here."""
+        self._unsure: dict[TickConnection, None] = {}
+        """Connections that are not read before that is sure again."""
         self.number = 0
         self.read_bytes = 0
         """What was read from clients in this tick."""
@@ -266,6 +273,20 @@ class Tick:
             self.is_delaying = True
         else:
             action()
+
+    def wait_until_sure(self, connection: TickConnection) -> bool:
+        """The connection goes on when it is sure that its session is still here; False if it waits already."""
+        is_new = connection not in self._unsure
+        self._unsure[connection] = None
+        return is_new
+
+    def be_sure(self, until: float) -> None:
+        """No other broker acts for sessions that are here, up to a time."""
+        self.sure_until = until
+        if self._unsure:
+            waiting, self._unsure = self._unsure, {}
+            for connection in waiting:
+                connection.go_on()
 
     def forget(self, connection: TickConnection) -> None:
         """The connection is gone: it is sent nothing any more."""

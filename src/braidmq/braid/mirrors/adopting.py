@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 
+from braidmq.bounded import BoundedDict
 from braidmq.braid.catch_up.missed_fetching import MissedFetcher
 from braidmq.braid.mirrors.broker_copy import BrokerCopies, BrokerCopy
 from braidmq.braid.mirrors.copied_sessions import CopiedSessions
@@ -54,6 +55,9 @@ HEARD_S = 0.1
 SINCE_SLACK_S = 60.0
 """How long before it was last heard from a broker may have ceased to follow others."""
 
+BEGUN_MAX = 100_000
+"""Sessions of which it is remembered when they were taken up."""
+
 _log = logging.getLogger("braidmq.braid")
 
 
@@ -81,6 +85,8 @@ class Adoptions:
         """By client id: the end of taking its session up."""
         self._done: dict[tuple[str, str], int] = {}
         """By broker and client id: the epoch of the session that was taken up, never twice from one copy."""
+        self._begun: BoundedDict[tuple[str, str], tuple[float, int]] = BoundedDict(BEGUN_MAX)
+        """By broker and client id: when it was begun to take its session up last, and the epoch that it had."""
         self._looking: dict[str, Event] = {}
         """Brokers of which it is being found out whether they are there, and the end of that."""
         self._silent_at: dict[str, float] = {}
@@ -152,12 +158,19 @@ class Adoptions:
         stale = self._broker.sessions.get(client_id)
         if stale is not None and stale.connection is not None:
             return None
+        self._begun.renew((owner, client_id), (self._host.now(), copy.sessions().epoch_of(client_id)))
         self._under_way[client_id] = self._host.event()
         self._host.spawn(self._adopt(copy, saved, wait_s))
         return GiveUpAnswer.BUSY
 
     def _is_done(self, copy: BrokerCopy, client_id: str) -> bool:
         return self._done.get((copy.owner, client_id), 0) >= copy.sessions().epoch_of(client_id)
+
+    def taken_up(self, owner: str, seconds: float) -> tuple[tuple[str, int], ...]:
+        """The sessions of a broker that were taken up here in so many seconds, or are about to be, and their epochs."""
+        since = self._host.now() - seconds
+        begun = self._begun.items()
+        return tuple([(client_id, epoch) for (one, client_id), (at, epoch) in begun if one == owner and at >= since])
 
     async def adopt_here(self, owner: str, client_id: str) -> GiveUpAnswer | None:
         """As `begin`, for a client that has come to this broker: GIVEN if its session is here now."""

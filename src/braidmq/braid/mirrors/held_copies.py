@@ -27,6 +27,7 @@ from braidmq.braid.mirrors.held_copy import (
 )
 from braidmq.braid.mirrors.messages import (
     AskMirror,
+    AskTakenUp,
     BeginCopy,
     CopyBegun,
     CopyBlocks,
@@ -38,6 +39,7 @@ from braidmq.braid.mirrors.messages import (
     MirrorOffer,
     SnapshotPart,
     SnapshotTaken,
+    TakenUp,
 )
 from braidmq.host import Address, Host, Reply, Service, handles
 from braidmq.journal.errors import JournalDamaged, JournalFormatError
@@ -76,6 +78,8 @@ class HeldCopies(Service):
         self._is_ending = False
         self.on_changed: Callable[[], None] = lambda: None
         """Called when there is a copy more, or one less."""
+        self.taken_up: Callable[[str, float], tuple[tuple[str, int], ...]] = lambda _owner, _seconds: ()
+        """Which sessions of a broker were taken up here, in so many seconds: their client ids and epochs."""
         if folder is not None and folder.is_dir():
             for each in sorted(folder.iterdir()):
                 self._restore(each)
@@ -256,6 +260,18 @@ class HeldCopies(Service):
             return None
         self._acknowledge(origin, copy, has_gap=copy.received < told.end)
         return None
+
+    @handles(AskTakenUp)
+    def on_ask_taken_up(self, origin: Address, asked: AskTakenUp) -> Reply:
+        """No session is taken up behind this answer, while the owner is heard."""
+        copy = self._copies.get(asked.owner)
+        if copy is None:
+            return CopyRefused(asked.owner, "it has no copy")
+        try:
+            copy.hear(origin, 0)
+        except OSError as error:
+            return self._give_up(asked.owner, error)
+        return TakenUp(self.taken_up(asked.owner, asked.seconds))
 
     def _acknowledge(self, owner: Address, copy: HeldCopy, has_gap: bool) -> None:
         """Says how far the copy is; that something is missing, not again and again."""

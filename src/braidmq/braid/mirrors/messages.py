@@ -99,6 +99,19 @@ class CopyHeld(Message, frozen=True, array_like=True, gc=False):
     """Up to where the stream has come, with a block that is not whole; 0 if that is not said."""
 
 
+class AskTakenUp(Message, frozen=True, array_like=True, gc=False):
+    """The owner stood still: which of its sessions were taken up from the copy, in so many seconds?"""
+
+    owner: str
+    seconds: float
+
+
+class TakenUp(Message, frozen=True, array_like=True, gc=False):
+    """By client id, the epoch of the session in the copy. From now on the owner is heard again."""
+
+    sessions: tuple[tuple[str, int], ...]
+
+
 class DropCopy(Message, frozen=True, array_like=True, gc=False):
     """You are no mirror any more, unless you know of a later term."""
 

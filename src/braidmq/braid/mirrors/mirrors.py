@@ -36,6 +36,7 @@ class MirrorParts:
         self._chooser: MirrorChooser | None = None
         if store is not None and settings.copies > 1:
             self.own = OwnCopies(broker, host, store.journal, settings)
+            self.own.standstill.owner = identity
             self._chooser = MirrorChooser(
                 host, presence, introducers, overlay, store.journal, self.own, identity, machine
             )

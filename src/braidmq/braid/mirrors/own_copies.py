@@ -10,12 +10,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
 from braidmq.braid.mirrors.messages import CopyHeld, CopyRefused
 from braidmq.braid.mirrors.mirror_set import MirrorSet, save_mirrors, saved_mirrors
 from braidmq.braid.mirrors.mirror_stream import MirrorStream, StreamFailed
 from braidmq.braid.mirrors.settings import CopySettings
+from braidmq.braid.mirrors.standstill import BEAT_S, Standstill
 from braidmq.broker.broker import Broker
 from braidmq.host import Address, Host, Reply, Service, handles
 from braidmq.journal.journal import Journal
@@ -24,8 +26,6 @@ SILENCE_S: Final = 1.0
 """A mirror whose acknowledgement is missing for longer is given up."""
 HEARTBEAT_S: Final = 0.5
 """How often a mirror is told something if there is nothing to tell."""
-LOOK_S: Final = 0.1
-"""How often it is looked whether mirrors answer."""
 LACK_S: Final = 10.0
 """How long after a mirror has said good-bye it is told that copies are missing: another may be found meanwhile."""
 FINISH_S: Final = 1.0
@@ -53,7 +53,7 @@ class OwnCopies(Service):
         """Of the journal, and of what all mirrors have that count."""
         self._pending: deque[tuple[int, float]] = deque()
         """Ends of blocks that are waited for, and when they were written."""
-        self._looked_at = 0.0
+        self.standstill = Standstill(broker, host, lambda: self.mirrors)
         self._streamed_bytes = 0
         self._is_closed = False
         self.on_changed: Callable[[], None] = lambda: None
@@ -232,6 +232,10 @@ class OwnCopies(Service):
             self._advance()
         self.on_lack()
 
+    def make_sure(self) -> bool:
+        self.standstill.beat()
+        return self.standstill.is_unsure
+
     def give_up(self, why: str) -> None:
         for stream in list(self._counting.values()):
             if stream.acknowledged < self.end:
@@ -242,20 +246,20 @@ class OwnCopies(Service):
     async def keep_watch(self) -> None:
         """Tells mirrors that this broker is here, and gives up those that do not answer."""
         while True:
-            await self._host.sleep(LOOK_S)
+            await self._host.sleep(BEAT_S)
             now = self._host.now()
-            was_held_up = now - self._looked_at > SILENCE_S / 2  # answers may be here, and not have been read
-            self._looked_at = now
+            self.standstill.beat()
             for stream in list(self.streams.values()):
                 if stream.is_fed:
-                    self._look_at(stream, now, was_held_up)
+                    self._look_at(stream, now)
 
-    def _look_at(self, stream: MirrorStream, now: float, was_held_up: bool) -> None:
-        is_silent = now - stream.heard_at > SILENCE_S + HEARTBEAT_S
+    def _look_at(self, stream: MirrorStream, now: float) -> None:
+        went_on_at = self.standstill.went_on_at  # answers from before may be here, and not have been read
+        is_silent = now - max(stream.heard_at, went_on_at) > SILENCE_S + HEARTBEAT_S
         if stream.mirror.identity in self._counting and self._pending:
             end, since = self._pending[0]
-            is_silent = is_silent or (stream.acknowledged < end and now - since > SILENCE_S)
-        if is_silent and not was_held_up:
+            is_silent = is_silent or (stream.acknowledged < end and now - max(since, went_on_at) > SILENCE_S)
+        if is_silent:
             self.drop(stream, f"it has not answered for {SILENCE_S:g} s")
             return
         try:
@@ -283,4 +287,5 @@ class OwnCopies(Service):
             stream.close()
         self.streams.clear()
         self._counting.clear()
+        self._broker.tick.be_sure(inf)
         self._advance()

@@ -8,6 +8,7 @@ is the other broker's alone, and it is offered there until it is fetched (`left_
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from braidmq.braid.membership.presence import Presence
 from braidmq.braid.roaming.clients import ClientRecords
@@ -104,6 +105,17 @@ class DisplacedSessions(Service):
         session = self._clients.displaced.pop(client_id, None)
         if session is not None and self._broker.sessions.get(client_id) is session:
             subscribe_all(self._broker, session, session.subscriptions)
+
+    def on_taken_up(self, sessions: Iterable[tuple[str, int]]) -> None:
+        """Others have acted for this broker while it stood still: clients are elsewhere whose sessions have no higher
+        epochs here. Their connections are closed, with what was read from them and not looked at."""
+        for client_id, epoch in sessions:
+            session = self._broker.sessions.get(client_id)
+            if session is None or self._is_moving(client_id):
+                continue
+            if self._clients.epochs.get(client_id, UNKNOWN_EPOCH) <= epoch and session.connection is not None:
+                session.connection.disconnect(Reason.SESSION_TAKEN_OVER, "the client is connected to another broker")
+                self._broker.sessions.wills.renew(session, None)
 
     # Registering
 
