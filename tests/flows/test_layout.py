@@ -8,24 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braidmq.flows import Component, Flow, FlowError, Layer, Needs, Site, lay_out, layer_of
+from braidmq.flows import FlowComponent, Dataflow, FlowError, Layer, Needs, FlowSite, lay_out, layer_of
 from braidmq.flows.flow import LAYERS, Delays
 from braidmq.flows.layout import response_times
 
 SITES = [
-    Site("bus7", "device", 0.5, 256),
-    Site("edge1", "edge", 4, 4096),
-    Site("edge2", "edge", 4, 4096),
-    Site("cloud", "cloud", 100, 100_000),
+    FlowSite("bus7", "device", 0.5, 256),
+    FlowSite("edge1", "edge", 4, 4096),
+    FlowSite("edge2", "edge", 4, 4096),
+    FlowSite("cloud", "cloud", 100, 100_000),
 ]
 
 
-def chain(*needs: Needs, instances: int = 1) -> Flow:
+def chain(*needs: Needs, instances: int = 1) -> Dataflow:
     """A recorder, and components one behind the other."""
-    components = [Component("c0")]
+    components = [FlowComponent("c0")]
     for number, one in enumerate(needs, 1):
-        components.append(Component(f"c{number}", (f"c{number - 1}",), "x.py", needs=one, instances=instances))
-    return Flow("f", tuple(components))
+        components.append(FlowComponent(f"c{number}", (f"c{number - 1}",), "x.py", needs=one, instances=instances))
+    return Dataflow("f", tuple(components))
 
 
 def test_what_must_be_quick_is_near_and_what_may_wait_is_where_there_is_room() -> None:
@@ -36,12 +36,12 @@ def test_what_must_be_quick_is_near_and_what_may_wait_is_where_there_is_room() -
 
 def test_the_way_back_counts() -> None:
     """Through the cloud and back to the edge is too far, though the cloud alone would answer in time."""
-    flow = Flow(
+    flow = Dataflow(
         "f",
         (
-            Component("c0"),
-            Component("c1", ("c0",), "x.py"),
-            Component("c2", ("c1",), "x.py", layer="edge", needs=Needs(response_s=0.06)),
+            FlowComponent("c0"),
+            FlowComponent("c1", ("c0",), "x.py"),
+            FlowComponent("c2", ("c1",), "x.py", layer="edge", needs=Needs(response_s=0.06)),
         ),
     )
     assert lay_out(flow, SITES).layers["c1"] == "edge"
@@ -54,12 +54,16 @@ def test_instances_are_spread_over_sites_with_room() -> None:
 
 def test_a_layer_whose_sites_are_full_is_left_for_another() -> None:
     """Four fit into the memory of each edge, and nine do not, though the edges together would have room for them."""
-    sites = [Site("edge1", "edge", 400, 4500), Site("edge2", "edge", 400, 4800), Site("cloud", "cloud", 10, 100_000)]
+    sites = [
+        FlowSite("edge1", "edge", 400, 4500),
+        FlowSite("edge2", "edge", 400, 4800),
+        FlowSite("cloud", "cloud", 10, 100_000),
+    ]
     flow = chain(Needs(memory=1024), instances=9)
     assert lay_out(flow, sites).layers["c1"] == "cloud"
-    pinned = Component("c1", ("c0",), "x.py", needs=Needs(memory=1024), instances=9, layer="edge")
+    pinned = FlowComponent("c1", ("c0",), "x.py", needs=Needs(memory=1024), instances=9, layer="edge")
     with pytest.raises(FlowError, match=r"no room for c1 in the layer edge: 9 × 0\.1 processors and 1024 MiB"):
-        lay_out(Flow("f", (Component("c0"), pinned)), sites)
+        lay_out(Dataflow("f", (FlowComponent("c0"), pinned)), sites)
 
 
 @pytest.mark.parametrize(
@@ -109,13 +113,13 @@ needs_ = st.builds(
 @given(st.lists(needs_, min_size=1, max_size=5), st.data())
 def test_no_layout_that_keeps_to_all_needs_uses_less(needs: list[Needs], data: st.DataObject) -> None:
     """Against every combination of layers, tried one by one."""
-    components = [Component("c0")]
+    components = [FlowComponent("c0")]
     for number, one in enumerate(needs, 1):
         source = data.draw(st.integers(0, number - 1))
-        components.append(Component(f"c{number}", (f"c{source}",), "x.py", needs=one))
-    flow = Flow("f", tuple(components), Delays())
+        components.append(FlowComponent(f"c{number}", (f"c{source}",), "x.py", needs=one))
+    flow = Dataflow("f", tuple(components), Delays())
     room = {"device": 0.5, "edge": 4.0, "cloud": 100.0}
-    sites = [Site(layer, layer, room[layer], 1e6) for layer in LAYERS]
+    sites = [FlowSite(layer, layer, room[layer], 1e6) for layer in LAYERS]
     best = None
     for combination in itertools.product(LAYERS, repeat=len(needs)):
         layers: dict[str, Layer] = {"c0": "device"}

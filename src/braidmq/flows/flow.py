@@ -22,6 +22,9 @@ INSTANCES_MAX: Final = 1_000
 SLOTS_MAX: Final = 65_535
 """Messages or streams that one instance may have at a time: the largest Receive Maximum of MQTT 5."""
 
+RESERVED_NAMES: Final = ("sites", "reports")
+"""Levels of topics below a flow's that are not of components."""
+
 Layer = Literal["device", "edge", "cloud"]
 LAYERS: Final[tuple[Layer, ...]] = ("device", "edge", "cloud")
 """From where messages come from to where there is most room."""
@@ -46,7 +49,7 @@ class Needs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long it may take from a message of a device until this component has published what it makes of it."""
 
 
-class Component(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"sources": "from"}):
+class FlowComponent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"sources": "from"}):
     name: str
     sources: tuple[str, ...] = ()
     """The components whose messages it takes."""
@@ -79,11 +82,11 @@ class Delays(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return abs(float(getattr(self, one)) - float(getattr(self, other)))
 
 
-class Flow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"components": "component"}):
+class Dataflow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"components": "component"}):
     """A graph of components, each behind those that it takes messages from."""
 
     name: str
-    components: tuple[Component, ...]
+    components: tuple[FlowComponent, ...]
     delays: Delays = Delays()
 
     def __post_init__(self) -> None:
@@ -100,9 +103,11 @@ class Flow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"com
             self._check(component, names)
         self.in_order()
 
-    def _check(self, component: Component, names: Sequence[str]) -> None:
+    def _check(self, component: FlowComponent, names: Sequence[str]) -> None:
         name = component.name
         _check_level(name, "a component's name")
+        if name in RESERVED_NAMES:
+            raise FlowError(f"a component is called {name!r}: that level of topics is taken, choose another name")
         for source in component.sources:
             if source not in names:
                 raise FlowError(f"{name} takes messages from {source!r}: there is no such component")
@@ -121,7 +126,7 @@ class Flow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"com
         if component.topic is not None:
             self._check_topic(component, component.topic)
 
-    def _check_topic(self, component: Component, topic: str) -> None:
+    def _check_topic(self, component: FlowComponent, topic: str) -> None:
         try:
             check_filter(topic)
         except PacketError as error:
@@ -133,23 +138,23 @@ class Flow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"com
         if topic.split("/").count("+") != 1 or topic.endswith("#"):
             raise FlowError(f"{component.name}: topic = {topic!r}, expected one + for the stream, and no #")
 
-    def __iter__(self) -> Iterator[Component]:
+    def __iter__(self) -> Iterator[FlowComponent]:
         return iter(self.components)
 
-    def component(self, name: str) -> Component:
+    def component(self, name: str) -> FlowComponent:
         """The one with this name; a FlowError if there is none."""
         for component in self.components:
             if component.name == name:
                 return component
         raise FlowError(f"{self.name} has no component {name!r}, only {', '.join(one.name for one in self)}")
 
-    def takers_of(self, name: str) -> list[Component]:
+    def takers_of(self, name: str) -> list[FlowComponent]:
         """The components that take what one publishes."""
         return [component for component in self if name in component.sources]
 
-    def in_order(self) -> list[Component]:
+    def in_order(self) -> list[FlowComponent]:
         """Each component behind those that it takes messages from; a FlowError if some take each other's."""
-        found: dict[str, Component] = {}
+        found: dict[str, FlowComponent] = {}
         left = list(self.components)
         while left:
             ready = [one for one in left if all(source in found for source in one.sources)]
@@ -163,20 +168,20 @@ class Flow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"com
 
     # Topics
 
-    def output_filter(self, component: Component) -> str:
+    def output_filter(self, component: FlowComponent) -> str:
         """What matches all that a component publishes."""
         return component.topic or f"flow/{self.name}/{component.name}/+"
 
-    def output_topic(self, component: Component, stream: str) -> str:
+    def output_topic(self, component: FlowComponent, stream: str) -> str:
         """Where a component publishes what it has for a stream."""
         return "/".join(stream if level == "+" else level for level in self.output_filter(component).split("/"))
 
-    def stream_of(self, component: Component, topic: str) -> str:
+    def stream_of(self, component: FlowComponent, topic: str) -> str:
         """The stream of something that a component has published."""
         levels = self.output_filter(component).split("/")
         return topic.split("/")[levels.index("+")]
 
-    def group_of(self, component: Component) -> str:
+    def group_of(self, component: FlowComponent) -> str:
         """The name under which the instances of a component share and are reserved."""
         return f"{self.name}.{component.name}"
 

@@ -16,8 +16,8 @@ from typing import Final
 
 import msgspec
 
-from braidmq.flows.flow import LAYERS, Component, Flow, FlowError, Layer
-from braidmq.flows.sites import Site
+from braidmq.flows.flow import LAYERS, FlowComponent, Dataflow, FlowError, Layer
+from braidmq.flows.sites import FlowSite
 
 SEARCH_MAX: Final = 200_000
 """Partial layouts that are looked at; then the best so far is taken."""
@@ -45,7 +45,7 @@ class Layout(msgspec.Struct, frozen=True):
         return [one for one in self.instances if one.site == site]
 
 
-def lay_out(flow: Flow, sites: Iterable[Site]) -> Layout:
+def lay_out(flow: Dataflow, sites: Iterable[FlowSite]) -> Layout:
     """The layout of a flow over sites; a FlowError says what is lacking."""
     known = sorted(sites, key=lambda site: site.name)
     if not known:
@@ -59,7 +59,7 @@ def lay_out(flow: Flow, sites: Iterable[Site]) -> Layout:
         search.exclude(full, layers[full])
 
 
-def response_times(flow: Flow, layers: dict[str, Layer]) -> dict[str, float]:
+def response_times(flow: Dataflow, layers: dict[str, Layer]) -> dict[str, float]:
     """By component, as far as layers are given: when it has published, after a message of a device."""
     done: dict[str, float] = {}
     for component in flow.in_order():
@@ -68,7 +68,7 @@ def response_times(flow: Flow, layers: dict[str, Layer]) -> dict[str, float]:
     return done
 
 
-def _done(flow: Flow, component: Component, layers: dict[str, Layer], done: dict[str, float]) -> float:
+def _done(flow: Dataflow, component: FlowComponent, layers: dict[str, Layer], done: dict[str, float]) -> float:
     layer = layers[component.name]
     come = [done[one] + flow.delays.between(layers[one], layer) for one in component.sources]
     return max(come, default=0.0) + component.needs.service_s
@@ -77,7 +77,7 @@ def _done(flow: Flow, component: Component, layers: dict[str, Layer], done: dict
 class _Search:
     """Layers for all components, by trying, the best kept."""
 
-    def __init__(self, flow: Flow, sites: Sequence[Site]) -> None:
+    def __init__(self, flow: Dataflow, sites: Sequence[FlowSite]) -> None:
         self._flow = flow
         self._order = flow.in_order()
         self._cpu = {layer: sum(site.cpu for site in sites if site.layer == layer) for layer in LAYERS}
@@ -101,7 +101,7 @@ class _Search:
             raise FlowError(self._lacking())
         return self._best[1]
 
-    def _allowed(self, component: Component) -> list[Layer]:
+    def _allowed(self, component: FlowComponent) -> list[Layer]:
         """Where it may be, the layer with most room first."""
         if component.is_external:
             return [component.layer or "device"]
@@ -114,7 +114,7 @@ class _Search:
         ]
         return sorted(found, key=lambda layer: (self._cost(component, layer), -LAYERS.index(layer)))
 
-    def _cost(self, component: Component, layer: Layer) -> float:
+    def _cost(self, component: FlowComponent, layer: Layer) -> float:
         if component.is_external:
             return 0.0
         return component.instances * component.needs.cpu / self._cpu[layer]
@@ -140,7 +140,7 @@ class _Search:
                 self._left[layer] = before
             del layers[component.name], done[component.name]
 
-    def _take(self, component: Component, layer: Layer) -> bool:
+    def _take(self, component: FlowComponent, layer: Layer) -> bool:
         """Takes the room for all instances of a component, if there is as much."""
         if component.is_external:
             return True
@@ -167,7 +167,7 @@ class _Search:
         return f"no layout fits into what the layers have (processors: {cpu}){quick}; add a site, or ask for less"
 
 
-def _assign(flow: Flow, layers: dict[str, Layer], sites: Sequence[Site]) -> tuple[list[Placed], str | None]:
+def _assign(flow: Dataflow, layers: dict[str, Layer], sites: Sequence[FlowSite]) -> tuple[list[Placed], str | None]:
     """Instances at sites of their layers; and a component for which there is no room, if any."""
     cpu = {site.name: site.cpu for site in sites}
     memory = {site.name: site.memory for site in sites}

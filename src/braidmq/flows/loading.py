@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from braidmq.flows.flow import Flow, FlowError
+from braidmq.flows.flow import Dataflow, FlowError
 
 
-def load_flow(path: Path) -> Flow:
+def load_flow(path: Path) -> Dataflow:
     """The flow in a file; a FlowError says why there is none."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -24,9 +24,9 @@ def load_flow(path: Path) -> Flow:
         raise FlowError(f"{path}: {error}") from None
 
 
-def read_flow(text: str) -> Flow:
+def read_flow(text: str) -> Dataflow:
     try:
-        return msgspec.convert(tomllib.loads(text), Flow)
+        return msgspec.convert(tomllib.loads(text), Dataflow)
     except tomllib.TOMLDecodeError as error:
         raise FlowError(f"this is not TOML: {error}") from None
     except msgspec.ValidationError as error:

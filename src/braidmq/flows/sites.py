@@ -7,7 +7,7 @@ import msgspec
 from braidmq.flows.flow import LAYERS, FlowError, Layer
 
 
-class Site(msgspec.Struct, frozen=True):
+class FlowSite(msgspec.Struct, frozen=True):
     """A broker with computers beside it."""
 
     name: str
