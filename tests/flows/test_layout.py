@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braidmq.flows import FlowComponent, Dataflow, FlowError, Layer, Needs, FlowSite, lay_out, layer_of
+from braidmq.flows import Dataflow, FlowComponent, FlowError, FlowSite, Layer, Needs, lay_out, layer_of
 from braidmq.flows.flow import LAYERS, Delays
 from braidmq.flows.layout import response_times
 

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from braidmq.flows.flow import LAYERS, FlowComponent, Dataflow, FlowError, Layer
+from braidmq.flows.flow import LAYERS, Dataflow, FlowComponent, FlowError, Layer
 from braidmq.flows.sites import FlowSite
 
 SEARCH_MAX: Final = 200_000

@@ -29,7 +29,7 @@ from braidmq.cli.mqtt_client.client import (
     SubscribeAnswered,
 )
 from braidmq.cli.mqtt_client.options import ConnectionOptions
-from braidmq.flows import Dataflow, FlowError, Layout, Placed, FlowSite, lay_out
+from braidmq.flows import Dataflow, FlowError, FlowSite, Layout, Placed, lay_out
 
 SETTLE_S: Final = 1.0
 """How long it is waited for more news of sites before instances are started or ended."""

@@ -35,7 +35,7 @@ from braidmq.cli.mqtt_client.client import (
 )
 from braidmq.cli.mqtt_client.messages import received
 from braidmq.cli.mqtt_client.options import ConnectionOptions
-from braidmq.flows import FlowComponent, Dataflow, FlowError, read_flow
+from braidmq.flows import Dataflow, FlowComponent, FlowError, read_flow
 from braidmq.mqtt.topics import matches
 from braidmq.processors.loading import is_file, load_processor
 from braidmq.processors.processor import Failure, Message, Output, ProcessorError, Spool, spool_step

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from braidmq.flows import FlowComponent, Dataflow, FlowSite
+from braidmq.flows import Dataflow, FlowComponent, FlowSite
 
 SITES: Final = "sites"
 REPORTS: Final = "reports"

@@ -14,7 +14,7 @@ from braidmq.cli.errors import CliError
 from braidmq.cli.flow.notices import REPORTS, SITES, InstanceReport, SiteNotice
 from braidmq.cli.mqtt_client.client import ConnectRefused, Disconnected, MqttClient, StreamBroken, SubscribeAnswered
 from braidmq.cli.mqtt_client.options import ConnectionOptions
-from braidmq.flows import FlowComponent, Dataflow
+from braidmq.flows import Dataflow, FlowComponent
 
 if TYPE_CHECKING:
     from rich.tree import Tree
