@@ -20,6 +20,7 @@ FLOORS = (
     ("net", "sim", "admin"),
     ("log", "journal"),
     ("processors",),
+    ("flows",),
     ("security",),
     ("broker",),
     ("config",),

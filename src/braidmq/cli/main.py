@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "trace": "braidmq.cli.braid.trace",
     "drain": "braidmq.cli.braid.drain",
     "process": "braidmq.cli.process.command",
+    "flow": "braidmq.cli.flow.command",
     "log": "braidmq.cli.log",
     "pipeline": "braidmq.cli.pipeline.command",
     "passwd": "braidmq.cli.passwd",

@@ -134,10 +134,12 @@ class MqttClient:
         *,
         keep_session: bool = False,
         reconnect: bool = False,
+        receive_max: int | None = None,
     ) -> None:
         self.address: BrokerAddress = options.address()
         self._options = options
         self._keep_session = keep_session
+        self._receive_max = receive_max
         self._events: queue.Queue[Any] = queue.Queue(EVENTS_MAX)
         self._closing = False
         self._paho = self._build(options.client_id_or_random(command), reconnect)
@@ -257,6 +259,8 @@ class MqttClient:
             properties.SessionExpiryInterval = self._options.session_expiry_s
         elif self._keep_session:
             properties.SessionExpiryInterval = KEPT_SESSION_EXPIRY_S
+        if self._receive_max is not None:
+            properties.ReceiveMaximum = self._receive_max
         return properties
 
     def _on_connect(self, _client: Any, _data: Any, flags: Any, reason: Any, properties: Any) -> None:

@@ -1,0 +1,1 @@
+"""`braidmq flow`: runs dataflows beside brokers, and shows them."""
