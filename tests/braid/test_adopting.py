@@ -13,6 +13,8 @@ import pytest
 from braidmq.braid.mirrors.adopting import GONE_S, Adoptions
 from braidmq.braid.mirrors.copied_sessions import CopiedSessions
 from braidmq.braid.roaming.messages import GiveUpAnswer
+from braidmq.braid.roaming.reaching import THERE_S
+from braidmq.braid.round_trips import LOOK_S
 from braidmq.broker.journal_store import JournalStore, read_copy
 from braidmq.broker.store import Snapshot
 from braidmq.sim.network import Partition
@@ -203,6 +205,10 @@ def test_a_mirror_does_not_act_for_a_broker_that_is_there(braid: Braid4) -> None
     sites.run(0.1)
     assert adopt(braid.copy.owner, "ada") is GiveUpAnswer.THERE
     braid.destroy()
+    sites.run(THERE_S)
+    assert adopt(braid.copy.owner, "ada") is GiveUpAnswer.BUSY
+    sites.run(2 * LOOK_S)
+    assert "ada" not in sites[1].broker.sessions
     assert adopt(braid.copy.owner, "ada") is GiveUpAnswer.BUSY
     sites.run(2)
     assert "ada" in sites[1].broker.sessions

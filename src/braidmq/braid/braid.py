@@ -142,10 +142,10 @@ class Braid:
         self.roaming.incoming.proofs.is_effective = self.interest.announcer.waits.is_effective
         self.catch_up.missed_fetcher.round_trips = self.roaming.round_trips
         introducers = self.membership.introducers
-        self.roaming.search.others = self._others
+        self.roaming.search.others = self.roaming.reach.others = self._others
         self.roaming.search.is_unreached = self.detours.is_unreached
         self.roaming.takeovers.has_others = lambda: bool(introducers.known)
-        self.roaming.takeovers.go_round = self.detours.go_round
+        self.roaming.reach.go_round = self.detours.go_round
         self.roaming.taker.is_draining = lambda: self.drain.is_on
         if self.mirrors.own is not None:
             self.mirrors.own.standstill.on_taken_up = self.roaming.displaced.on_taken_up
@@ -192,6 +192,7 @@ class Braid:
             roaming.incoming,
             self.retained.replication,
             self.catch_up.missed_fetcher,
+            roaming.reach,
         )
         roaming.handovers.adopt = adoptions.begin
         roaming.takeovers.adopt_here = adoptions.adopt_here

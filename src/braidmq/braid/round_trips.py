@@ -80,23 +80,26 @@ class RoundTrips:
 
     # Asking
 
-    async def is_there(self, address: Address) -> bool:
-        """Whether a broker answers: several questions, since one may be lost, and time for any of the answers, since
-        the way may be long."""
+    async def who_is_at(self, address: Address) -> str | None:
+        """The identity of the broker that answers at an address; None if none does. Several questions, since one may
+        be lost, and time for any of the answers, since the way may be long."""
         wait_s = max(LOOK_S, self.patience_s(address))
         ends_at = self._host.now() + wait_s
         answered = self._host.event()
+        names: list[str] = []
 
         async def ask_once() -> None:
             left_s = ends_at - self._host.now()
-            if await ask(self._host, address, AreYouThere(), StillThere, timeout_s=left_s) is not None:
+            answer = await ask(self._host, address, AreYouThere(), StillThere, timeout_s=left_s)
+            if answer is not None:
+                names.append(answer.name)
                 answered.set()
 
         for _ in range(LOOKS):
             self._host.spawn(ask_once())
             if await answered.wait(wait_s / LOOKS):
-                return True
-        return False
+                return names[0]
+        return None
 
     def is_silent(self, address: Address) -> bool:
         """Whether a broker has not answered, just now."""

@@ -27,6 +27,7 @@ from braidmq.braid.roaming.incoming import EFFECTIVE_WAIT_S, IncomingSessions
 from braidmq.braid.roaming.marks import Horizon, rows_of
 from braidmq.braid.roaming.messages import GiveUpAnswer, HeldCopyOf
 from braidmq.braid.roaming.moved import moved_of
+from braidmq.braid.roaming.reaching import BrokerReach
 from braidmq.braid.roaming.searching import SearchResult
 from braidmq.broker.broker import Broker
 from braidmq.broker.store import SavedSession
@@ -41,9 +42,6 @@ LOOK_S = 5.0
 
 QUIET_S = 0.7
 """A broker that was not heard from for so long may be gone: more than the time between two of its heartbeats."""
-
-THERE_S = 0.15
-"""How long it counts that one has answered that was heard from, and that somebody does not reach."""
 
 ADOPT_WAIT_S = 0.05
 """How long a client that has come here waits until the subscriptions of its session have taken effect. One that has
@@ -72,6 +70,7 @@ class Adoptions:
         incoming: IncomingSessions,
         replication: RetainedReplication,
         fetcher: MissedFetcher,
+        reach: BrokerReach,
     ) -> None:
         self._broker = broker
         self._host = host
@@ -81,18 +80,13 @@ class Adoptions:
         self._incoming = incoming
         self._replication = replication
         self._fetcher = fetcher
+        self._reach = reach
         self._under_way: dict[str, Event] = {}
         """By client id: the end of taking its session up."""
         self._done: dict[tuple[str, str], int] = {}
         """By broker and client id: the epoch of the session that was taken up, never twice from one copy."""
         self._begun: BoundedDict[tuple[str, str], tuple[float, int]] = BoundedDict(BEGUN_MAX)
         """By broker and client id: when it was begun to take its session up last, and the epoch that it had."""
-        self._looking: dict[str, Event] = {}
-        """Brokers of which it is being found out whether they are there, and the end of that."""
-        self._silent_at: dict[str, float] = {}
-        """When one of them was found not to be."""
-        self._there_until: dict[str, float] = {}
-        """Until when it is taken for granted that one is."""
         self.search: Callable[[str], Awaitable[SearchResult]]
         """Asks all brokers what they have of a client's session."""
         self.adopted = 0
@@ -108,33 +102,13 @@ class Adoptions:
         found = []
         for copy in self._copies:
             quiet_s = self._host.now() - copy.heard_at
-            is_heard = self._is_heard(copy) and quiet_s < QUIET_S
-            if is_heard and quiet_s > HEARD_S and not self._is_known_there(copy.owner):
-                self._look(copy)
+            is_there = self._reach.is_there(copy.owner, copy.address, copy.heard_at)
+            if is_there is None and (quiet_s > HEARD_S or not copy.is_streaming):
+                self._reach.look(copy.address)
+            is_heard = is_there if is_there is not None else copy.is_streaming and quiet_s < QUIET_S
             epoch = 0 if is_heard else copy.sessions().epoch_of(client_id)
             found.append(HeldCopyOf(copy.owner, copy.term, epoch, is_heard))
         return tuple(found)
-
-    def _is_heard(self, copy: BrokerCopy) -> bool:
-        """Whether a broker is there, as far as is known here."""
-        return copy.is_streaming and self._silent_at.get(copy.owner, -1.0) < copy.heard_at
-
-    def _is_known_there(self, owner: str) -> bool:
-        return self._host.now() < self._there_until.get(owner, 0.0)
-
-    def _look(self, copy: BrokerCopy) -> None:
-        """Somebody looks for a session of a broker that was heard here just now: is it there?"""
-        if copy.owner not in self._looking:
-            self._looking[copy.owner] = self._host.event()
-            self._host.spawn(self._look_for(copy))
-
-    async def _look_for(self, copy: BrokerCopy) -> None:
-        owner, began_at = copy.owner, self._host.now()
-        if await self._fetcher.round_trips.is_there(copy.address):
-            self._there_until[owner] = self._host.now() + THERE_S
-        elif copy.heard_at < began_at:
-            self._silent_at[owner] = self._host.now()
-        self._looking.pop(owner).set()
 
     # One session, since its client has come
 
@@ -147,11 +121,12 @@ class Adoptions:
             return GiveUpAnswer.BUSY
         if copy is None:
             return None
-        if self._is_heard(copy):
-            if self._is_known_there(owner):
-                return GiveUpAnswer.THERE
-            self._look(copy)
+        is_there = self._reach.is_there(owner, copy.address, copy.heard_at)
+        if is_there is None:
+            self._reach.look(copy.address)
             return GiveUpAnswer.BUSY
+        if is_there:
+            return GiveUpAnswer.THERE
         saved = copy.sessions().get(client_id, self._broker.now())
         if saved is None or self._is_done(copy, client_id):
             return None
@@ -167,16 +142,31 @@ class Adoptions:
         return self._done.get((copy.owner, client_id), 0) >= copy.sessions().epoch_of(client_id)
 
     def taken_up(self, owner: str, seconds: float) -> tuple[tuple[str, int], ...]:
-        """The sessions of a broker that were taken up here in so many seconds, or are about to be, and their epochs."""
+        """The sessions of a broker that were taken up here in so many seconds, or are about to be, and their epochs.
+
+        It asks itself, so it is there: no session is taken up behind the answer, unless it falls silent again.
+        """
+        copy = self._copies.get(owner)
+        if copy is not None:
+            self._reach.on_heard(owner, copy.address)
         since = self._host.now() - seconds
         begun = self._begun.items()
         return tuple([(client_id, epoch) for (one, client_id), (at, epoch) in begun if one == owner and at >= since])
 
     async def adopt_here(self, owner: str, client_id: str) -> GiveUpAnswer | None:
         """As `begin`, for a client that has come to this broker: GIVEN if its session is here now."""
-        while (answer := self.begin(owner, client_id, ADOPT_WAIT_S)) is GiveUpAnswer.BUSY:
-            await (self._under_way.get(client_id) or self._looking[owner]).wait()
+        answer = await self._begin_and_wait(owner, client_id, ADOPT_WAIT_S)
         return GiveUpAnswer.GIVEN if answer is None and client_id in self._broker.sessions else answer
+
+    async def _begin_and_wait(self, owner: str, client_id: str, wait_s: float) -> GiveUpAnswer | None:
+        """As `begin`, until that is over."""
+        while (answer := self.begin(owner, client_id, wait_s)) is GiveUpAnswer.BUSY:
+            copy = self._copies.get(owner)
+            if client_id in self._under_way:
+                await self._under_way[client_id].wait()
+            elif copy is not None:
+                await self._reach.look(copy.address).wait()
+        return answer
 
     async def _adopt(self, copy: BrokerCopy, saved: SavedSession, wait_s: float) -> None:
         try:
@@ -215,7 +205,7 @@ class Adoptions:
         while True:
             await self._host.sleep(LOOK_S)
             for copy in list(self._copies):
-                if self._host.now() - copy.heard_at > GONE_S:
+                if self._host.now() - copy.heard_at > GONE_S and not await self._reach.find(copy.owner, copy.address):
                     await self._adopt_all(copy)
 
     async def _adopt_all(self, copy: BrokerCopy) -> None:
@@ -244,8 +234,4 @@ class Adoptions:
             return
         if claimed.before is None or claimed.before.name in (copy.owner, self._directory.name):
             self._clients.epochs[client_id] = claimed.epoch
-            if (
-                self.begin(copy.owner, client_id, EFFECTIVE_WAIT_S) is GiveUpAnswer.BUSY
-                and client_id in self._under_way
-            ):
-                await self._under_way[client_id].wait()
+            await self._begin_and_wait(copy.owner, client_id, EFFECTIVE_WAIT_S)

@@ -78,7 +78,7 @@ class ClientDirectory:
         self.host: Host = overlay.host
         self.name = identity or name
         self.round_trips = RoundTrips(self.host)
-        self.registrar = Registrar(overlay, name, self.round_trips)
+        self.registrar = Registrar(overlay, name, self.round_trips, identity)
         self.ranges = HashRanges(overlay)
         self.mirrors: Callable[[], tuple[Address, ...]] = tuple
         """The brokers that have a copy of what this one has: told with each entry."""

@@ -127,7 +127,9 @@ class AreYouThere(Message, frozen=True, array_like=True, gc=False):
 
 
 class StillThere(Message, frozen=True, array_like=True, gc=False):
-    """I am a registrar, and will answer."""
+    """I am a registrar, and will answer. `name` is my identity: another broker may have been at my address."""
+
+    name: str = ""
 
 
 class NotMine(Message, frozen=True, array_like=True, gc=False):

@@ -10,7 +10,7 @@ from braidmq.braid.roaming.directory_messages import SessionHolder
 from braidmq.braid.roaming.marks import Row
 from braidmq.braid.roaming.moved import Absence, MovedDelivery
 from braidmq.broker.subscription import Subscribed
-from braidmq.host import Message
+from braidmq.host import Address, Message
 
 
 class GiveUpAnswer(IntEnum):
@@ -101,6 +101,19 @@ class FoundSession(Message, frozen=True, array_like=True, gc=False):
     copies: tuple[HeldCopyOf, ...] = ()
     gone_to: SessionHolder | None = None
     """The broker that I have given it to, if that is not long ago."""
+
+
+class AskReached(Message, frozen=True, array_like=True, gc=False):
+    """The broker here does not answer me. Does it answer you?"""
+
+    address: Address
+
+
+class TellReached(Message, frozen=True, array_like=True, gc=False):
+    """It does, directly. `name` is its identity."""
+
+    address: Address
+    name: str
 
 
 class FetchSubscriptions(Message, frozen=True, array_like=True, gc=False):

@@ -69,7 +69,8 @@ async def ask_registrar(
 
 
 class Registrar(Service):
-    def __init__(self, overlay: Overlay, name: str, round_trips: RoundTrips) -> None:
+    def __init__(self, overlay: Overlay, name: str, round_trips: RoundTrips, identity: str = "") -> None:
+        self._identity = identity
         self._host: Host = overlay.host
         self._round_trips = round_trips
         self._overlay = overlay
@@ -243,13 +244,13 @@ class Registrar(Service):
         return False
 
     async def _look_for(self, registrar: Address) -> None:
-        if not await self._round_trips.is_there(registrar):
+        if await self._round_trips.who_is_at(registrar) is None:
             self._silent_until.renew(registrar, self._host.now() + SILENT_S)
         del self._looking[registrar]
 
     @handles(AreYouThere)
     def on_are_you_there(self, _origin: Address, _asked: AreYouThere) -> Reply:
-        return StillThere()
+        return StillThere(self._identity)
 
     @handles(Register)
     def on_register(self, origin: Address, told: Register) -> Reply:

@@ -14,6 +14,7 @@ from braidmq.braid.roaming.handover import Handovers
 from braidmq.braid.roaming.incoming import IncomingSessions
 from braidmq.braid.roaming.marks import Marks, Row
 from braidmq.braid.roaming.pushing import SessionPusher
+from braidmq.braid.roaming.reaching import BrokerReach
 from braidmq.braid.roaming.searching import SessionSearch
 from braidmq.braid.roaming.takeover import Takeovers
 from braidmq.braid.roaming.taking import SessionTaker
@@ -43,7 +44,8 @@ class RoamingParts:
         self.clients = clients = ClientRecords()
         clients.epochs.restore(broker)
         self.round_trips = self.directory.round_trips
-        self.search = SessionSearch(broker, host, identity, clients, self.round_trips)
+        self.reach = BrokerReach(host, self.round_trips)
+        self.search = SessionSearch(broker, host, identity, clients, self.round_trips, self.reach)
         self.handovers = Handovers(broker, host, clients, self.marks, followed)
         self.search.gone_to = self.handovers.gone_to
         fetcher = SessionFetcher(broker, host, identity, cluster, clients, self.handovers)
@@ -62,9 +64,9 @@ class RoamingParts:
             fetcher,
             self.incoming,
             self.search,
+            self.reach,
             self._entered,
         )
-
         self.taker = SessionTaker(broker, host, presence, clients, self.directory, fetcher, self.incoming)
         self.pusher = SessionPusher(broker, host, identity, clients, self.directory, self.handovers)
 

@@ -14,6 +14,7 @@ from braidmq.braid.roaming.clients import ClientRecords
 from braidmq.braid.roaming.directory_messages import SessionHolder
 from braidmq.braid.roaming.epochs import UNKNOWN_EPOCH
 from braidmq.braid.roaming.messages import AskSession, FoundSession, HeldCopyOf
+from braidmq.braid.roaming.reaching import BrokerReach
 from braidmq.braid.round_trips import RoundTrips
 from braidmq.broker.broker import Broker
 from braidmq.host import Address, Host, Reply, Service, handles
@@ -22,7 +23,7 @@ SEARCHED_MAX: Final = 64
 """Brokers that are asked."""
 
 TRIES: Final = 2
-"""How often each is asked."""
+"""How often one is asked that is there."""
 
 SEARCH_S: Final = 0.25
 """How long all have to answer if nothing was found to begin with."""
@@ -48,6 +49,10 @@ class SearchResult:
 
     def add(self, address: Address, answer: FoundSession) -> None:
         self._answers[address] = answer
+
+    def __contains__(self, address: Address) -> bool:
+        """Whether a broker has answered."""
+        return address in self._answers
 
     @property
     def names(self) -> set[str]:
@@ -124,35 +129,48 @@ class Search:
         client_id: str,
         result: SearchResult,
         is_unreached: Callable[[Address], bool],
+        reach: BrokerReach,
     ) -> None:
         self.result = result
         self._host = host
         self._round_trips = round_trips
         self._client_id = client_id
         self._is_unreached = is_unreached
+        self._reach = reach
         self._began_at = host.now()
         self._waiting: dict[Address, None] = {}
         self._awaited: dict[Address, float] = {}
         """Those of which an answer is expected, and when at the latest."""
-        self._asked: set[Address] = {host.address}
+        self._asked: dict[Address, None] = {host.address: None}
         self._news = host.event()
 
     def ask_all(self, addresses: Iterable[Address]) -> None:
         """Those that are not asked yet."""
         for address in dict.fromkeys(addresses):
             if address not in self._asked and len(self._asked) <= SEARCHED_MAX:
-                self._asked.add(address)
+                self._asked[address] = None
                 self._waiting[address] = None
                 if not self._round_trips.is_silent(address) and not self._is_unreached(address):
                     self._awaited[address] = self._host.now() + self._round_trips.timeout_s(address)
                 self._host.spawn(self._ask(address))
 
     async def _ask(self, address: Address) -> None:
-        answer = await self._round_trips.ask(address, AskSession(self._client_id), FoundSession, TRIES)
+        asked = AskSession(self._client_id)
+        answer = await self._round_trips.ask(address, asked, FoundSession, 1)
+        if answer is None:
+            if not self._reach.is_known(address):
+                await self._reach.look(address).wait()
+            if self._reach.way_to(address) is not None:
+                answer = await self._round_trips.ask(address, asked, FoundSession, TRIES)
         if answer is not None:
             self.result.add(address, answer)
         del self._waiting[address]
         self._news.set()
+
+    @property
+    def unanswered(self) -> list[Address]:
+        """Those that have not answered."""
+        return [one for one in self._asked if one not in self.result]
 
     async def until_known(self, before: SessionHolder | None = None) -> SearchResult:
         """Waits for the answers. `before` is the holder as far as is known: after a cut the directory may not know of
@@ -194,7 +212,13 @@ class Search:
 
 class SessionSearch(Service):
     def __init__(
-        self, broker: Broker, host: Host, identity: str, clients: ClientRecords, round_trips: RoundTrips
+        self,
+        broker: Broker,
+        host: Host,
+        identity: str,
+        clients: ClientRecords,
+        round_trips: RoundTrips,
+        reach: BrokerReach,
     ) -> None:
         """`identity` is that of this broker."""
         self._broker = broker
@@ -202,6 +226,7 @@ class SessionSearch(Service):
         self._identity = identity
         self._clients = clients
         self._round_trips = round_trips
+        self._reach = reach
         self.others: Callable[[], Iterable[Address]] = tuple
         """The brokers that are known."""
         self.is_unreached: Callable[[Address], bool] = lambda _address: False
@@ -228,7 +253,7 @@ class SessionSearch(Service):
     def begin(self, client_id: str, own_epoch: int) -> Search:
         """Asks all brokers. `own_epoch` is that of the session that was here before, 0 if there was none."""
         result = SearchResult(self._answer(client_id, own_epoch), self._host.address)
-        search = Search(self._host, self._round_trips, client_id, result, self.is_unreached)
+        search = Search(self._host, self._round_trips, client_id, result, self.is_unreached, self._reach)
         search.ask_all(self.others())
         return search
 

@@ -27,7 +27,7 @@ the broker before it has it still; one that is gone has left a copy.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
@@ -40,6 +40,7 @@ from braidmq.braid.roaming.fetching import MOVE_WAIT_S, SessionFetcher
 from braidmq.braid.roaming.handover import Handovers
 from braidmq.braid.roaming.incoming import IncomingSessions
 from braidmq.braid.roaming.messages import GiveUpAnswer
+from braidmq.braid.roaming.reaching import BrokerReach
 from braidmq.braid.roaming.searching import FoundAt, Search, SearchResult, SessionSearch
 from braidmq.broker.admission import Arrived
 from braidmq.broker.broker import Broker
@@ -88,6 +89,7 @@ class Takeovers:
         fetcher: SessionFetcher,
         incoming: IncomingSessions,
         search: SessionSearch,
+        reach: BrokerReach,
         entered: Event,
     ) -> None:
         """`identity` is that of this broker; `entered` happens when it is in the braid, and has told what it has."""
@@ -101,12 +103,11 @@ class Takeovers:
         self._fetcher = fetcher
         self._incoming = incoming
         self._search = search
+        self._reach = reach
         self._entered = entered
         self._made_at = host.now()
         self.has_others: Callable[[], bool] = lambda: False
         """Whether this broker knows of any other one."""
-        self.go_round: Callable[[Address, Address], None] = _ignore
-        """Has what is for a broker passed on by another one."""
         self.adopt_here: Callable[[str, str], Awaitable[GiveUpAnswer | None]] = _nothing_here
         """Takes up a session from the copy that this broker has of what another one has: GIVEN if it is here now, THERE
         if that broker is there."""
@@ -241,7 +242,7 @@ class Takeovers:
                 is_doubtful = is_doubtful or answer is GiveUpAnswer.THERE
             if before is not None and await self._bring_by_others(arrival, before, result) not in _UNDECIDED:
                 return
-            if not tries_left or not is_doubtful:
+            if not tries_left or not (self._may_reach(search.unanswered) or is_doubtful):
                 break
             await self._host.sleep(SEARCH_AGAIN_S)
             search = self._search.begin(client_id, own_epoch)
@@ -267,20 +268,25 @@ class Takeovers:
     async def _bring_by_others(
         self, arrival: Arrival, before: SessionHolder, result: SearchResult
     ) -> GiveUpAnswer | None:
-        """The broker that has the session does not answer, but others hear it: it is asked by one of them."""
+        """The broker that has the session does not answer: one with a copy may act for it, or others reach it."""
+        if before.name in result.names:
+            return None
         for by in result.hearers_of(before.name):
             if by == self._host.address:
                 answer = await self.adopt_here(before.name, arrival.client_id)
             else:
                 mirror = msgspec.structs.replace(before, address=by, mirrors=())
                 answer = await self._bring(arrival, mirror, of=before.name)
-            if answer is GiveUpAnswer.THERE:
-                if by != self._host.address:
-                    self.go_round(before.address, by)
-                answer = await self._bring(arrival, before)
             if answer not in _UNDECIDED:
                 return answer
-        return None
+        if await self._reach.find(before.name, before.address) is None:
+            return None
+        return await self._bring(arrival, before)
+
+    def _may_reach(self, unanswered: Iterable[Address]) -> bool:
+        """Whether a broker that has not answered may yet, since it is there, as far as is known."""
+        reach = self._reach
+        return any(not reach.is_known(one) or reach.way_to(one) is not None for one in unanswered)
 
     async def _claim_over(self, arrival: Arrival, claimed: Claimed) -> Claimed | None:
         """Another user has the client id, so the directory says: claims it if its holder has nothing any more."""
@@ -334,10 +340,6 @@ class Takeovers:
                 self._displaced.take_back(client_id)
             else:
                 self._displaced.end_stale(client_id)
-
-
-def _ignore(_to: Address, _by: Address) -> None:
-    """There are no detours."""
 
 
 async def _nothing_here(_broker: str, _client_id: str) -> GiveUpAnswer | None:
