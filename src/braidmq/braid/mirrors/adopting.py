@@ -22,6 +22,7 @@ from braidmq.braid.catch_up.missed_fetching import MissedFetcher
 from braidmq.braid.identity import IDENTITY_ROW
 from braidmq.braid.interest.clusters import CLUSTERS_ROW
 from braidmq.braid.mirrors.broker_copy import BrokerCopies, BrokerCopy
+from braidmq.braid.mirrors.gone_histories import GoneHistories
 from braidmq.braid.retained.replication import RetainedReplication
 from braidmq.braid.roaming.clients import ClientRecords
 from braidmq.braid.roaming.directory import ClientDirectory
@@ -74,6 +75,7 @@ class Adoptions:
         incoming: IncomingSessions,
         replication: RetainedReplication,
         fetcher: MissedFetcher,
+        histories: GoneHistories,
     ) -> None:
         self._broker = broker
         self._host = host
@@ -83,6 +85,7 @@ class Adoptions:
         self._incoming = incoming
         self._replication = replication
         self._fetcher = fetcher
+        self._histories = histories
         self._under_way: dict[str, Event] = {}
         """By client id: the end of taking its session up."""
         self._done: dict[tuple[str, str], int] = {}
@@ -203,7 +206,11 @@ class Adoptions:
         items = [moved_of(one.delivery, now, one.released) for one in saved.deliveries]
         items += [moved for one in missed if (moved := moved_from(saved.subscriptions, *one)) is not None]
         rows = [*horizon, *rows_of((origin, sent.offset) for origin, sent in missed)]
-        return FetchedState(items, tuple(saved.received), Horizon(rows), None)
+        published = dict(self._histories.last_of(copy, saved.client_id))
+        came = _moved(snapshot, saved.client_id)
+        if came is not None:
+            published.update(came.published)
+        return FetchedState(items, tuple(saved.received), Horizon(rows), None, tuple(published.items()))
 
     # All of them, when their broker stays away
 
@@ -270,7 +277,11 @@ def _horizon(owner: str, snapshot: Snapshot, followed: dict[str, SavedCursor], c
     rows: list[Row] = [(origin, one.floor, tuple(one.seen)) for origin, one in followed.items()]
     if snapshot.sent:
         rows.append((owner, msgspec.msgpack.decode(snapshot.sent[-1], type=Sent).last, ()))
-    moved = dict(snapshot.cursors).get(MOVED + client_id)
-    if moved is not None:
-        rows += msgspec.msgpack.decode(moved, type=SavedMove).horizon
-    return rows
+    moved = _moved(snapshot, client_id)
+    return rows if moved is None else [*rows, *moved.horizon]
+
+
+def _moved(snapshot: Snapshot, client_id: str) -> SavedMove | None:
+    """Of a session that had just come to the broker."""
+    row = dict(snapshot.cursors).get(MOVED + client_id)
+    return None if row is None else msgspec.msgpack.decode(row, type=SavedMove)

@@ -6,7 +6,10 @@ import msgspec
 
 from braidmq.braid.catch_up.heads import Head
 from braidmq.braid.catch_up.history import History, Sent
+from braidmq.braid.catch_up.last_sent import LastSent
 from braidmq.braid.mirrors.broker_copy import BrokerCopies, BrokerCopy
+from braidmq.braid.transfer.batch import Predecessor
+from braidmq.braid.transfer.predecessors import ByTopic
 from braidmq.broker.store import MemoryStore
 from braidmq.host import Host
 
@@ -35,9 +38,19 @@ class GoneHistories:
                 found.append((copy.owner, self._host.address, history.head))
         return found
 
+    def last_of(self, copy: BrokerCopy, client_id: str) -> ByTopic:
+        """What a client has published last at a broker that is taken for gone."""
+        history = self.get(copy.owner) or _history_in(copy)
+        found = LastSent(history).of(client_id)
+        at = self._host.address
+        return tuple([(topic, Predecessor(copy.owner, offset, at)) for topic, offset in found.items()])
+
     def _of(self, copy: BrokerCopy) -> History:
         history = self._read.get(copy.owner)
         if history is None:
-            rows = [msgspec.msgpack.decode(row, type=Sent) for row in copy.snapshot().sent]
-            history = self._read[copy.owner] = History(MemoryStore(), rows)
+            history = self._read[copy.owner] = _history_in(copy)
         return history
+
+
+def _history_in(copy: BrokerCopy) -> History:
+    return History(MemoryStore(), [msgspec.msgpack.decode(row, type=Sent) for row in copy.snapshot().sent])
