@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from random import Random
 
 import pytest
 
 from braidmq.braid.catch_up.reconcile import AskMissed, Missed, TellFilters
-from braidmq.host import Address
-from braidmq.sim.network import Network, Uniform
+from braidmq.sim.network import Uniform
 from tests.conformance import wire
 from tests.conformance.wire import V5
 
 from .roamer import Roamer
 from .sites import Sites, payloads
+from .slow_paths import SlowPaths
 from .test_takeover import Disks, come, later
-
-
-class SlowPaths(Network):
-    """Some paths take longer, in one direction."""
-
-    def __init__(self, under: Network) -> None:
-        self._under = under
-        self.slower_s: dict[tuple[Address, Address], float] = {}
-
-    def delays(self, chance: Random, source: Address, to: Address, now: float) -> tuple[float, ...]:
-        more_s = self.slower_s.get((source, to), 0.0)
-        return tuple([one + more_s for one in self._under.delays(chance, source, to, now)])
 
 
 def stream(sites: Sites, at: int, qos: int, count: int, period_s: float) -> list[bytes]:

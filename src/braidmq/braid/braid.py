@@ -32,6 +32,7 @@ from braidmq.braid.mirrors.mirrors import MirrorParts
 from braidmq.braid.mirrors.settings import CopySettings
 from braidmq.braid.retained.retained import RetainedParts
 from braidmq.braid.roaming.drain import Drain
+from braidmq.braid.roaming.published_before import PublishedBefore
 from braidmq.braid.roaming.roaming import RoamingParts
 from braidmq.braid.roaming.takers import Takers
 from braidmq.braid.task_limiter import TaskLimiter
@@ -71,14 +72,26 @@ class Braid:
         inbound = InboundStreams(host, cluster)
         interest = InterestParts(broker, host, overlay, method, presence, limiter, cluster)
         catch_up = CatchUpParts(broker, host, origin, since, introducers, interest.filters, inbound, cluster, method)
-        followed, until_effective = catch_up.heads.followed, interest.announcer.waits.until_effective
-        roaming = RoamingParts(broker, host, overlay, presence, name, origin, cluster, followed, until_effective)
         retained = RetainedParts(broker, host, method, name)
         outbound: OutboundTopics
         if isinstance(method, WildcardMethod):
             outbound = WildcardTopics(origin, incarnation, method, host, catch_up.history)
         else:
             outbound = ShapedTopics(origin, incarnation, interest.shapes, host, catch_up.history, limiter)
+        predecessors = outbound.queue.predecessors
+        roaming = RoamingParts(
+            broker,
+            host,
+            overlay,
+            presence,
+            name,
+            origin,
+            cluster,
+            catch_up.heads.followed,
+            interest.announcer.waits.until_effective,
+            predecessors,
+            PublishedBefore(host, predecessors, inbound.predecessors, interest.filters),
+        )
         transfer = TransferParts(
             broker, host, method, presence, origin, since, inbound, outbound, catch_up, retained, roaming.marks
         )
@@ -136,6 +149,8 @@ class Braid:
         inbound.deliver = self.transfer.receiver.deliver
         self.roaming.directory.mirrors = self.mirrors.addresses
         inbound.on_gap = self.transfer.receiver.on_gap
+        inbound.predecessors.is_handled = self.transfer.receiver.is_handled
+        inbound.predecessors.on_missing = self.transfer.receiver.on_missing
         self.roaming.incoming.until_left = outbound.until_left
         self.roaming.incoming.reached = self.catch_up.heads.reached
         self.roaming.incoming.proofs.fetcher = self.catch_up.missed_fetcher

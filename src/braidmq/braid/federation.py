@@ -104,6 +104,9 @@ class BraidFederation:
     def admit(self, client_id: str, user: str, clean_start: bool, done: Callable[[Arrived], bool]) -> None:
         self._roaming.takeovers.arrive(client_id, user, clean_start, done)
 
+    def when_followed(self, client_id: str, go_on: Callable[[], None]) -> None:
+        self._roaming.published_before.when_here(client_id, go_on)
+
     @property
     def is_draining(self) -> bool:
         return self._drain.sends_away

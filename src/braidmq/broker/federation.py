@@ -153,6 +153,11 @@ class Federation(Outgoing, Protocol):
         """
         ...
 
+    def when_followed(self, client_id: str, go_on: Callable[[], None]) -> None:
+        """Calls when a client that was admitted may be read: what it publishes now must not come before what it has
+        published elsewhere."""
+        ...
+
     @property
     def is_draining(self) -> bool:
         """Whether clients are to use other brokers, of which at least one can be reached."""
@@ -210,6 +215,9 @@ class Alone:
 
     def admit(self, client_id: str, user: str, clean_start: bool, done: Callable[[Arrived], bool]) -> None:
         done(Arrived.HERE)
+
+    def when_followed(self, client_id: str, go_on: Callable[[], None]) -> None:
+        go_on()
 
     def server_reference(self, listener: str) -> str | None:
         return None

@@ -268,7 +268,7 @@ class Handshake:
         except PacketError as error:
             connection.fail(error)
             return False
-        connection.go_on()
+        connection.broker.federation.when_followed(self.connect.client_id, connection.go_on)
         return True
 
     def _open(self, identity: Identity) -> None:

@@ -12,6 +12,7 @@ from braidmq.broker.journal_store import JournalStore
 from braidmq.host import Address
 from braidmq.sim.network import Loss, Network, Reordering, Uniform
 from tests.braid.sites import Site, Sites
+from tests.braid.slow_paths import SlowPaths
 
 LEAST_S, MOST_S = 0.001, 0.02
 """How long a message between brokers takes."""
@@ -62,7 +63,8 @@ class FaultySites(Sites):
         under: Network = Uniform(LEAST_S, MOST_S)
         if unreliable:
             under = Loss(0.005, Reordering(0.02, under))
-        self.cuts = Cuts(under)
+        self.paths = SlowPaths(under)
+        self.cuts = Cuts(self.paths)
         super().__init__(count, seed, self.cuts)
 
     def introducers_of(self, number: int) -> list[Address]:

@@ -54,6 +54,7 @@ class CatchUpParts:
             cluster,
             introducers.has_parted,
             isinstance(method, WildcardMethod),
+            inbound.predecessors.is_awaited,
         )
         self.left = LeftHistories(broker, host, origin, self.history, self.cursors, self.heads, self.reconciler)
 

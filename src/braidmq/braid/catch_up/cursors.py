@@ -124,6 +124,10 @@ class Cursors:
         cursor = self._by_origin.get(origin)
         return cursor is not None and offset == cursor.floor + 1
 
+    def is_handled(self, origin: str, offset: int) -> bool:
+        cursor = self._by_origin.get(origin)
+        return cursor is not None and (offset <= cursor.floor or offset in cursor.seen)
+
     def note(self, origin: str) -> None:
         """The cursor of an origin has changed."""
         self._changed[origin] = None

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
 
-from braidmq.braid.transfer.batch import BatchItem, KeptRun, items_of, run_of
+from braidmq.braid.transfer.batch import BatchItem, KeptRun, Predecessor, items_of, run_of
 from braidmq.broker.acknowledged_run import AcknowledgedRun
 from braidmq.broker.store import Store
 
@@ -58,6 +59,9 @@ class Sent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Of the packets of a run."""
     run: bytes = b""
     sender: str = ""
+    """Of a run."""
+    follows: Predecessor | None = None
+    """What the publisher of the first one published elsewhere just before."""
 
     @property
     def last(self) -> int:
@@ -75,10 +79,13 @@ class Sent(msgspec.Struct, frozen=True, array_like=True, gc=False):
         if self.item is not None:
             return [self]
         items = items_of(run_of(self.topic, self.run, self.count, self.version), KeptRun(self.offset, self.sender))
-        return [
+        singly = [
             Sent(item.offset, self.topic, self.incarnation, number, self.stored_at, item)
             for number, item in enumerate(items, self.number)
         ]
+        if self.follows is not None:
+            singly[0] = msgspec.structs.replace(singly[0], follows=self.follows)
+        return singly
 
 
 _GONE = Sent(0, "", 0, 0, 0.0, None)
@@ -140,20 +147,39 @@ class History:
         if page:
             yield page
 
-    def append(self, topic: str, incarnation: int, number: int, item: BatchItem, now: float) -> BatchItem:
+    def behind(self, offset: int) -> Iterator[Sent]:
+        """All that is kept behind an offset."""
+        begin = bisect_right(self._sent, offset, lo=self._begin, key=_last_offset)
+        return islice(self._sent, begin, None)
+
+    def append(
+        self,
+        topic: str,
+        incarnation: int,
+        number: int,
+        item: BatchItem,
+        now: float,
+        follows: Predecessor | None = None,
+    ) -> BatchItem:
         """Keeps a publication; the item as it is sent, with its offset."""
         item = msgspec.structs.replace(item, offset=self.head + 1)
-        self._append(Sent(self.head + 1, topic, incarnation, number, now, item))
+        self._append(Sent(self.head + 1, topic, incarnation, number, now, item, follows=follows))
         return item
 
     def append_run(
-        self, topic: str, incarnation: int, number: int, run: AcknowledgedRun, sender: str, now: float
+        self,
+        topic: str,
+        incarnation: int,
+        number: int,
+        run: AcknowledgedRun,
+        sender: str,
+        now: float,
+        follows: Predecessor | None = None,
     ) -> KeptRun:
         """Keeps a run."""
         kept = KeptRun(self.head + 1, sender)
-        self._append(
-            Sent(kept.offset, topic, incarnation, number, now, None, run.count, run.version, run.packets, sender)
-        )
+        about = (kept.offset, topic, incarnation, number, now, None, run.count, run.version, run.packets, sender)
+        self._append(Sent(*about, follows))
         return kept
 
     def _append(self, sent: Sent) -> None:

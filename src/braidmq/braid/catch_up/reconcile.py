@@ -112,11 +112,13 @@ class Reconciler(Service):
         cluster: str = "",
         has_parted: Callable[[Address], bool] = lambda _address: False,
         tells_hashes: bool = True,
+        is_awaited: Callable[[str], bool] = lambda _origin: False,
     ) -> None:
         """`now` is the clock by which publications are stored. `receive` handles what was missed, `on_fetched` is told
-        an origin and up to which offset that was all; `is_holding` says whether something of an origin is still held
-        back, `has_parted` whether a broker has left its address. `cluster` is that of this broker. `tells_hashes` if
-        all brokers understand hashes of filters."""
+        an origin and up to which offset that was all; `is_holding` says whether something of an origin is still
+        held back, `is_awaited` whether something of another one waits for it, `has_parted` whether a broker has
+        left its address. `cluster` is that of this broker. `tells_hashes` if all brokers understand hashes of
+        filters."""
         self._host = host
         self._cluster = cluster
         self._name = name
@@ -128,6 +130,7 @@ class Reconciler(Service):
         self._receive = receive
         self._on_fetched = on_fetched
         self._is_holding = is_holding
+        self._is_awaited = is_awaited
         self._has_parted = has_parted
         self.gone: Callable[[str], History | None] = lambda _origin: None
         """The history of a broker that is gone, if it is answered for here."""
@@ -188,11 +191,13 @@ class Reconciler(Service):
                 cursor.asked_at = self._host.now()
                 ended = await self._ask(origin, cursor)
                 if ended is Round.FAILED:
-                    if not self._is_holding(origin):
+                    if not self._is_holding(origin) and not self._is_awaited(origin):
                         return
                     await self._host.sleep(RETRY_S)
                 elif ended is Round.AGAIN:
                     soon_s = min(2 * soon_s, SOON_S_MAX)
+                elif self._is_awaited(origin):  # who has been asked does not answer for it yet
+                    soon_s = min(2 * soon_s, RETRY_S)
                 elif not self._asking[origin]:
                     return
         finally:
@@ -268,7 +273,8 @@ class Reconciler(Service):
     def _receive_one(self, origin: str, sent: Sent) -> None:
         if sent.item is not None and self._filters.wanted(sent.topic, sent.stored_at):
             self.fetched += 1
-            self._receive(PublicationBatch(origin, sent.incarnation, sent.topic, sent.number, 1, V5, b"", (sent.item,)))
+            about = (origin, sent.incarnation, sent.topic, sent.number, 1, V5)
+            self._receive(PublicationBatch(*about, b"", (sent.item,), follows=sent.follows))
 
     # Being asked
 

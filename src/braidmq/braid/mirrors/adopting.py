@@ -194,7 +194,8 @@ class Adoptions:
         items = [moved_of(one.delivery, now, one.released) for one in saved.deliveries]
         items += [moved for one in missed if (moved := moved_from(saved.subscriptions, *one)) is not None]
         rows = [*horizon.rows, *rows_of((origin, sent.offset) for origin, sent in missed)]
-        return FetchedState(items, tuple(saved.received), Horizon(rows), None)
+        published = copied.published_by(saved.client_id, self._host.address)
+        return FetchedState(items, tuple(saved.received), Horizon(rows), None, published)
 
     # All of them, when their broker stays away
 

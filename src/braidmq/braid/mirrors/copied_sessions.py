@@ -9,18 +9,26 @@ from __future__ import annotations
 import msgspec
 
 from braidmq.braid.catch_up.cursors import SavedCursor
-from braidmq.braid.catch_up.history import Sent
+from braidmq.braid.catch_up.history import History, Sent
+from braidmq.braid.catch_up.last_sent import LastSent
 from braidmq.braid.identity import IDENTITY_ROW
 from braidmq.braid.interest.clusters import CLUSTERS_ROW
 from braidmq.braid.roaming.epochs import epochs_in
 from braidmq.braid.roaming.incoming import MOVED
 from braidmq.braid.roaming.marks import Row, SavedMove
-from braidmq.broker.store import SavedSession, Snapshot
+from braidmq.braid.transfer.batch import Predecessor
+from braidmq.braid.transfer.predecessors import ByTopic
+from braidmq.broker.store import MemoryStore, SavedSession, Snapshot
+from braidmq.host import Address
 
 
 class CopiedSessions:
     def __init__(self, owner: str, snapshot: Snapshot) -> None:
         """`owner` is the broker whose sessions they are."""
+        self._owner = owner
+        self._snapshot = snapshot
+        self._last_sent: LastSent | None = None
+        """Of the broker's history, once somebody asks for it."""
         self.all = snapshot.sessions
         self.retained = snapshot.retained
         self._by_client = {one.client_id: one for one in snapshot.sessions}
@@ -53,8 +61,24 @@ class CopiedSessions:
 
     def horizon_of(self, client_id: str) -> list[Row]:
         """What a session has had, or has in its state, of all histories."""
-        moved = self._moved.get(client_id)
-        return [*self._horizon, *(() if moved is None else msgspec.msgpack.decode(moved, type=SavedMove).horizon)]
+        moved = self._move_of(client_id)
+        return [*self._horizon, *(() if moved is None else moved.horizon)]
+
+    def published_by(self, client_id: str, at: Address) -> ByTopic:
+        """What a client has published last, at that broker or before it came there. `at` answers for that broker."""
+        if self._last_sent is None:
+            self._last_sent = LastSent(history_in(self._snapshot))
+        found = {topic: Predecessor(self._owner, offset, at) for topic, offset in self._last_sent.of(client_id).items()}
+        moved = self._move_of(client_id)
+        return tuple((found | dict(() if moved is None else moved.published)).items())
+
+    def _move_of(self, client_id: str) -> SavedMove | None:
+        row = self._moved.get(client_id)
+        return None if row is None else msgspec.msgpack.decode(row, type=SavedMove)
+
+
+def history_in(snapshot: Snapshot) -> History:
+    return History(MemoryStore(), [msgspec.msgpack.decode(row, type=Sent) for row in snapshot.sent])
 
 
 def _is_cursor(key: str) -> bool:

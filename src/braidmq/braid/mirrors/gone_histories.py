@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from braidmq.braid.catch_up.heads import Head
-from braidmq.braid.catch_up.history import History, Sent
+from braidmq.braid.catch_up.history import History
 from braidmq.braid.mirrors.broker_copy import BrokerCopies, BrokerCopy
-from braidmq.broker.store import MemoryStore
+from braidmq.braid.mirrors.copied_sessions import history_in
 from braidmq.host import Host
 
 
@@ -38,6 +36,5 @@ class GoneHistories:
     def _of(self, copy: BrokerCopy) -> History:
         history = self._read.get(copy.owner)
         if history is None:
-            rows = [msgspec.msgpack.decode(row, type=Sent) for row in copy.snapshot().sent]
-            history = self._read[copy.owner] = History(MemoryStore(), rows)
+            history = self._read[copy.owner] = history_in(copy.snapshot())
         return history

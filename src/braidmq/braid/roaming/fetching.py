@@ -22,6 +22,7 @@ from braidmq.braid.roaming.messages import (
     SessionSubscriptions,
 )
 from braidmq.braid.roaming.moved import Absence, MovedDelivery
+from braidmq.braid.transfer.predecessors import ByTopic
 from braidmq.broker.broker import Broker
 from braidmq.broker.subscription import Subscribed
 from braidmq.host import Address, Host, Message, ask
@@ -47,6 +48,8 @@ class FetchedState(NamedTuple):
     horizon: Horizon
     """How far histories were followed."""
     absence: Absence | None
+    published: ByTopic = ()
+    """What the client has published last on its topics."""
 
 
 class SessionFetcher:
@@ -136,7 +139,7 @@ class SessionFetcher:
             items += part.items
             since = part.following
             if not since:
-                return FetchedState(items, first.received, Horizon(first.horizon), first.absence)
+                return FetchedState(items, first.received, Horizon(first.horizon), first.absence, first.published)
 
     async def left_behind(self, client_id: str, giver: Address) -> tuple[int, list[MovedDelivery]] | None:
         """What another broker still has of a client whose session is here, and the number of the move."""

@@ -33,6 +33,7 @@ from braidmq.braid.roaming.messages import (
 from braidmq.braid.roaming.moved import Absence, MovedDelivery, moved_of, state_of, subscribe_all, unsubscribe_all
 from braidmq.braid.roaming.sessions import RoamingSession, SessionRelay
 from braidmq.braid.roaming.tail import TAIL_S, SessionTails, may_move
+from braidmq.braid.transfer.predecessors import Predecessors
 from braidmq.broker.broker import Broker
 from braidmq.broker.session import Session
 from braidmq.broker.subscription import Subscribed
@@ -60,6 +61,7 @@ class Handovers(Service):
         clients: ClientRecords,
         marks: Marks,
         followed: Callable[[], Iterable[Row]],
+        predecessors: Predecessors,
     ) -> None:
         """`followed` says how far this broker has followed the histories, its own included."""
         self._broker = broker
@@ -67,6 +69,7 @@ class Handovers(Service):
         self._clients = clients
         self._marks = marks
         self._followed = followed
+        self._predecessors = predecessors
         self.adopt: Callable[[str, str], GiveUpAnswer | None] = lambda _broker, _client_id: None
         """Takes a session up from the copy of what a broker has that is gone; BUSY while that is under way, THERE if
         that broker is there, None if there is nothing to take up any more."""
@@ -196,7 +199,8 @@ class Handovers(Service):
             items.append(item)
         if asked.since:
             return SessionState(tuple(items), following, (), ())
-        return SessionState(tuple(items), following, handover.received, handover.horizon, handover.absence)
+        h = handover
+        return SessionState(tuple(items), following, h.received, h.horizon, h.absence, h.published)
 
     @handles(SessionStored)
     def on_session_stored(self, _origin: Address, told: SessionStored) -> Reply:
@@ -232,6 +236,7 @@ class Handovers(Service):
         broker.metrics.messages_dropped += len(state) - len(handover.deliveries)
         handover.received = tuple(sorted(session.received))
         handover.horizon = self._horizon(session)
+        handover.published = self._predecessors.last(session.client_id)
         if handover.is_pushed:
             self._note_absence(handover)
         relay = SessionRelay(broker, session.client_id, self._marks, lambda: self._tails.pass_on(handover))

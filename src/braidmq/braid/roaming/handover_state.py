@@ -29,6 +29,7 @@ from braidmq.braid.roaming.marks import Row
 from braidmq.braid.roaming.messages import GiveUp
 from braidmq.braid.roaming.moved import Absence, MovedDelivery
 from braidmq.braid.roaming.sessions import SessionRelay
+from braidmq.braid.transfer.predecessors import ByTopic
 from braidmq.broker.session import Session
 from braidmq.host import Address
 
@@ -108,6 +109,7 @@ class Handover:
         self.horizon: tuple[Row, ...] = ()
         self.received: tuple[int, ...] = ()
         self.absence: Absence | None = None
+        self.published: ByTopic = ()
         self.heard_at = heard_at
         self.is_relaying = False
 

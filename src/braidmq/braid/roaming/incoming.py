@@ -23,6 +23,7 @@ from braidmq.braid.roaming.messages import GivenUp
 from braidmq.braid.roaming.moved import MovedDelivery, state_of, subscribe_all, unsubscribe_all
 from braidmq.braid.roaming.proofs import OriginProofs
 from braidmq.braid.roaming.sessions import RoamingSession, release_unproven
+from braidmq.braid.transfer.predecessors import Predecessors
 from braidmq.broker.broker import Broker
 from braidmq.broker.router import filter_cost
 from braidmq.broker.store import SavedSession
@@ -66,6 +67,7 @@ class IncomingSessions:
         handovers: Handovers,
         fetcher: SessionFetcher,
         until_effective: Callable[[list[str], float], Coroutine[Any, Any, None]],
+        predecessors: Predecessors,
     ) -> None:
         """`until_effective` waits until filters have taken effect in the whole braid, but not longer than so long."""
         self._broker = broker
@@ -75,6 +77,8 @@ class IncomingSessions:
         self._handovers = handovers
         self._fetcher = fetcher
         self._until_effective = until_effective
+        self._predecessors = predecessors
+        predecessors.on_taken = self._on_published
         self.until_left: Callable[[list[str], float], Coroutine[Any, Any, None]]
         """Waits until what is held here of topics that filters match has left: the broker that has the session must
         have had it before it gives up the session, or it would come behind what is published here meanwhile."""
@@ -103,6 +107,7 @@ class IncomingSessions:
             saved = msgspec.msgpack.decode(row, type=SavedMove)
             roaming = RoamingSession.instead_of(self._broker, session, self._marks, Horizon(saved.horizon))
             self.proofs.begin(roaming, dict(session.subscriptions))
+            self._predecessors.set(client_id, saved.published)
             self._clients.came_from[client_id] = saved.giver
             self._checking[roaming] = saved.giver
             self._host.spawn(self._stop_checking_later(roaming))
@@ -240,6 +245,7 @@ class IncomingSessions:
             left_behind = state_of(old, broker.now())
         self._clients.displaced.pop(client_id, None)
         self.proofs.begin(session, subscriptions)
+        self._predecessors.set(client_id, fetched.published)
         if old is not None:
             broker.sessions.end(old, moved=True)
         session.subscriptions = dict(subscriptions)
@@ -281,8 +287,15 @@ class IncomingSessions:
 
     def _save(self, session: RoamingSession) -> None:
         session.has_news = False
-        saved = SavedMove(self._checking[session], tuple(session.horizon))
+        published = self._predecessors.left(session.client_id)
+        saved = SavedMove(self._checking[session], tuple(session.horizon), published)
         self._broker.store.save_cursor(MOVED + session.client_id, msgspec.msgpack.encode(saved))
+
+    def _on_published(self, client_id: str) -> None:
+        """A client that has come has published on a topic again."""
+        session = self._broker.sessions.get(client_id)
+        if isinstance(session, RoamingSession) and session in self._checking:
+            session.has_news = True
 
     def _is_ahead(self, session: RoamingSession) -> bool:
         """Whether a session has had what this broker has yet to follow, and would give it again."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from braidmq.braid.transfer.predecessors import ByTopic
 from braidmq.broker.message import Delivery, Message
 
 Mark = tuple[str, int]
@@ -70,6 +71,8 @@ class SavedMove(msgspec.Struct, frozen=True, array_like=True):
 
     giver: str
     horizon: tuple[Row, ...]
+    published: ByTopic = ()
+    """What its client has published last elsewhere, on topics on which it has not published since."""
 
 
 def rows_of(marks: Iterable[Mark]) -> list[Row]:

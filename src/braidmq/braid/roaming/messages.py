@@ -9,6 +9,7 @@ import msgspec
 from braidmq.braid.roaming.directory_messages import SessionHolder
 from braidmq.braid.roaming.marks import Row
 from braidmq.braid.roaming.moved import Absence, MovedDelivery
+from braidmq.braid.transfer.predecessors import ByTopic
 from braidmq.broker.subscription import Subscribed
 from braidmq.host import Address, Message
 
@@ -130,13 +131,14 @@ class FetchState(Message, frozen=True, array_like=True, gc=False):
 
 class SessionState(Message, tag="State", frozen=True, array_like=True, gc=False):
     """Deliveries from a number on, and with the first of them the rest. `horizon`: see `marks`. `absence` of a client
-    that is away."""
+    that is away. `published`: what the client has published last on its topics."""
 
     items: tuple[MovedDelivery, ...]
     following: int
     received: tuple[int, ...]
     horizon: tuple[Row, ...]
     absence: Absence | None = None
+    published: ByTopic = ()
 
 
 class NoSuchMove(Message, frozen=True, array_like=True, gc=False):

@@ -13,11 +13,13 @@ from braidmq.braid.roaming.fetching import SessionFetcher
 from braidmq.braid.roaming.handover import Handovers
 from braidmq.braid.roaming.incoming import IncomingSessions
 from braidmq.braid.roaming.marks import Marks, Row
+from braidmq.braid.roaming.published_before import PublishedBefore
 from braidmq.braid.roaming.pushing import SessionPusher
 from braidmq.braid.roaming.reaching import BrokerReach
 from braidmq.braid.roaming.searching import SessionSearch
 from braidmq.braid.roaming.takeover import Takeovers
 from braidmq.braid.roaming.taking import SessionTaker
+from braidmq.braid.transfer.predecessors import Predecessors
 from braidmq.broker.broker import Broker
 from braidmq.host import Host
 from braidmq.overlay import Overlay
@@ -35,9 +37,12 @@ class RoamingParts:
         cluster: str,
         followed: Callable[[], Iterable[Row]],
         until_effective: Callable[[list[str], float], Coroutine[Any, Any, None]],
+        predecessors: Predecessors,
+        published_before: PublishedBefore,
     ) -> None:
         """`followed` says how far histories were followed here; `until_effective` waits until filters have taken effect
         in the whole braid, but not longer than so long."""
+        self.published_before = published_before
         self.marks = Marks()
         self._entered = host.event()
         self.directory = ClientDirectory(overlay, name, broker.now, identity)
@@ -46,13 +51,15 @@ class RoamingParts:
         self.round_trips = self.directory.round_trips
         self.reach = BrokerReach(host, self.round_trips)
         self.search = SessionSearch(broker, host, identity, clients, self.round_trips, self.reach)
-        self.handovers = Handovers(broker, host, clients, self.marks, followed)
+        self.handovers = Handovers(broker, host, clients, self.marks, followed, predecessors)
         self.search.gone_to = self.handovers.gone_to
         fetcher = SessionFetcher(broker, host, identity, cluster, clients, self.handovers)
         self.displaced = DisplacedSessions(
             broker, host, presence, identity, clients, self.directory, self.handovers, fetcher
         )
-        self.incoming = IncomingSessions(broker, host, clients, self.marks, self.handovers, fetcher, until_effective)
+        self.incoming = IncomingSessions(
+            broker, host, clients, self.marks, self.handovers, fetcher, until_effective, predecessors
+        )
         self.takeovers = Takeovers(
             broker,
             host,

@@ -7,6 +7,9 @@ other end without being taken apart: those of QoS 0 of any size, those of QoS 1 
 A batch is numbered by its origin, topic by topic without holes, so that a receiver sees what is missing, what comes a
 second time, and what has overtaken. All items of a batch have the same scope (`scope`). Brokers outside it do not get
 it, and learn with the next batch that they do get that nothing is missing there (`skips`).
+
+A client that has roamed goes on with its topics at another broker. Its first publication there on a topic names the
+last one before (`Predecessor`), and waits for it wherever it comes.
 """
 
 from __future__ import annotations
@@ -15,11 +18,21 @@ import msgspec
 
 from braidmq.broker.acknowledged_run import AcknowledgedRun
 from braidmq.broker.message import Message
+from braidmq.host import Address
 from braidmq.mqtt.packets import V5
 from braidmq.mqtt.wire import string
 
 Skip = tuple[int, int, str]
 """The first of some publications that only a cluster gets, how many they are, and the cluster."""
+
+
+class Predecessor(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The last publication of a client on a topic, at the broker that it was at before."""
+
+    origin: str
+    offset: int
+    at: Address
+    """The broker that answers for the history of the origin."""
 
 
 class BatchItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -62,6 +75,8 @@ class PublicationBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What was published before it and stays in clusters, since the last one that all of its receivers had."""
     kept: KeptRun | None = None
     """Of packets of QoS 1 and 2."""
+    follows: Predecessor | None = None
+    """What its publisher published elsewhere just before the first of them."""
 
     @property
     def offset(self) -> int:

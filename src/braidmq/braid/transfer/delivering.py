@@ -12,7 +12,7 @@ from braidmq.braid.catch_up.reconcile import Reconciler
 from braidmq.braid.retained.queries import RetainedQueries
 from braidmq.braid.retained.replication import RetainedReplication
 from braidmq.braid.roaming.marks import Marks
-from braidmq.braid.transfer.batch import BatchItem, KeptRun, PublicationBatch, message_of, unpack
+from braidmq.braid.transfer.batch import BatchItem, KeptRun, Predecessor, PublicationBatch, message_of, unpack
 from braidmq.braid.transfer.inbound import InboundStreams
 from braidmq.broker.broker import Broker
 from braidmq.pubsub.method import Publication
@@ -67,8 +67,23 @@ class PublicationReceiver:
         if cursor is not None:
             self._reconciler.ask_soon(origin, cursor)
 
+    def on_missing(self, one: Predecessor) -> None:
+        """A publication is waited for that has not come."""
+        cursor = self._cursors.of(one.origin, one.at, self._since)
+        cursor.head = max(cursor.head, one.offset)
+        self._reconciler.ask_soon(one.origin, cursor)
+
+    def is_handled(self, origin: str, offset: int) -> bool:
+        """Whether clients here have had a publication, or it is not for them."""
+        return origin == self._origin or self._cursors.is_handled(origin, offset)
+
     def deliver(self, batch: PublicationBatch) -> None:
         """Gives publications of another broker to the clients here."""
+        self._give(batch)
+        if self._inbound.predecessors:
+            self._inbound.predecessors.look(batch.origin)
+
+    def _give(self, batch: PublicationBatch) -> None:
         if batch.kept is not None:
             if self._deliver_run(batch, batch.kept):
                 return

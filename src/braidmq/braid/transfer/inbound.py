@@ -5,16 +5,19 @@ for what is before it. After that moment the missing is given up, though it is s
 acknowledged to its publisher (QoS 1 and 2): late is better than never. A stream that is met in its middle waits a
 moment, too: what comes first may have overtaken others. At the first contact with each incarnation of an origin, what
 it sends waits until what it had kept before, or what was missed here, was fetched. What an origin has published for
-clusters that this broker is not in is not missing: a batch says what of that is before it.
+clusters that this broker is not in is not missing: a batch says what of that is before it. Where its publisher has
+roamed, a batch also says what is before it of another origin, and waits for that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 
 from braidmq.bounded import BoundedDict
 from braidmq.braid.catch_up.history import GENERATIONS_MAX
+from braidmq.braid.transfer.awaited_predecessors import AwaitedPredecessors
 from braidmq.braid.transfer.batch import PublicationBatch
 from braidmq.braid.transfer.resting_streams import RestingStreams
 from braidmq.host import Host
@@ -78,6 +81,7 @@ class InboundStreams:
         """Called with an origin of which such a publication may be missing; `on_fetched` says that it was fetched."""
         self.is_next: Callable[[str, int], bool]
         """Whether everything of an origin's history before an offset is here."""
+        self.predecessors = AwaitedPredecessors()
         self._host = host
         self._cluster = cluster
         self._holding: dict[str, dict[InboundStream, None]] = {}
@@ -111,6 +115,9 @@ class InboundStreams:
 
     def receive(self, batch: PublicationBatch) -> None:
         """Passes a batch on, now or in its turn; or not, if it has come before."""
+        if batch.follows is not None and not self.predecessors.is_here(batch.follows):
+            self._receive_early(batch)
+            return
         if self._resting.advance(batch.origin, batch.incarnation, batch.topic, batch.first, batch.count):
             self.deliver(batch)
             return
@@ -135,8 +142,14 @@ class InboundStreams:
         while stream.held and min(stream.held) < batch.first:
             first = min(stream.held)
             stream.last = max(stream.last, first - 1)
+            if self._awaits(stream, stream.held[first]):
+                self._hold(stream, batch)
+                return
             self._pass_on(stream, stream.held.pop(first))
         stream.last = max(stream.last, batch.first - 1)
+        if batch.first > stream.last and self._awaits(stream, batch):
+            self._hold(stream, batch)
+            return
         self._pass_on(stream, batch)
         self._pass_on_held(stream)
 
@@ -146,8 +159,10 @@ class InboundStreams:
         for stream in streams:
             if 0 < stream.kept_at <= floor:
                 self._meet(origin, stream.incarnation)
-            while stream.held and 0 < stream.kept_at <= floor:
+            while self._has_gap(stream) and 0 < stream.kept_at <= floor:
                 self._give_up(stream)
+        if self.predecessors:
+            self.predecessors.on_fetched(origin, floor, partial(self._is_held, origin))
 
     def _meet(self, origin: str, incarnation: int) -> None:
         self._met.renew(origin, max(self._met.get(origin, 0), incarnation // GENERATIONS_MAX))
@@ -223,7 +238,7 @@ class InboundStreams:
         """What follows now without a gap."""
         while stream.held:
             first = min(stream.held)
-            if self._start(stream.held[first]) > stream.last + 1:
+            if self._start(stream.held[first]) > stream.last + 1 or self._awaits(stream, stream.held[first]):
                 return
             self._pass_on(stream, stream.held.pop(first))
         holding = self._holding.get(stream.origin)
@@ -236,6 +251,40 @@ class InboundStreams:
             del self._open[name]
             self._put_to_rest(name, stream.last)
 
+    # Publications of clients that have roamed
+
+    def _receive_early(self, batch: PublicationBatch) -> None:
+        """A batch whose publisher has published something before, elsewhere, that is not here."""
+        stream = self._stream(batch)
+        if batch.first <= stream.last and not stream.is_new:
+            self._receive_late(stream, batch)
+            return
+        self._hold(stream, batch)
+        if not stream.is_new:
+            self._pass_on_held(stream)
+
+    def _awaits(self, stream: InboundStream, batch: PublicationBatch) -> bool:
+        """Whether a batch that has its turn in a stream waits for what its publisher has published elsewhere."""
+        if batch.follows is None or self.predecessors.is_here(batch.follows):
+            return False
+        self.predecessors.wait(stream, batch.follows, partial(self._go_on, stream))
+        return True
+
+    def _go_on(self, stream: InboundStream) -> None:
+        """What the first that is held has waited for is here."""
+        self._pass_on_held(stream)
+        if self._has_gap(stream) and stream.kept_at:  # what was fetched meanwhile has waited, too
+            self.on_gap(stream.origin)
+
+    def _has_gap(self, stream: InboundStream) -> bool:
+        """Whether something is held for which something of its own stream is missing."""
+        return bool(stream.held) and (stream.is_new or self._start(stream.held[min(stream.held)]) > stream.last + 1)
+
+    def _is_held(self, origin: str, offset: int) -> bool:
+        """Whether a publication of an origin is here, and waits for its turn."""
+        held = [batch for stream in self._holding.get(origin, ()) for batch in stream.held.values()]
+        return any(0 < batch.offset <= offset < batch.offset + batch.count for batch in held)
+
     def _hold(self, stream: InboundStream, batch: PublicationBatch) -> None:
         if batch.first in stream.held:
             self.duplicates += batch.count
@@ -243,7 +292,7 @@ class InboundStreams:
         was_empty = not stream.held
         stream.held[batch.first] = batch
         self._holding.setdefault(stream.origin, {})[stream] = None
-        if stream.kept_at:
+        if stream.kept_at and self._has_gap(stream):
             self.on_gap(stream.origin)
         if len(stream.held) > HELD_MAX:
             self._give_up(stream)
@@ -261,6 +310,10 @@ class InboundStreams:
     def _give_up(self, stream: InboundStream) -> None:
         """Goes on without what is missing before the first that is held."""
         first = min(stream.held)
+        follows = stream.held[first].follows
+        if follows is not None and not self._has_gap(stream):
+            self.predecessors.give_up(follows)
+            return
         if not stream.is_new:
             self.given_up += self._start(stream.held[first]) - stream.last - 1
         stream.is_new = False

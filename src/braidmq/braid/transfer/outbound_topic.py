@@ -12,7 +12,9 @@ from typing import Protocol
 
 from braidmq.bounded import BoundedDict
 from braidmq.braid.catch_up.history import History
-from braidmq.braid.transfer.batch import BatchItem, KeptRun, PublicationBatch, Skip
+from braidmq.braid.catch_up.last_sent import LastSent
+from braidmq.braid.transfer.batch import BatchItem, KeptRun, Predecessor, PublicationBatch, Skip
+from braidmq.braid.transfer.predecessors import Predecessors
 from braidmq.broker.acknowledged_run import AcknowledgedRun
 from braidmq.broker.federation import OutboundShortcut
 from braidmq.host import Host
@@ -37,9 +39,9 @@ LONE_MAX = 4096
 STAMP_S = 1.0
 """How exactly it is known when a topic was last used: many share one note of the time."""
 
-_Piece = tuple[int, int, int, bytes, BatchItem | KeptRun | None, str | None]
+_Piece = tuple[int, int, int, bytes, BatchItem | KeptRun | None, str | None, Predecessor | None]
 """What waits to be sent: version, number, count, plain publications, an item or what is to be known of those of QoS 1
-and 2, and its scope."""
+and 2, its scope, and what it follows."""
 
 _Lone = tuple[int, int, float]
 """Version, size and time of a publication that came alone."""
@@ -69,6 +71,8 @@ class SendQueue:
         """By topic: the last publication that came alone, and took the long way."""
         self.scoped: dict[OutboundTopic, tuple[Skip, ...]] = {}
         """By topic: publications for clusters, since the last one for all."""
+        self.predecessors = Predecessors(host, origin, LastSent(history))
+        """What clients that have come here published last elsewhere."""
         self._ready: list[OutboundTopic] = []
         self._held: dict[OutboundTopic, int] = {}
         """Those that are not settled: the bytes that each of them holds."""
@@ -231,7 +235,7 @@ class OutboundTopic(ABC):
     @property
     def waiting_count(self) -> int:
         """How many publications wait to leave."""
-        return sum(count for _, _, count, _, _, _ in self._pieces or ())
+        return sum(piece[2] for piece in self._pieces or ())
 
     def send_run(self, version: int, run: bytes, count: int) -> None:
         """Plain QoS 0 publications, as they came."""
@@ -243,30 +247,44 @@ class OutboundTopic(ABC):
 
     def send_item(self, item: BatchItem, now: float, scope: str | None = None) -> None:
         """Any other publication; of QoS 1 and 2 it is kept, and leaves if anybody can be reached."""
+        follows = None
         if item.qos:
-            item = self._queue.history.append(self.topic, self.incarnation, self.number + 1, item, now)
+            follows = self._follows(item.sender)
+            item = self._queue.history.append(self.topic, self.incarnation, self.number + 1, item, now, follows)
         leaves = self.is_open and (self.is_settled or self._queue.has_room(self))
         if scope is not None and (leaves or item.qos):
             self._note_scoped(self.number + 1, scope)
         if leaves:
-            self._add(V5, 1, b"", item, scope)
+            self._add(V5, 1, b"", item, scope, follows)
         elif item.qos:  # brokers that want it will see that it is missing, and ask for it
             self.number += 1
 
     def send_acknowledged_run(self, run: AcknowledgedRun, sender: str, now: float) -> bool:
         """Plain publications of QoS 1 or 2, as they came: kept, and sent if anybody wants them. Whether anybody does,
         in reach or not."""
-        kept = self._queue.history.append_run(self.topic, self.incarnation, self.number + 1, run, sender, now)
+        follows = self._follows(sender)
+        kept = self._queue.history.append_run(self.topic, self.incarnation, self.number + 1, run, sender, now, follows)
         if self.wanted:
-            self._add(run.version, run.count, run.packets, kept)
+            self._add(run.version, run.count, run.packets, kept, None, follows)
             return True
         self.number += run.count  # brokers that want it will see that it is missing, and ask for it
         return self.is_missed
 
+    def _follows(self, sender: str) -> Predecessor | None:
+        """What a publication of a client follows that has roamed."""
+        predecessors = self._queue.predecessors
+        return predecessors.take(sender, self.topic) if predecessors else None
+
     def _add(
-        self, version: int, count: int, run: bytes, item: BatchItem | KeptRun | None, scope: str | None = None
+        self,
+        version: int,
+        count: int,
+        run: bytes,
+        item: BatchItem | KeptRun | None,
+        scope: str | None = None,
+        follows: Predecessor | None = None,
     ) -> None:
-        piece = (version, self.number + 1, count, run, item, scope)
+        piece = (version, self.number + 1, count, run, item, scope, follows)
         if not self.is_settled:
             self._queue.hold(self, len(item.payload) if isinstance(item, BatchItem) else len(run))
         elif self._pieces is None:
@@ -298,7 +316,7 @@ class OutboundTopic(ABC):
 
     def _batch(self, alike: list[_Piece]) -> PublicationBatch:
         """Pieces of one kind, as one batch."""
-        version, first, count, run, item, scope = alike[0]
+        version, first, count, run, item, scope, follows = alike[0]
         kept = item if isinstance(item, KeptRun) else None
         items: tuple[BatchItem, ...] = (item,) if isinstance(item, BatchItem) else ()
         if len(alike) > 1:
@@ -306,8 +324,8 @@ class OutboundTopic(ABC):
             run = b"".join([one[3] for one in alike])
             count = sum(one[2] for one in alike)
         skips = self._skips(first, scope) if self in self._queue.scoped else ()
-        origin = self._queue.origin
-        return PublicationBatch(origin, self.incarnation, self.topic, first, count, version, run, items, skips, kept)
+        about = (self._queue.origin, self.incarnation, self.topic, first, count, version)
+        return PublicationBatch(*about, run, items, skips, kept, follows)
 
     def _note_scoped(self, number: int, scope: str) -> None:
         scoped = self._queue.scoped.get(self, ())
@@ -335,9 +353,9 @@ _NEVER: _Lone = (0, 0, 0.0)
 
 
 def _kind(piece: _Piece) -> tuple[int, int, str | None]:
-    """What is equal in pieces that travel as one batch; a run of QoS 1 or 2 is like no other."""
-    version, number, _, _, item, scope = piece
-    if isinstance(item, KeptRun):
+    """What is equal in pieces that travel as one batch; a run of QoS 1 or 2, or what follows one, is like no other."""
+    version, number, _, _, item, scope, follows = piece
+    if isinstance(item, KeptRun) or follows is not None:
         return version, -number, scope
     return version, 0 if item is None else 1 + (item.qos > 0), scope
 
