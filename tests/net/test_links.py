@@ -216,3 +216,37 @@ async def test_a_host_does_not_link_to_itself(start_host: StartHost, caplog: pyt
     assert "it is this host itself, under another name" in caplog.text
     await until(lambda: a.counters(name).dropped == 1)
     assert not told.heard
+
+
+SELDOM = Bounds(backoff_s_min=3600.0, backoff_s_max=3600.0)
+
+
+async def test_a_peer_that_could_not_be_reached_is_tried_at_once_if_that_is_asked_for(start_host: StartHost) -> None:
+    (address,) = await unused_addresses(1)
+    a, _ = await start_host(bounds=SELDOM)
+    a.send(address, Note("waits"))
+    await until(lambda: a._peers.get(address).dial_at > 0)  # type: ignore[union-attr]
+    _, told = await start_host(address)
+    a.ways.hurry()
+    await until(lambda: bool(told.heard))
+
+
+async def test_where_one_peer_is_reached_again_others_are_tried(start_host: StartHost) -> None:
+    one, other = await unused_addresses(2)
+    a, _ = await start_host(bounds=SELDOM)
+    for address in (one, other):
+        a.send(address, Note("waits"))
+    await until(lambda: all(a._peers.get(each).dial_at > 0 for each in (one, other)))  # type: ignore[union-attr]
+    _, told = await start_host(other)
+    b, _ = await start_host(one)
+    b.send(a.address, Note("back"))
+    await until(lambda: bool(told.heard))
+
+
+async def unused_addresses(count: int) -> list[str]:
+    """Where nobody listens."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+    for one in sockets:
+        one.close()
+    return addresses

@@ -19,6 +19,13 @@ class Dialler:
         self._links = links
         self._notices = notices
         self._chance = chance
+        self._waits: dict[PeerState, asyncio.Event] = {}
+        """Peers that are dialled again later, and what ends that."""
+
+    def wake(self, peer: PeerState) -> None:
+        """A peer that would be dialled later is dialled when it is to be by now."""
+        if peer in self._waits:
+            self._waits[peer].set()
 
     def dial_if_wanted(self, peer: PeerState) -> None:
         if peer.waiting and peer.link is None and peer.dial is None and not self._links.is_stopping:
@@ -33,7 +40,7 @@ class Dialler:
             while peer.link is None and peer.waiting:
                 wait_s = peer.dial_at - time.monotonic()
                 if wait_s > 0:
-                    await asyncio.sleep(wait_s)
+                    await self._wait(peer, wait_s)
                 else:
                     failure = await self._try(peer)
                     if failure is None:
@@ -46,6 +53,16 @@ class Dialler:
                 peer.drop_waiting(time.monotonic() - self._links.bounds.wait_s_max)
         finally:
             peer.dial = None
+
+    async def _wait(self, peer: PeerState, wait_s: float) -> None:
+        woken = self._waits[peer] = asyncio.Event()
+        try:
+            async with asyncio.timeout(wait_s):
+                await woken.wait()
+        except TimeoutError:
+            return
+        finally:
+            del self._waits[peer]
 
     async def _try(self, peer: PeerState) -> str | None:
         """Dials once; returns why there is no link, or None if there is."""

@@ -47,6 +47,9 @@ Receive = Callable[[str, list[Envelope]], None]
 REFUSALS = (Fault.TERMS, Fault.NAME, Fault.REFUSED, Fault.VERSION, Fault.SECURITY)
 """Faults by which a host that is dialled says that this one is not let in."""
 
+HURRY_S = 0.2
+"""Peers that could not be reached are tried at once, when that is asked for, at most so often."""
+
 SHORT_BYTES_MAX = 4096
 """A larger frame is not offered to a shortcut."""
 
@@ -101,6 +104,7 @@ class Links:
         self._unflushed: list[PeerState] = []
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._acceptor = LinkAcceptor(self)
+        self._hurried_at = 0.0
         self._dialler = Dialler(self, self._notices, chance)
         self._claims = Claims(self, self.peers, self._dialler)
         self.is_stopping = False
@@ -214,6 +218,16 @@ class Links:
                 self.faults[Fault.HANDLER] += 1
             if peer.link is None:
                 self._dialler.dial_if_wanted(peer)
+
+    def hurry(self) -> None:
+        """A network that was cut may be back: peers without a link are dialled now, if anything waits for them."""
+        now = self._now()
+        if now - self._hurried_at > HURRY_S:
+            self._hurried_at = now
+            for peer in self.peers.all():
+                if peer.link is None and not peer.has_left:
+                    peer.dial_at = min(peer.dial_at, now)
+                    self._dialler.wake(peer)
 
     # What links report
 
@@ -369,6 +383,7 @@ class Links:
         if self.on_linked is not None:
             self.on_linked(hello.identity, peer.address)
         peer.flush(now)
+        self.hurry()  # where one is reached again, others may be, too
 
     # Upkeep
 
