@@ -9,7 +9,8 @@ import pytest
 
 from braidmq.host import CallRefused, CallTimeout
 from braidmq.net import Bounds, Fault, Security
-from tests.net.conftest import Large, Note, Ping, Pong, StartHost, until
+from braidmq.net.links import HURRY_S, SILENT_S
+from tests.net.conftest import Large, Note, Ping, Pong, StartHost, Wire, until
 from tests.patience import PATIENCE_S
 
 
@@ -241,6 +242,33 @@ async def test_where_one_peer_is_reached_again_others_are_tried(start_host: Star
     b, _ = await start_host(one)
     b.send(a.address, Note("back"))
     await until(lambda: bool(told.heard))
+
+
+async def test_a_link_that_is_silent_is_not_waited_for(start_host: StartHost, wire: Wire) -> None:
+    """As after a cut: TCP waits longer and longer before it sends again what was not acknowledged."""
+    b, told = await start_host(advertise=wire.address)
+    wire.target = f"127.0.0.1:{b._links._acceptor._listener.getsockname()[1]}"  # type: ignore[union-attr]
+    a, _ = await start_host()
+    assert await a.call(wire.address, Ping(1), PATIENCE_S) == Pong(2)
+    peer = a._peers.get(wire.address)
+    assert peer is not None
+    silent = peer.link
+    assert silent is not None
+    is_cut = True
+    wire.alter = lambda _is_back, data: b"" if is_cut else data
+    for _ in range(3):
+        a.ways.unanswered()
+        a.send(wire.address, Note("lost"))
+        await asyncio.sleep(0.01)
+    a.ways.hurry()
+    assert peer.dial is None, "it may just have been sent"
+    peer.silent_since -= 2 * SILENT_S
+    is_cut = False
+    await asyncio.sleep(2 * HURRY_S)
+    a.ways.hurry()
+    await until(lambda: peer.link is not None and peer.link is not silent)
+    a.send(wire.address, Note("comes"))
+    await until(lambda: (a.address, Note("comes")) in told.heard)
 
 
 async def unused_addresses(count: int) -> list[str]:

@@ -34,6 +34,18 @@ class Dialler:
             else:
                 peer.dial = self._links.keep(self._dial(peer))
 
+    def dial_beside(self, peer: PeerState) -> None:
+        """Tries once whether there can be another link to a peer."""
+        if peer.dial is None and not self._links.is_stopping:
+            peer.dial = self._links.keep(self._dial_once(peer))
+
+    async def _dial_once(self, peer: PeerState) -> None:
+        try:
+            await self._try(peer)
+        finally:
+            peer.dial = None
+            self.dial_if_wanted(peer)
+
     async def _dial(self, peer: PeerState) -> None:
         """Tries until there is a link or nothing waits for one."""
         try:

@@ -22,6 +22,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
+from math import inf
 from typing import Any, Protocol
 
 from braidmq.host import Chance
@@ -49,6 +50,9 @@ REFUSALS = (Fault.TERMS, Fault.NAME, Fault.REFUSED, Fault.VERSION, Fault.SECURIT
 
 HURRY_S = 0.2
 """Peers that could not be reached are tried at once, when that is asked for, at most so often."""
+
+SILENT_S = 0.5
+"""A link is silent if nothing came on two looks at it so far apart at least, though something was sent."""
 
 SHORT_BYTES_MAX = 4096
 """A larger frame is not offered to a shortcut."""
@@ -220,12 +224,15 @@ class Links:
                 self._dialler.dial_if_wanted(peer)
 
     def hurry(self) -> None:
-        """A network that was cut may be back: peers without a link are dialled now, if anything waits for them."""
+        """A network that was cut may be back: peers without a link are dialled now, if anything waits for them. So are
+        those whose link is silent: TCP tries that again later and later, and a new one takes its place."""
         now = self._now()
         if now - self._hurried_at > HURRY_S:
             self._hurried_at = now
             for peer in self.peers.all():
-                if peer.link is None and not peer.has_left:
+                if peer.link is not None and now - peer.silent_since > SILENT_S:
+                    self._dialler.dial_beside(peer)
+                elif peer.link is None and not peer.has_left:
                     peer.dial_at = min(peer.dial_at, now)
                     self._dialler.wake(peer)
 
@@ -380,6 +387,7 @@ class Links:
         peer.greeting = hello
         peer.has_left = peer.is_lost = False
         peer.refusal = peer.by = ""
+        peer.silent_since = inf
         if self.on_linked is not None:
             self.on_linked(hello.identity, peer.address)
         peer.flush(now)

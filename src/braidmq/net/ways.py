@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 
 from braidmq.detours.messages import NotPassed
 from braidmq.host import Address, Message
@@ -50,8 +51,9 @@ class NetWays:
             sent, received = peer.looked_at
             peer.looked_at = (peer.sent, peer.received_bytes)
             if peer.looked_at[1] != received:
-                peer.heard_at = now
+                peer.heard_at, peer.silent_since = now, inf
             elif peer.looked_at[0] != sent and not peer.by and not peer.has_left:
+                peer.silent_since = min(now, peer.silent_since)
                 found.append(peer.address)
         return found
 
