@@ -185,6 +185,33 @@ def test_a_session_that_was_pushed_knows_since_when_it_is_there(sites: FaultySit
     assert taker.braid.roaming.clients.epochs.begun("ada") == begun
 
 
+def test_a_broker_that_has_just_said_that_it_has_the_session_is_waited_for(sites: FaultySites) -> None:
+    """Its next answer is late, and its mirror cannot be asked either."""
+    come(sites, 2).subscribe("tide", 2)
+    own = sites[2].braid.mirrors.own
+    assert own is not None
+    (mirror,) = own.mirrors
+    new = next(one for one in sites.all if one not in (2, mirror))
+    pairs = {(one, other) for one, other in ((new, 2), (new, mirror))}
+    pairs |= {(other, one) for one, other in pairs}
+    count = sites.sim.on_message
+
+    def watch(sender: Any, to: Any, message: Any, hops: int) -> None:
+        if isinstance(message, FoundSession) and (sender, to) == (2, new):
+            sites.sim.on_message = count
+            sites.cut(pairs)
+            sites.sim.at(sites.sim.now + 1.6, lambda: sites.mend(pairs))
+        if count is not None:
+            count(sender, to, message, hops)
+
+    sites.sim.on_message = watch
+    sites.settle_s = 4.0
+    ada = come(sites, new)
+    assert ada.connack is not None
+    assert ada.connack.session_present
+    assert not sites.cuts.now
+
+
 # What can be told from what others say
 
 

@@ -232,6 +232,7 @@ class DisplacedSessions(Service):
             session = self._broker.sessions.get(client_id)
         if session is None or self._clients.is_displaced(client_id):
             return
+        _log.info("client %r is at %s now: the session that it had here is set aside", client_id, holder.name)
         self._broker.sessions.wills.renew(session, None)
         self._clients.displaced[client_id] = session
         unsubscribe_all(self._broker, session, session.subscriptions)
