@@ -17,6 +17,9 @@ from braidmq.braid.roaming.marks import Horizon
 from braidmq.braid.roaming.messages import (
     FoundSession,
     HeldCopyOf,
+    Offer,
+    OfferAnswer,
+    Offered,
     SessionState,
     SessionStored,
     TakeAnswer,
@@ -284,11 +287,17 @@ def test_what_nobody_knows_of_is_not_claimed_back_from_where_its_client_has_come
     sites.run(3)
     ada = come(sites, 2)
     ada = come(sites, 3)
+    offered = sites[2].braid.roaming.displaced.on_offer(4, Offer("ada", "other#1", "", epoch_at(sites, 3)))
+    assert isinstance(offered, Offered)
+    assert offered.holder is not None
+    assert offered.holder.name == sites[3].braid.identity
     sites.run(40)
     sites.mend(set(sites.cuts.now))
     for _ in range(int(3 * REGISTER_S)):
         sites.run(1)
         payloads(ada)
+    offer = Offer("ada", "other#1", "", epoch_at(sites, 3))
+    assert sites[2].braid.roaming.displaced.on_offer(4, offer) == Offered(OfferAnswer.UNKNOWN), "it has long gone"
     assert "ada" in sites[3].broker.sessions
     assert sites[3].broker.sessions["ada"].connection is not None
     assert "ada" not in sites[1].broker.sessions
