@@ -213,7 +213,8 @@ class Braid:
         roaming.takeovers.adopt_here = adoptions.adopt_here
         roaming.search.copies = adoptions.copies_of
         adoptions.search = partial(roaming.search.search, own_epoch=0)
-        histories, left = GoneHistories(self.host, copies), self.catch_up.left
+        histories = self.gone_histories = GoneHistories(self.host, copies, roaming.reach, self._others)
+        left = self.catch_up.left
         self.catch_up.heads.gone = lambda: [*left.heads(), *histories.heads()]
         self.catch_up.reconciler.gone = lambda origin: histories.get(origin) or left.get(origin)
         return adoptions
@@ -260,6 +261,7 @@ class Braid:
         self.membership.upkeep.start()
         self.mirrors.start()
         self.adoptions.start()
+        self.gone_histories.start()
         self.host.spawn(self.roaming.round_trips.keep_measuring(self._others))
 
     def on_parted(self, address: Address) -> None:
