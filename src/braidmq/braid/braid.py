@@ -35,6 +35,7 @@ from braidmq.braid.roaming.drain import Drain
 from braidmq.braid.roaming.published_before import PublishedBefore
 from braidmq.braid.roaming.roaming import RoamingParts
 from braidmq.braid.roaming.takers import Takers
+from braidmq.braid.shares.shares import ShareParts
 from braidmq.braid.task_limiter import TaskLimiter
 from braidmq.braid.transfer.inbound import InboundStreams
 from braidmq.braid.transfer.outbound import OutboundTopics
@@ -108,6 +109,7 @@ class Braid:
         self.presence, self.membership, self.interest = presence, membership, interest
         self.mirrors = MirrorParts(broker, overlay, presence, introducers, origin, copying or CopySettings(copies=1))
         self.demand = DemandTopics(broker, outbound)
+        self.shares = ShareParts(broker, host, presence, origin, cluster)
         self.transfer, self.catch_up, self.retained, self.roaming = transfer, catch_up, retained, roaming
         self.drain = self._new_drain(Takers(host, membership.records, introducers, cluster))
         self.probes = probes = Probes(host, method, name, cluster, broker.now)
@@ -131,6 +133,8 @@ class Braid:
         self._join()
         for topic_filter in broker.router.filters():  # of sessions from before
             self.demand.on_filter(topic_filter, True)
+        for group in broker.router.groups():
+            self.shares.announcer.on_group(group)
 
     def _new_drain(self, takers: Takers) -> Drain:
         roaming, records = self.roaming, self.membership.records
@@ -168,6 +172,7 @@ class Braid:
         self.drain.leave_history = self._leave_history
         self.drain.ask_for_missed = self.catch_up.reconciler.ask_all_once
         self.retained.replication.send_late = self.transfer.sender.send_late
+        self._join_shares()
         self.method.on_message = self._on_message
         if isinstance(outbound, ShapedTopics):
             self.interest.shapes.on_new = outbound.learn_shape
@@ -181,6 +186,19 @@ class Braid:
             self.detours.on_reached = self.method.on_reached
         self.broker.federate(self._federation())
 
+    def _join_shares(self) -> None:
+        announcer, gossip = self.shares.announcer, self.membership.gossip
+        announcer.announce = gossip.announce_groups
+        announcer.on_changed = self.demand.on_wants
+        announcer.partners = self._partners
+        gossip.learn_groups = self.shares.records.learn
+        self.shares.checks.others = self._others
+
+    def _partners(self) -> list[Address]:
+        """With whom it is compared what all brokers know: one that was met, and one that may have begun apart."""
+        introducers = self.membership.introducers
+        return [one for one in dict.fromkeys((introducers(), introducers.stranger)) if one is not None]
+
     def _federation(self) -> BraidFederation:
         cursors = self.catch_up.cursors
         return BraidFederation(
@@ -193,6 +211,7 @@ class Braid:
             self.retained,
             self.roaming,
             self.drain,
+            self.shares,
         )
 
     def act_for(self, copies: BrokerCopies) -> Adoptions:
@@ -255,6 +274,7 @@ class Braid:
         await self.membership.entering.enter()
         await self.roaming.enter()
         self.announce()
+        self.shares.enter()
         self.interest.announcer.enter()
         self.retained.replication.enter()
         self.catch_up.reconciler.ask_everybody()
