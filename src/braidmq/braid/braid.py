@@ -14,6 +14,7 @@ from __future__ import annotations
 from functools import partial
 
 from braidmq.braid.catch_up.catch_up import CatchUpParts
+from braidmq.braid.catch_up.history import History
 from braidmq.braid.federation import BraidFederation
 from braidmq.braid.identity import BrokerIdentity, identity_of, missed_since
 from braidmq.braid.inspect.probes import Probes
@@ -21,6 +22,7 @@ from braidmq.braid.inspect.status import BraidInspector
 from braidmq.braid.interest.demand import DemandTopics
 from braidmq.braid.interest.interest import InterestParts
 from braidmq.braid.interest.scope import is_confined
+from braidmq.braid.interest.shapes import Shapes
 from braidmq.braid.membership.home import HOME
 from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.membership.membership import MembershipParts
@@ -44,7 +46,7 @@ from braidmq.braid.transfer.transfer import TransferParts
 from braidmq.braid.transfer.wildcard_topics import WildcardTopics
 from braidmq.broker.broker import Broker
 from braidmq.detours.detours import Detours
-from braidmq.host import Address
+from braidmq.host import Address, Host
 from braidmq.overlay import Overlay
 from braidmq.pubsub.method import Method, ProvenMethod, Publication, WildcardMethod
 
@@ -74,11 +76,7 @@ class Braid:
         interest = InterestParts(broker, host, overlay, method, presence, limiter, cluster)
         catch_up = CatchUpParts(broker, host, origin, since, introducers, interest.filters, inbound, cluster, method)
         retained = RetainedParts(broker, host, method, name)
-        outbound: OutboundTopics
-        if isinstance(method, WildcardMethod):
-            outbound = WildcardTopics(origin, incarnation, method, host, catch_up.history)
-        else:
-            outbound = ShapedTopics(origin, incarnation, interest.shapes, host, catch_up.history, limiter)
+        outbound = _outbound_topics(origin, incarnation, method, host, catch_up.history, interest.shapes, limiter)
         predecessors = outbound.queue.predecessors
         roaming = RoamingParts(
             broker,
@@ -131,9 +129,12 @@ class Braid:
         self.adoptions = self.act_for(self.mirrors.held)
         self.mirrors.held.taken_up = self.adoptions.taken_up
         self._join()
-        for topic_filter in broker.router.filters():  # of sessions from before
+        self._stand_for_earlier_sessions()
+
+    def _stand_for_earlier_sessions(self) -> None:
+        for topic_filter in self.broker.router.filters():
             self.demand.on_filter(topic_filter, True)
-        for group in broker.router.groups():
+        for group in self.broker.router.groups():
             self.shares.announcer.on_group(group)
 
     def _new_drain(self, takers: Takers) -> Drain:
@@ -303,3 +304,17 @@ class Braid:
         await self.membership.entering.leave(self.transfer.outbound.filters, wanted)
         await self.roaming.leave()
         await self.membership.entering.leave_overlay()
+
+
+def _outbound_topics(
+    origin: str,
+    incarnation: int,
+    method: Method,
+    host: Host,
+    history: History,
+    shapes: Shapes,
+    limiter: TaskLimiter,
+) -> OutboundTopics:
+    if isinstance(method, WildcardMethod):
+        return WildcardTopics(origin, incarnation, method, host, history)
+    return ShapedTopics(origin, incarnation, shapes, host, history, limiter)
