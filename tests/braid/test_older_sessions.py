@@ -28,6 +28,7 @@ from braidmq.braid.roaming.messages import (
 )
 from braidmq.braid.roaming.searching import SearchResult
 from braidmq.braid.roaming.sessions import RoamingSession
+from braidmq.host import Address
 from tests.braid.journeys.faulty_sites import FaultySites
 from tests.braid.sites import payloads
 from tests.conformance import wire
@@ -195,7 +196,7 @@ def test_a_broker_that_has_just_said_that_it_has_the_session_is_waited_for(sites
     assert own is not None
     (mirror,) = own.mirrors
     new = next(one for one in sites.all if one not in (2, mirror))
-    pairs = {(one, other) for one, other in ((new, 2), (new, mirror))}
+    pairs: set[tuple[Address, Address]] = {(new, 2), (new, mirror)}
     pairs |= {(other, one) for one, other in pairs}
     count = sites.sim.on_message
 
