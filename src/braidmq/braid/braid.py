@@ -32,6 +32,7 @@ from braidmq.braid.mirrors.broker_copy import BrokerCopies
 from braidmq.braid.mirrors.gone_histories import GoneHistories
 from braidmq.braid.mirrors.mirrors import MirrorParts
 from braidmq.braid.mirrors.settings import CopySettings
+from braidmq.braid.mirrors.unconfirmed_tail import UnconfirmedTail
 from braidmq.braid.retained.retained import RetainedParts
 from braidmq.braid.roaming.drain import Drain
 from braidmq.braid.roaming.published_before import PublishedBefore
@@ -109,6 +110,7 @@ class Braid:
         self.demand = DemandTopics(broker, outbound)
         self.shares = ShareParts(broker, host, presence, origin, cluster)
         self.transfer, self.catch_up, self.retained, self.roaming = transfer, catch_up, retained, roaming
+        self.tail = self._new_tail()
         self.drain = self._new_drain(Takers(host, membership.records, introducers, cluster))
         self.probes = probes = Probes(host, method, name, cluster, broker.now)
         self.status = BraidInspector(
@@ -127,7 +129,6 @@ class Braid:
             self.mirrors,
         )
         self.adoptions = self.act_for(self.mirrors.held)
-        self.mirrors.held.taken_up = self.adoptions.taken_up
         self._join()
         self._stand_for_earlier_sessions()
 
@@ -136,6 +137,11 @@ class Braid:
             self.demand.on_filter(topic_filter, True)
         for group in self.broker.router.groups():
             self.shares.announcer.on_group(group)
+
+    def _new_tail(self) -> UnconfirmedTail:
+        last = [] if self.mirrors.own is None else list(self.mirrors.own.set.mirrors)
+        epochs = self.roaming.clients.epochs
+        return UnconfirmedTail(self.broker, self.host, self.identity, self.catch_up.history, epochs, last)
 
     def _new_drain(self, takers: Takers) -> Drain:
         roaming, records = self.roaming, self.membership.records
@@ -169,6 +175,9 @@ class Braid:
         self.roaming.taker.is_draining = lambda: self.drain.is_on
         if self.mirrors.own is not None:
             self.mirrors.own.standstill.on_taken_up = self.roaming.displaced.on_taken_up
+        self.mirrors.held.taken_up = self.adoptions.taken_up
+        self.catch_up.reconciler.is_known = lambda: self.tail.known.is_set
+        self.roaming.takeovers.tail_known = self.tail.known
         self.drain.announce = self.announce
         self.drain.leave_history = self._leave_history
         self.drain.ask_for_missed = self.catch_up.reconciler.ask_all_once
@@ -272,7 +281,9 @@ class Braid:
     async def enter(self) -> None:
         """Joins the braid, or begins one; then stands for what clients here want."""
         self.detours.start()
+        self.host.spawn(self.tail.find_out())
         await self.membership.entering.enter()
+        await self.tail.known.wait()
         await self.roaming.enter()
         self.announce()
         self.shares.enter()

@@ -9,7 +9,7 @@ a run, and told apart only for a broker that asks.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from itertools import islice
 from math import inf
 from operator import attrgetter
@@ -35,6 +35,9 @@ has so many of them."""
 OVERHEAD_BYTES = 200
 """What keeping a publication costs beside its payload."""
 
+
+VOID_TOPIC = "$\0"
+"""Nobody can subscribe to it: of what is left out, so that its offset is not used again."""
 
 TRIMMED_AT_ONCE = 4096
 """Rows that were forgotten are taken off the list of all when there are so many, and a half of it."""
@@ -189,6 +192,22 @@ class History:
         self._bytes += sent.size
         self._store.save_sent(sent.last, msgspec.msgpack.encode(sent))
         self.trim(sent.stored_at)
+
+    def void(self, senders: Container[str], behind: int) -> int:
+        """Takes out what publishers have published at QoS 2 behind an offset; how much that was. Its offsets stay."""
+        count = 0
+        for at in range(bisect_right(self._sent, behind, lo=self._begin, key=_last_offset), len(self._sent)):
+            sent = self._sent[at]
+            is_once = (sent.run[0] >> 1 & 3 if sent.item is None else sent.item.qos) == 2
+            if is_once and (sent.sender if sent.item is None else sent.item.sender) in senders:
+                nothing = BatchItem(b"", 1, False, "", b"", None, offset=sent.last)
+                void = Sent(sent.last, VOID_TOPIC, 0, 0, sent.stored_at, nothing)
+                self._count -= sent.count - 1
+                self._bytes -= sent.size - void.size
+                self._sent[at] = void
+                self._store.save_sent(void.last, msgspec.msgpack.encode(void))
+                count += sent.count
+        return count
 
     def written(self, up_to: int | None = None) -> None:
         """All that was appended is in the store and its copies, or what was appended up to an offset."""

@@ -136,6 +136,8 @@ class Reconciler(Service):
         self._has_parted = has_parted
         self.gone: Callable[[str], History | None] = lambda _origin: None
         """The history of a broker that is gone, if it is answered for here."""
+        self.is_known: Callable[[], bool] = lambda: True
+        """Whether it is known what of this broker's history is to be left out."""
         self._wanted_sets = WantedSets()
         self._asking: dict[str, bool] = {}
         """The origins that are being asked, and whether they are to be asked once more."""
@@ -294,6 +296,8 @@ class Reconciler(Service):
 
     @handles(AskMissed)
     def on_ask_missed(self, asker: Address, asked: AskMissed) -> Reply:
+        if asked.origin == self._name and not self.is_known():
+            return None
         history = self._history if asked.origin == self._name else self.gone(asked.origin)
         if history is None:
             return Missed((), asked.floor, asked.floor, is_elsewhere=True)

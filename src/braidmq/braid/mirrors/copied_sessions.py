@@ -81,5 +81,12 @@ def history_in(snapshot: Snapshot) -> History:
     return History(MemoryStore(), [msgspec.msgpack.decode(row, type=Sent) for row in snapshot.sent])
 
 
+def ends_of(snapshot: Snapshot) -> tuple[int, int]:
+    """The last offset of the history, and the last number of a message that waits for a client."""
+    head = msgspec.msgpack.decode(snapshot.sent[-1], type=Sent).last if snapshot.sent else 0
+    waiting = [each.delivery.message.row for one in snapshot.sessions for each in one.deliveries]
+    return head, max(waiting, default=0)
+
+
 def _is_cursor(key: str) -> bool:
     return key not in (IDENTITY_ROW, CLUSTERS_ROW) and not key.startswith("$")

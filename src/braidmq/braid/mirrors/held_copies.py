@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from braidmq.braid.mirrors.copied_sessions import ends_of
 from braidmq.braid.mirrors.held_copy import (
     INCOMING,
     CopyAbout,
@@ -269,9 +270,12 @@ class HeldCopies(Service):
             return CopyRefused(asked.owner, "it has no copy")
         try:
             copy.hear(origin, 0)
+            taken_up = self.taken_up(asked.owner, asked.seconds)
+            if asked.has_started and taken_up:
+                return TakenUp(taken_up, *ends_of(copy.snapshot()))
+            return TakenUp(taken_up)
         except OSError as error:
             return self._give_up(asked.owner, error)
-        return TakenUp(self.taken_up(asked.owner, asked.seconds))
 
     def _acknowledge(self, owner: Address, copy: HeldCopy, has_gap: bool) -> None:
         """Says how far the copy is; that something is missing, not again and again."""

@@ -100,16 +100,23 @@ class CopyHeld(Message, frozen=True, array_like=True, gc=False):
 
 
 class AskTakenUp(Message, frozen=True, array_like=True, gc=False):
-    """The owner stood still: which of its sessions were taken up from the copy, in so many seconds?"""
+    """The owner stood still, or has started again: which of its sessions were taken up from the copy, in so many
+    seconds?"""
 
     owner: str
     seconds: float
+    has_started: bool = False
+    """Whether it also wants to know how far the copy is."""
 
 
 class TakenUp(Message, frozen=True, array_like=True, gc=False):
     """By client id, the epoch of the session in the copy. From now on the owner is heard again."""
 
     sessions: tuple[tuple[str, int], ...]
+    head: int = 0
+    """The last offset of the history in the copy."""
+    row: int = 0
+    """The last message in it that waits for a client, by its number in the store."""
 
 
 class DropCopy(Message, frozen=True, array_like=True, gc=False):

@@ -68,6 +68,9 @@ asked for the session …"""
 ENTERING_S = 6.0
 """… and how long after its start at the latest: by then it has found others, or begun a braid of its own."""
 
+TAIL_WAIT_S = 0.3
+"""How long it waits until a broker that has just started knows what is to be left out of its sessions."""
+
 _UNDECIDED = (None, GiveUpAnswer.UNKNOWN, GiveUpAnswer.THERE)
 
 HANDED_ON_MAX = 4
@@ -112,6 +115,9 @@ class Takeovers:
         """Takes up a session from the copy that this broker has of what another one has: GIVEN if it is here now, THERE
         if that broker is there."""
 
+        self.tail_known: Event | None = None
+        """Happens when it is known what of the sessions here is to be left out (`mirrors.unconfirmed_tail`)."""
+
     @property
     def awaits_entry(self) -> bool:
         """Whether this broker is about to meet others."""
@@ -129,6 +135,8 @@ class Takeovers:
         arrival.extend(CLAIM_WAIT_S)
         self._host.spawn(self._watch(arrival))
         try:
+            if self.tail_known is not None:
+                await self.tail_known.wait(TAIL_WAIT_S)
             if self.awaits_entry and self._host.now() - self._made_at < ENTERING_S:
                 await self._entered.wait(ENTER_WAIT_S)
             await self._claim_and_bring(arrival)

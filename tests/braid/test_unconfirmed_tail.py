@@ -1,0 +1,92 @@
+"""A broker dies right after it has written a publication of QoS 2: when it is back, that is not published again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from braidmq.host import Address
+from tests.braid.journeys.faulty_sites import FaultySites
+from tests.braid.sites import payloads
+from tests.conformance import wire
+from tests.conformance.pair import V5, Peer, Type, persistent
+
+HERE = 1
+
+
+@pytest.fixture
+def sites(tmp_path: Path) -> FaultySites:
+    return FaultySites(tmp_path, 5, seed=1, unreliable=False)
+
+
+def publish(packet_id: int, payload: bytes, qos: int = 2) -> bytes:
+    return wire.publish("from/ada", payload, version=V5, qos=qos, packet_id=packet_id)
+
+
+def again(packet: bytes) -> bytes:
+    return bytes((packet[0] | 0x08,)) + packet[1:]
+
+
+def come(sites: FaultySites, number: int, client_id: str = "ada") -> Peer:
+    return sites.client(number, client_id, **persistent(V5))
+
+
+def die_before_it_is_copied(sites: FaultySites, peer: Peer, *packets: bytes) -> None:
+    """The broker writes what it is sent, and ends before its mirror has it."""
+    ways: set[tuple[Address, Address]] = {(HERE, other) for other in sites.all if other != HERE}
+    sites.cut(ways)
+    peer.connection.receive(b"".join(packets))
+    sites[HERE].broker.flush()
+    sites.crash(HERE)
+    sites.mend(ways)
+
+
+def elsewhere(sites: FaultySites) -> int:
+    return next(one for one in sites.all if one not in (HERE, 2))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_its_publisher_has_sent_again_elsewhere_is_left_out(sites: FaultySites, count: int) -> None:
+    there, here = come(sites, 2, "there"), come(sites, HERE, "here")
+    for one in (there, here):
+        one.subscribe("from/ada", 2)
+    ada = come(sites, HERE)
+    ada.publish("from/ada", b"before", 2)
+    assert payloads(there) == payloads(here) == [b"before"]
+    once = [publish(70 + number, b"%d" % number) for number in range(count)]
+    die_before_it_is_copied(sites, ada, *once)
+    ada = come(sites, elsewhere(sites))
+    assert ada.connack is not None
+    assert ada.connack.session_present
+    for packet in once:
+        ada.send(again(packet))
+    wanted = [b"%d" % number for number in range(count)]
+    for _ in range(30):
+        sites.run(1)
+        print(sites.sim.now, len(there.link.stream))
+    assert payloads(there) == wanted
+    sites.start(HERE)
+    sites.run(90)
+    assert payloads(there) == []
+    assert payloads(come(sites, HERE, "here")) == wanted
+    other = come(sites, elsewhere(sites), "other")
+    other.publish("from/ada", b"after", 2)
+    assert payloads(there) == [b"after"]
+
+
+def test_what_its_publisher_comes_back_with_is_published(sites: FaultySites) -> None:
+    there = come(sites, 2, "there")
+    there.subscribe("from/ada", 2)
+    ada = come(sites, HERE)
+    die_before_it_is_copied(sites, ada, publish(77, b"once"), publish(78, b"at least once", 1))
+    sites.run(5)
+    sites.start(HERE)
+    sites.run(5)
+    ada = come(sites, HERE)
+    assert ada.connack is not None
+    assert ada.connack.session_present
+    ada.send(again(publish(77, b"once")))
+    ada.expect(Type.PUBREC, packet_id=77)
+    sites.run(90)
+    assert payloads(there) == [b"once", b"at least once"]
