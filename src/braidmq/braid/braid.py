@@ -110,22 +110,8 @@ class Braid:
         self.shares = ShareParts(broker, host, presence, origin, cluster)
         self.transfer, self.catch_up, self.retained, self.roaming = transfer, catch_up, retained, roaming
         self.drain = self._new_drain(Takers(host, membership.records, introducers, cluster))
-        self.probes = probes = Probes(host, method, name, cluster, broker.now)
-        self.status = BraidInspector(
-            overlay,
-            method,
-            method_name,
-            name,
-            origin,
-            presence,
-            interest,
-            catch_up,
-            transfer,
-            membership,
-            probes,
-            self.detours,
-            self.mirrors,
-        )
+        self.probes = Probes(host, method, name, cluster, broker.now)
+        self.status = self._new_status(method_name)
         self.adoptions = self.act_for(self.mirrors.held)
         self.mirrors.held.taken_up = self.adoptions.taken_up
         self._join()
@@ -136,6 +122,23 @@ class Braid:
             self.demand.on_filter(topic_filter, True)
         for group in self.broker.router.groups():
             self.shares.announcer.on_group(group)
+
+    def _new_status(self, method_name: str) -> BraidInspector:
+        return BraidInspector(
+            self.overlay,
+            self.method,
+            method_name,
+            self.name,
+            self.identity,
+            self.presence,
+            self.interest,
+            self.catch_up,
+            self.transfer,
+            self.membership,
+            self.probes,
+            self.detours,
+            self.mirrors,
+        )
 
     def _new_drain(self, takers: Takers) -> Drain:
         roaming, records = self.roaming, self.membership.records
@@ -194,6 +197,8 @@ class Braid:
         announcer.partners = self._partners
         gossip.learn_groups = self.shares.records.learn
         self.shares.checks.others = self._others
+        directory = self.roaming.directory
+        self.shares.adoption.claim, self.shares.adoption.name = directory.claim, directory.name
 
     def _partners(self) -> list[Address]:
         """With whom it is compared what all brokers know: one that was met, and one that may have begun apart."""
@@ -232,6 +237,7 @@ class Braid:
         roaming.handovers.adopt = adoptions.begin
         roaming.takeovers.adopt_here = adoptions.adopt_here
         roaming.search.copies = adoptions.copies_of
+        adoptions.adopt_queues = self.shares.adoption.adopt
         adoptions.search = partial(roaming.search.search, own_epoch=0)
         histories = self.gone_histories = GoneHistories(self.host, copies, roaming.reach, self._others)
         left = self.catch_up.left
