@@ -97,4 +97,6 @@ def test_a_publisher_that_roamed_while_a_broker_was_down_is_caught_up_with_in_or
             publisher.publish("tide", b"%d" % number, 1)
         network.slower_s[0, 7] = 0.2
         disks.start(7)
-        assert payloads(come(sites, 7)) == [b"%d" % number for number in range(10)], f"seed {seed}"
+        ada = come(sites, 7)
+        sites.run(2)
+        assert payloads(ada) == [b"%d" % number for number in range(10)], f"seed {seed}"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from itertools import chain
+from pathlib import Path
 
 import pytest
 
+from braidmq.braid.mirrors.adopting import GONE_S
 from braidmq.sim.network import Uniform
 from tests.braid.sites import Sites
+from tests.braid.test_mirrors import MirroredSites
 from tests.conformance import wire
 from tests.conformance.pair import V3, V5, Peer, Type, persistent
 from tests.conformance.wire import props
@@ -22,13 +26,23 @@ def member(sites: Sites, number: int, name: str, qos: int = 2, topic_filter: str
     return peer
 
 
+def acknowledge(peer: Peer, one: wire.Received) -> None:
+    """Also where more comes meanwhile."""
+    if one.qos == 1:
+        peer.acknowledge(one)
+    elif one.packet_id:
+        peer.send(wire.ack(Type.PUBREC, one.packet_id))
+        peer.pick(Type.PUBREL, one.packet_id)
+        peer.send(wire.ack(Type.PUBCOMP, one.packet_id))
+
+
 def done(peer: Peer) -> list[bytes]:
     """What a member has got, and acknowledged, also what comes of that."""
     got: list[bytes] = []
     while received := [one for one in peer.take() if one.type is Type.PUBLISH]:
         for one in received:
             got.append(one.payload)
-            peer.acknowledge(one)
+            acknowledge(peer, one)
     return got
 
 
@@ -190,3 +204,46 @@ def test_a_broker_that_is_cut_off_loses_what_it_was_lent() -> None:
     sites[1].crash()
     sites.run(10.0)
     assert done(second) == jobs(10)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_waits_at_a_broker_that_is_destroyed_is_taken_up_by_its_mirror(tmp_path: Path, qos: int) -> None:
+    sites = MirroredSites(tmp_path, 4)
+    mirror, _ = sites.copy_of(1)
+    home = next(number for number in (0, 2, 3) if number != mirror)
+    worker = member(sites, home, "w", properties=props(receive_maximum=2))
+    publisher = sites.client(1, "p")
+    for payload in jobs(10):
+        assert publisher.publish("jobs/a", payload, qos) == 0
+    in_hand = [one for one in worker.take() if one.type is Type.PUBLISH]
+    assert len(in_hand) == 2
+    sites.crash(1)
+    shutil.rmtree(tmp_path / "site1")
+    sites.run(GONE_S + 30)
+    assert sites[mirror].braid.shares.adoption.adopted == (10 if qos == 1 else 8)
+    for one in in_hand:
+        acknowledge(worker, one)
+    assert done(worker) == jobs(8, 2)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_broker_that_comes_back_leaves_to_its_mirror_what_that_has_taken_up(tmp_path: Path, qos: int) -> None:
+    sites = MirroredSites(tmp_path, 4)
+    mirror, _ = sites.copy_of(1)
+    home = next(number for number in (0, 2, 3) if number != mirror)
+    worker = member(sites, home, "w")
+    worker.unsubscribe(SHARED)
+    away = member(sites, home, "away", **persistent(V5))
+    away.drop()
+    publisher = sites.client(1, "p")
+    for payload in jobs(10):
+        assert publisher.publish("jobs/a", payload, qos) == 0
+    sites.crash(1)
+    sites.run(GONE_S + 30)
+    assert sites[mirror].braid.shares.adoption.adopted == 10
+    worker.send(wire.subscribe(7, (SHARED, 2)))
+    assert done(worker) == jobs(10)
+    sites.add(1)
+    sites.run(100)
+    assert done(worker) == []
+    assert sites[1].broker.metrics.queued_messages == 0

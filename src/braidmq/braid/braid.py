@@ -112,22 +112,8 @@ class Braid:
         self.transfer, self.catch_up, self.retained, self.roaming = transfer, catch_up, retained, roaming
         self.tail = self._new_tail()
         self.drain = self._new_drain(Takers(host, membership.records, introducers, cluster))
-        self.probes = probes = Probes(host, method, name, cluster, broker.now)
-        self.status = BraidInspector(
-            overlay,
-            method,
-            method_name,
-            name,
-            origin,
-            presence,
-            interest,
-            catch_up,
-            transfer,
-            membership,
-            probes,
-            self.detours,
-            self.mirrors,
-        )
+        self.probes = Probes(host, method, name, cluster, broker.now)
+        self.status = self._new_status(method_name)
         self.adoptions = self.act_for(self.mirrors.held)
         self._join()
         self._stand_for_earlier_sessions()
@@ -142,6 +128,23 @@ class Braid:
         last = [] if self.mirrors.own is None else list(self.mirrors.own.set.mirrors)
         epochs = self.roaming.clients.epochs
         return UnconfirmedTail(self.broker, self.host, self.identity, self.catch_up.history, epochs, last)
+
+    def _new_status(self, method_name: str) -> BraidInspector:
+        return BraidInspector(
+            self.overlay,
+            self.method,
+            method_name,
+            self.name,
+            self.identity,
+            self.presence,
+            self.interest,
+            self.catch_up,
+            self.transfer,
+            self.membership,
+            self.probes,
+            self.detours,
+            self.mirrors,
+        )
 
     def _new_drain(self, takers: Takers) -> Drain:
         roaming, records = self.roaming, self.membership.records
@@ -203,6 +206,8 @@ class Braid:
         announcer.partners = self._partners
         gossip.learn_groups = self.shares.records.learn
         self.shares.checks.others = self._others
+        directory = self.roaming.directory
+        self.shares.adoption.claim, self.shares.adoption.name = directory.claim, directory.name
 
     def _partners(self) -> list[Address]:
         """With whom it is compared what all brokers know: one that was met, and one that may have begun apart."""
@@ -241,6 +246,7 @@ class Braid:
         roaming.handovers.adopt = adoptions.begin
         roaming.takeovers.adopt_here = adoptions.adopt_here
         roaming.search.copies = adoptions.copies_of
+        adoptions.adopt_queues = self.shares.adoption.adopt
         adoptions.search = partial(roaming.search.search, own_epoch=0)
         histories = self.gone_histories = GoneHistories(self.host, copies, roaming.reach, self._others)
         left = self.catch_up.left

@@ -57,9 +57,10 @@ class GroupQueue:
         messages_max, bytes_max = limits.queue_messages_max * members, limits.queue_bytes_max * members
         return len(self) < messages_max and (not len(self) or self.bytes + size <= bytes_max)
 
-    def push(self, message: Message, is_stored: bool) -> Delivery:
-        """Adds a message behind those that wait; one that `is_stored` survives the process."""
-        kept = self._new(message, is_stored)
+    def push(self, message: Message, is_stored: bool, number: int = 0) -> Delivery:
+        """Adds a message behind those that wait; one that `is_stored` survives the process. It has a number already if
+        it comes from another queue."""
+        kept = self._new(message, is_stored, number)
         self.waiting.append(kept)
         return kept
 
@@ -67,8 +68,8 @@ class GroupQueue:
         """Adds a message that a member had before those that wait."""
         self.waiting.appendleft(self._new(message, is_stored))
 
-    def _new(self, message: Message, is_stored: bool) -> Delivery:
-        number = secrets.randbits(NUMBER_BITS)
+    def _new(self, message: Message, is_stored: bool, number: int = 0) -> Delivery:
+        number = number or secrets.randbits(NUMBER_BITS)
         kept = Delivery(message, message.qos, message.retain, (number,), self.full_filter)
         if is_stored:
             if not self._row:
@@ -98,11 +99,13 @@ class GroupQueue:
                 at += 1
         return None
 
-    def lend_first(self) -> Delivery:
-        """Takes out the first that waits, whatever it is."""
-        kept = self.waiting.popleft()
+    def set_aside(self, kept: Delivery) -> None:
+        """Takes out the first or the last that waits: somebody may have it already."""
+        if kept is self.waiting[0]:
+            self.waiting.popleft()
+        else:
+            assert kept is self.waiting.pop()
         self.lent[number_of(kept)] = kept
-        return kept
 
     def give_back(self, kept: Delivery) -> bool:
         """What was lent goes to the front again; False if it has come to its end meanwhile."""

@@ -182,11 +182,11 @@ class Audience:
         self.holds = 0
         """How many want it without a session: message processors."""
         self.is_announced = False
-        """Whether other brokers are told that it is wanted here."""
+        """Whether it is wanted here, and not only shared: then other brokers are told."""
 
     @property
     def has_anybody(self) -> bool:
-        return bool(self.members or self.holds) or any(group.has_anybody for group in self.groups.values())
+        return self.is_announced or any(group.has_anybody for group in self.groups.values())
 
 
 class Router:

@@ -87,7 +87,7 @@ class Sessions(Mapping[str, Session]):
             self.shares.restore(saved)
         for session in self._by_id.values():
             if session.shares:
-                self._leave_shares(session)
+                self.leave_shares(session)
 
     # From CONNECT to the end
 
@@ -158,10 +158,10 @@ class Sessions(Mapping[str, Session]):
             return
         self.expire_detached(session)
         if session.shares:
-            self._leave_shares(session)
+            self.leave_shares(session)
         self._tick.request_flush()
 
-    def _leave_shares(self, session: Session) -> None:
+    def leave_shares(self, session: Session) -> None:
         """A member that is away gives back what it has not acknowledged (MQTT 5 §4.8.2)."""
         self.shares.pass_on(give_back(session))
 

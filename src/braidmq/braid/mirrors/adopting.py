@@ -31,7 +31,7 @@ from braidmq.braid.roaming.reaching import BrokerReach
 from braidmq.braid.roaming.searching import SearchResult
 from braidmq.broker.broker import Broker
 from braidmq.broker.store import SavedSession
-from braidmq.host import Event, Host
+from braidmq.host import Address, Event, Host
 from braidmq.mqtt.topics import split_share
 
 GONE_S = 60.0
@@ -87,6 +87,8 @@ class Adoptions:
         """By broker and client id: the epoch of the session that was taken up, never twice from one copy."""
         self._begun: BoundedDict[tuple[str, str], tuple[float, int]] = BoundedDict(BEGUN_MAX)
         """By broker and client id: when it was begun to take its session up last, and the epoch that it had."""
+        self.adopt_queues: Callable[[str, Address, list[SavedSession]], Awaitable[None]]
+        """Takes up what waits for shared subscriptions at a broker that is gone."""
         self.search: Callable[[str], Awaitable[SearchResult]]
         """Asks all brokers what they have of a client's session."""
         self.adopted = 0
@@ -217,6 +219,7 @@ class Adoptions:
             _log.log(level, "%s is gone: its %d sessions are taken up here", copy.owner, len(left))
             self._done[copy.owner, ""] = 1
             self._replication.adopt(copied.retained)
+            await self.adopt_queues(copy.owner, copy.address, copied.queues)
         for saved in left:
             if copy.is_streaming:
                 return  # it is back

@@ -18,6 +18,7 @@ from braidmq.braid.roaming.incoming import MOVED
 from braidmq.braid.roaming.marks import Row, SavedMove
 from braidmq.braid.transfer.batch import Predecessor
 from braidmq.braid.transfer.predecessors import ByTopic
+from braidmq.broker.group_queue import is_queue
 from braidmq.broker.store import MemoryStore, SavedSession, Snapshot
 from braidmq.host import Address
 
@@ -29,9 +30,11 @@ class CopiedSessions:
         self._snapshot = snapshot
         self._last_sent: LastSent | None = None
         """Of the broker's history, once somebody asks for it."""
-        self.all = snapshot.sessions
+        self.all = [one for one in snapshot.sessions if not is_queue(one.client_id)]
+        self.queues = [one for one in snapshot.sessions if is_queue(one.client_id)]
+        """What waits for shared subscriptions."""
         self.retained = snapshot.retained
-        self._by_client = {one.client_id: one for one in snapshot.sessions}
+        self._by_client = {one.client_id: one for one in self.all}
         self._epochs = epochs_in(snapshot)
         self.followed: dict[str, SavedCursor] = {}
         """By origin: how far the broker had followed it."""

@@ -171,6 +171,7 @@ class IncomingSessions:
             unsubscribe_all(broker, session, saved.subscriptions)
             return None
         self._install(session, saved.subscriptions, fetched, is_branch=True)
+        broker.sessions.leave_shares(session)
         self._checking[session] = giver
         self._save(session)
         broker.flush()

@@ -124,7 +124,8 @@ class Borrower(Service):
         self._held[job.number] = loan
         qos = self._shares.lend(message, group, session, loan)
         if qos == 2:
-            self._take(job.number)
+            self.note_taken(job.number)
+            self._broker.tick.took_once = True
             if session.connection is not None:
                 session.connection.awaits_commit = True
         if qos != 1:
@@ -141,13 +142,15 @@ class Borrower(Service):
         else:
             self._shares.give(message, group, session)
 
-    def _take(self, number: int) -> None:
-        """Writes that a message is here for good, before its member gets it."""
+    def has_taken(self, number: int) -> bool:
+        return number in self._taken
+
+    def note_taken(self, number: int) -> None:
+        """Writes that a message is here for good."""
         while len(self._taken) >= TAKEN_MAX:
             self._forget(next(iter(self._taken)))
         self._taken[number] = now = self._broker.now()
         self._broker.store.save_cursor(f"{TAKEN}{number}", msgspec.msgpack.encode(now))
-        self._broker.tick.took_once = True
 
     # What becomes of it
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from braidmq.bounded import BoundedDict
 from braidmq.braid.shares.group_records import GroupRecords
 from braidmq.braid.shares.lending import Lender, RemoteLoan
 from braidmq.braid.shares.messages import AskLoans, LoansKnown
 from braidmq.broker.broker import Broker
-from braidmq.broker.group_queue import number_of
+from braidmq.broker.group_queue import GroupQueue, number_of
+from braidmq.broker.message import Delivery
 from braidmq.broker.shares import ShareGroup
 from braidmq.host import Address, Host, ask, run_all
 
@@ -37,6 +39,9 @@ DOUBT_PAUSE_S: Final = 2.0
 DOUBT_S: Final = 60.0
 """How long QoS 2 from the store waits for brokers that do not say whether they have it; then it is lent again."""
 
+GONE_MAX: Final = 256
+"""Brokers that are gone and need not be asked about what they had themselves."""
+
 
 class LoanChecks:
     def __init__(self, broker: Broker, host: Host, records: GroupRecords, lender: Lender) -> None:
@@ -48,19 +53,25 @@ class LoanChecks:
         self._checking: dict[str, None] = {}
         """Brokers that are being asked, by identity."""
         self._silent_checked_at = 0.0
+        self._is_settling = False
+        self._gone: BoundedDict[Address, None] = BoundedDict(GONE_MAX)
+        """Where brokers were whose queues are taken up here."""
         for group in broker.router.groups():  # of an earlier process
             self.doubt(group)
 
     def doubt(self, group: ShareGroup) -> None:
         """What waits may be lent already: it is not, until all brokers have been asked."""
-        queue, lender = group.queue, self._lender
+        queue = group.queue
         while queue is not None and queue.waiting:
-            kept = queue.lend_first()
-            lender.loans[number_of(kept)] = RemoteLoan(group, queue, kept, "", 0, self._host.now())
+            self.doubt_one(group, queue, queue.waiting[0])
+
+    def doubt_one(self, group: ShareGroup, queue: GroupQueue, kept: Delivery) -> None:
+        queue.set_aside(kept)
+        self._lender.loans[number_of(kept)] = RemoteLoan(group, queue, kept, "", 0, self._host.now())
 
     def start(self) -> None:
         self._host.spawn(self._keep_checking())
-        self._host.spawn(self._settle_doubts())
+        self.settle_doubts()
 
     # What was lent
 
@@ -119,16 +130,25 @@ class LoanChecks:
     def _doubtful(self) -> dict[int, int]:
         return {number: loan.attempt for number, loan in self._lender.loans.items() if not loan.identity}
 
+    def settle_doubts(self, gone: Address | None = None) -> None:
+        """Asks all brokers about what may be lent already; what nobody has is lent again. The one that it was found at
+        need not be asked, if it is gone."""
+        if gone is not None:
+            self._gone.renew(gone, None)
+        if not self._is_settling:
+            self._is_settling = True
+            self._host.spawn(self._settle_doubts())
+
     async def _settle_doubts(self) -> None:
-        """Asks all brokers; what nobody has is lent again."""
         ends_at = self._host.now() + DOUBT_S
         while self._doubtful():
             await self._host.sleep(DOUBT_PAUSE_S)
             answered: list[Address] = []
-            others = self.others()
+            others = [one for one in self.others() if one not in self._gone]
             await run_all(self._host, [self._ask_all(address, answered) for address in others])
             is_sure = len(answered) == len(others) or self._host.now() > ends_at
             self._give_back("", self._doubtful(), qos_max=2 if is_sure else 1)
+        self._is_settling = False
 
     async def _ask_all(self, address: Address, answered: list[Address]) -> None:
         """Asks one broker about all that is doubtful."""

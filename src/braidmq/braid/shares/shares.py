@@ -16,6 +16,7 @@ from braidmq.braid.shares.group_records import GroupRecords
 from braidmq.braid.shares.lending import Lender
 from braidmq.braid.shares.loan_checks import LoanChecks
 from braidmq.braid.shares.outbox import Outbox
+from braidmq.braid.shares.queue_adoption import QueueAdoption
 from braidmq.broker.broker import Broker
 from braidmq.broker.shares import ShareGroup
 from braidmq.host import Host
@@ -29,6 +30,7 @@ class ShareParts:
         self.lender = Lender(broker, host, self.records, cluster, self.outbox)
         self.checks = LoanChecks(broker, host, self.records, self.lender)
         self.borrower = Borrower(broker, host, identity, cluster, self.outbox)
+        self.adoption = QueueAdoption(broker, self.checks, self.borrower)
 
     def enter(self) -> None:
         self.announcer.enter()
