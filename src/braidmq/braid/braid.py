@@ -36,6 +36,7 @@ from braidmq.braid.roaming.published_before import PublishedBefore
 from braidmq.braid.roaming.roaming import RoamingParts
 from braidmq.braid.roaming.takers import Takers
 from braidmq.braid.shares.shares import ShareParts
+from braidmq.braid.selection.selection import SelectionParts
 from braidmq.braid.task_limiter import TaskLimiter
 from braidmq.braid.transfer.inbound import InboundStreams
 from braidmq.braid.transfer.outbound import OutboundTopics
@@ -111,6 +112,7 @@ class Braid:
         self.demand = DemandTopics(broker, outbound)
         self.shares = ShareParts(broker, host, presence, origin, cluster)
         self.transfer, self.catch_up, self.retained, self.roaming = transfer, catch_up, retained, roaming
+        self.selection = SelectionParts(broker, overlay, presence, membership.records, name, cluster)
         self.drain = self._new_drain(Takers(host, membership.records, introducers, cluster))
         self.probes = probes = Probes(host, method, name, cluster, broker.now)
         self.status = BraidInspector(
@@ -135,6 +137,7 @@ class Braid:
             self.demand.on_filter(topic_filter, True)
         for group in broker.router.groups():
             self.shares.announcer.on_group(group)
+        self.selection.start()
 
     def _new_drain(self, takers: Takers) -> Drain:
         roaming, records = self.roaming, self.membership.records
@@ -212,6 +215,7 @@ class Braid:
             self.roaming,
             self.drain,
             self.shares,
+            self.selection,
         )
 
     def act_for(self, copies: BrokerCopies) -> Adoptions:
@@ -300,6 +304,7 @@ class Braid:
         """Leaves in good order: neighbours are told, and nobody waits for this broker."""
         self.presence.leave()
         wanted = (*self.interest.announcer.filters, *self.retained.replication.leave())
+        await self.selection.leave()
         await self.membership.entering.leave(self.transfer.outbound.filters, wanted)
         await self.roaming.leave()
         await self.membership.entering.leave_overlay()
