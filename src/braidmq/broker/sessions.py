@@ -207,6 +207,7 @@ class Sessions(Mapping[str, Session]):
             self.wills.renew(session, None)
         self.wills.due(session)
         self.shares.pass_on(left)
+        self._router.federation.on_presence(session, is_over=True, moved=moved)
         self._tick.request_flush()
 
     def _save(self, session: Session, ends_at: float | None) -> None:
