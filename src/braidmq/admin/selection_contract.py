@@ -78,7 +78,7 @@ class ReservationAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     """Seconds until one is expected to be free."""
 
 
-class ComponentCandidate(msgspec.Struct, frozen=True):
+class ComponentChoice(msgspec.Struct, frozen=True):
     """An instance that a request could get, and what speaks against it."""
 
     instance: str
@@ -97,7 +97,7 @@ class ComponentCandidate(msgspec.Struct, frozen=True):
 
 class SelectAnswer(msgspec.Struct, frozen=True):
     component: str
-    candidates: list[ComponentCandidate]
+    candidates: list[ComponentChoice]
     """In the order in which a request would take them."""
     delegates: dict[str, str]
     """By cluster, in the order in which they are asked: the broker that is asked there; empty if there is none."""

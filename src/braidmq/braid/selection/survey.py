@@ -7,7 +7,7 @@ import math
 from typing import Final
 
 from braidmq.admin.selection_contract import (
-    ComponentCandidate,
+    ComponentChoice,
     ComponentsAnswer,
     InstanceStatus,
     ReservationStatus,
@@ -119,7 +119,7 @@ class ComponentSurvey(Service):
         candidates = [self._judge(one, groups, request) for one in found.instances]
         order = {group.cluster: place for place, group in enumerate(groups)}
 
-        def rank(one: ComponentCandidate) -> tuple[bool, int, float, bool, bool, str]:
+        def rank(one: ComponentChoice) -> tuple[bool, int, float, bool, bool, str]:
             """As a request goes: what this broker has, by group the delegate's, then the others; or by the score."""
             place = len(order) if one.group is None else order[one.group]
             of_delegate = one.group is not None and one.broker == delegates[one.group]
@@ -131,9 +131,7 @@ class ComponentSurvey(Service):
         why, hops = self._why(best, candidates, delegates, bool(asked.score))
         return SelectAnswer(component, candidates, delegates, hops, why, found.silent)
 
-    def _judge(
-        self, one: InstanceStatus, groups: list[ComponentGroup], request: SelectionRequest
-    ) -> ComponentCandidate:
+    def _judge(self, one: InstanceStatus, groups: list[ComponentGroup], request: SelectionRequest) -> ComponentChoice:
         around = [each.cluster for each in groups if not each.cluster or is_within(one.cluster, each.cluster)]
         group = around[0] if around else None
         free, steps = max(0, one.slots - one.taken), steps_between(self._cluster, one.cluster)
@@ -151,12 +149,12 @@ class ComponentSurvey(Service):
                 f"not {need.attribute} {need.test} {need.bound:g}: {_said(told.get(need.attribute))}" for need in failed
             )
         score = None if score is None or math.isinf(score) else score
-        return ComponentCandidate(one.instance, one.broker, one.cluster, free, one.load, steps, group, score, problem)
+        return ComponentChoice(one.instance, one.broker, one.cluster, free, one.load, steps, group, score, problem)
 
     def _why(
         self,
-        best: ComponentCandidate | None,
-        candidates: list[ComponentCandidate],
+        best: ComponentChoice | None,
+        candidates: list[ComponentChoice],
         delegates: dict[str, str],
         by_score: bool,
     ) -> tuple[str, int | None]:

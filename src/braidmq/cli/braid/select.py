@@ -13,7 +13,7 @@ from braidmq.cli.errors import CliError
 from braidmq.cli.option_groups import with_option_groups
 
 if TYPE_CHECKING:
-    from braidmq.admin.selection_contract import ComponentCandidate, SelectAnswer
+    from braidmq.admin.selection_contract import ComponentChoice, SelectAnswer
 
 app = typer.Typer(add_completion=False)
 
@@ -53,7 +53,7 @@ def select(
         raise CliError(answer.why)
 
 
-def _show(answer: SelectAnswer, best: ComponentCandidate | None) -> None:
+def _show(answer: SelectAnswer, best: ComponentChoice | None) -> None:
     table = output.table(
         *("", "instance", "broker", "free", "load", "steps", "score", "asked in", "problem"),
         title=f"{answer.component}: {output.counted(len(answer.candidates), 'candidate')}",
