@@ -18,7 +18,7 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from braidmq.admin import contract, drain_contract, ring_contract
+from braidmq.admin import contract, drain_contract, ring_contract, selection_contract
 from braidmq.admin.errors import AdminError, AnswerRefused, NotABroker, TooSlow, Unanswered, Unreachable, WrongToken
 
 TIMEOUT_S: Final = 30.0
@@ -80,6 +80,28 @@ class AdminClient:
 
     def trace(self, topic: str, qos: int) -> contract.TraceAnswer:
         return self._get("/braid/trace", contract.TraceAnswer, {"topic": topic, "qos": qos})
+
+    # Components
+
+    def components(self, component: str = "") -> selection_contract.ComponentsAnswer:
+        return self._get("/braid/components", selection_contract.ComponentsAnswer, {"component": component})
+
+    def select(self, wanted: selection_contract.ReserveRequest) -> selection_contract.SelectAnswer:
+        """Which one a request would get; nothing is reserved."""
+        return self._post("/braid/select", wanted, selection_contract.SelectAnswer, is_repeatable=True)
+
+    def reserve(self, wanted: selection_contract.ReserveRequest) -> selection_contract.ReservationAnswer:
+        return self._post("/braid/reserve", wanted, selection_contract.ReservationAnswer)
+
+    def renew(self, reservation: str) -> selection_contract.ReservationAnswer:
+        return self._about("renew", reservation)
+
+    def release(self, reservation: str) -> selection_contract.ReservationAnswer:
+        return self._about("release", reservation)
+
+    def _about(self, verb: str, reservation: str) -> selection_contract.ReservationAnswer:
+        asked = selection_contract.ReservationRequest(reservation)
+        return self._post(f"/braid/{verb}", asked, selection_contract.ReservationAnswer)
 
     # Draining
 

@@ -39,6 +39,7 @@ from braidmq.braid.roaming.published_before import PublishedBefore
 from braidmq.braid.roaming.roaming import RoamingParts
 from braidmq.braid.roaming.takers import Takers
 from braidmq.braid.shares.shares import ShareParts
+from braidmq.braid.selection.selection import SelectionParts
 from braidmq.braid.task_limiter import TaskLimiter
 from braidmq.braid.transfer.inbound import InboundStreams
 from braidmq.braid.transfer.outbound import OutboundTopics
@@ -111,12 +112,14 @@ class Braid:
         self.shares = ShareParts(broker, host, presence, origin, cluster)
         self.transfer, self.catch_up, self.retained, self.roaming = transfer, catch_up, retained, roaming
         self.tail = self._new_tail()
+        self.selection = SelectionParts(broker, overlay, presence, membership.records, name, cluster)
         self.drain = self._new_drain(Takers(host, membership.records, introducers, cluster))
         self.probes = Probes(host, method, name, cluster, broker.now)
         self.status = self._new_status(method_name)
         self.adoptions = self.act_for(self.mirrors.held)
         self._join()
         self._stand_for_earlier_sessions()
+        self.selection.start()
 
     def _stand_for_earlier_sessions(self) -> None:
         for topic_filter in self.broker.router.filters():
@@ -227,6 +230,7 @@ class Braid:
             self.roaming,
             self.drain,
             self.shares,
+            self.selection,
         )
 
     def act_for(self, copies: BrokerCopies) -> Adoptions:
@@ -318,6 +322,7 @@ class Braid:
         """Leaves in good order: neighbours are told, and nobody waits for this broker."""
         self.presence.leave()
         wanted = (*self.interest.announcer.filters, *self.retained.replication.leave())
+        await self.selection.leave()
         await self.membership.entering.leave(self.transfer.outbound.filters, wanted)
         await self.roaming.leave()
         await self.membership.entering.leave_overlay()

@@ -14,12 +14,13 @@ from braidmq.braid.retained.retained import RetainedParts
 from braidmq.braid.roaming.drain import Drain
 from braidmq.braid.roaming.roaming import RoamingParts
 from braidmq.braid.shares.shares import ShareParts
+from braidmq.braid.selection.selection import SelectionParts
 from braidmq.braid.transfer.outbound_topic import OutboundTopic
 from braidmq.braid.transfer.transfer import TransferParts
 from braidmq.broker.admission import Arrived
 from braidmq.broker.broker import Broker
 from braidmq.broker.federation import ANSWERED, RetainedQuery
-from braidmq.broker.local_topics import DEMAND_PREFIX, is_local
+from braidmq.broker.local_topics import DEMAND_PREFIX, REQUEST_PREFIXES, is_local
 from braidmq.broker.message import Message, Reached
 from braidmq.broker.session import Session
 from braidmq.broker.subscription import Subscribed
@@ -41,6 +42,7 @@ class BraidFederation:
         roaming: RoamingParts,
         drain: Drain,
         shares: ShareParts,
+        selection: SelectionParts,
     ) -> None:
         self._broker = broker
         self._presence = presence
@@ -51,6 +53,7 @@ class BraidFederation:
         self._roaming = roaming
         self._drain = drain
         self._shares = shares
+        self._selection = selection
         self._outbound = transfer.outbound
         self._queue = transfer.outbound.queue
         self._sender = transfer.sender
@@ -93,6 +96,9 @@ class BraidFederation:
     def keeps_tombstones(self) -> bool:
         return self._retained.replication.is_on
 
+    def request(self, session: Session, packet: Publish) -> tuple[Reason, str]:
+        return self._selection.request(session, packet)
+
     # Routes
 
     def outbound_for(self, topic: str) -> OutboundTopic | None:
@@ -121,8 +127,16 @@ class BraidFederation:
     def server_reference(self, listener: str) -> str | None:
         return self._drain.server_reference(listener)
 
+    def on_share(self, session: Session) -> None:
+        if not self._presence.is_leaving:
+            self._selection.on_share(session)
+
+    def on_presence(self, session: Session, is_over: bool = False, moved: bool = False) -> None:
+        if not self._presence.is_leaving:
+            self._selection.on_presence(session, is_over, moved)
+
     def refusal_of(self, topic_filter: str) -> Reason | None:
-        if topic_filter.startswith(SCOPE_PREFIX):  # nothing is published under such a topic
+        if topic_filter.startswith((SCOPE_PREFIX, *REQUEST_PREFIXES)):  # nothing is published under such a topic
             return Reason.TOPIC_FILTER_INVALID
         if topic_filter.startswith(DEMAND_PREFIX) and not self._demand.has_room(topic_filter):
             return Reason.QUOTA_EXCEEDED

@@ -30,6 +30,9 @@ from braidmq.pubsub.registry import METHODS, MethodName, MethodSettings, Overlay
 PROTOCOL = "2"
 """What brokers say to each other: another number if a message changes so that other brokers cannot read it any more."""
 
+SELECT = "braidmq.select."
+"""Where the messages of selections are, which are those of every braid."""
+
 LEAVE_S = 5.0
 """How long a broker that ends has to leave the braid in good order."""
 
@@ -42,7 +45,7 @@ _log = logging.getLogger("braidmq.braid")
 
 def messages_of(method: MethodName) -> list[type[Message]]:
     """All messages that brokers with this method send each other: those of the method, and those of every braid."""
-    braid_wide = [kind for kind in message_kinds() if kind.__module__.startswith(f"{__package__}.")]
+    braid_wide = [kind for kind in message_kinds() if kind.__module__.startswith((f"{__package__}.", SELECT))]
     return [*METHODS[method].messages(), *braid_wide]
 
 

@@ -128,6 +128,13 @@ class Federation(Outgoing, Protocol):
         """Whether other brokers may have older copies of a retained message that is deleted here."""
         ...
 
+    def request(self, session: Session, packet: Publish) -> tuple[Reason, str]:
+        """What a client asks of its broker, by a topic of `REQUEST_PREFIXES` that it may publish to.
+
+        Whether that is taken up, and if not why; an answer follows later.
+        """
+        ...
+
     # Routes
 
     def outbound_for(self, topic: str) -> Outbound | None:
@@ -190,6 +197,14 @@ class Federation(Outgoing, Protocol):
         """Where clients of a listener of this broker, which is drained, find another one; None if nobody says so."""
         ...
 
+    def on_share(self, session: Session) -> None:
+        """A session has begun, or ceased, to be a member of a shared subscription."""
+        ...
+
+    def on_presence(self, session: Session, is_over: bool = False, moved: bool = False) -> None:
+        """A session has got or lost its connection, or has ended here; then it may go on at another broker."""
+        ...
+
     def refusal_of(self, topic_filter: str) -> Reason | None:
         """Why no client may subscribe to a filter here; None if it may."""
         ...
@@ -231,6 +246,9 @@ class Alone:
     def when_known(self, message: Message, action: Callable[[bool], None]) -> None: ...
     def on_demand_late(self) -> None: ...
 
+    def request(self, session: Session, packet: Publish) -> tuple[Reason, str]:
+        return Reason.IMPLEMENTATION_SPECIFIC_ERROR, "this broker is in no braid: components can be reserved in one"
+
     def outbound_for(self, topic: str) -> Outbound | None:
         return None
 
@@ -248,6 +266,9 @@ class Alone:
 
     def on_free(self, group: ShareGroup) -> bool:
         return False
+
+    def on_share(self, session: Session) -> None: ...
+    def on_presence(self, session: Session, is_over: bool = False, moved: bool = False) -> None: ...
 
     def admit(self, client_id: str, user: str, clean_start: bool, done: Callable[[Arrived], bool]) -> None:
         done(Arrived.HERE)

@@ -1,15 +1,35 @@
 """Topics that are each broker's own, and those that brokers talk to each other on.
 
-None of them is passed on to other brokers, and no client may publish there.
+None of them is passed on to other brokers, and no client may publish there. What a client publishes to one of
+`REQUEST_PREFIXES` is a request to its broker: nobody else gets it.
 """
 
 from __future__ import annotations
 
-LOCAL_PREFIXES = ("$SYS/", "$demand/", "$braid/", "$processor/")
-
 DEMAND_PREFIX = "$demand/"
 BRAID_PREFIX = "$braid/"
 PROCESSOR_PREFIX = "$processor/"
+
+RESERVE_PREFIX = "$reserve/"
+RENEW_PREFIX = "$renew/"
+RELEASE_PREFIX = "$release/"
+LOAD_PREFIX = "$load/"
+REQUEST_PREFIXES = (RESERVE_PREFIX, RENEW_PREFIX, RELEASE_PREFIX, LOAD_PREFIX)
+
+RESERVED_PREFIX = "$reserved/"
+"""What a client that has reserved is told; its client id follows."""
+RESERVATION_PREFIX = "$reservation/"
+"""What a component that is reserved is told."""
+
+LOCAL_PREFIXES = (
+    "$SYS/",
+    DEMAND_PREFIX,
+    BRAID_PREFIX,
+    PROCESSOR_PREFIX,
+    RESERVED_PREFIX,
+    RESERVATION_PREFIX,
+    *REQUEST_PREFIXES,
+)
 
 
 def is_local(topic: str) -> bool:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from braidmq.broker.connection import Connection
 from braidmq.broker.federation import ScopeError
-from braidmq.broker.local_topics import is_local
+from braidmq.broker.local_topics import REQUEST_PREFIXES, is_local
 from braidmq.broker.message import Message, Reached, message_of
 from braidmq.broker.notices import one_line, quoted
 from braidmq.broker.session import Session
@@ -109,6 +109,8 @@ def _publish(connection: Connection, session: Session, packet: p.Publish) -> Ver
             broker.metrics.publish_refused += 1
             connection.notice_once("a publication is refused: %s", one_line(error.text))
             return Verdict(error.reason, error.text)
+        if packet.topic.startswith(REQUEST_PREFIXES):
+            return _request(connection, session, packet)
     if not _may_publish(connection, session, packet.topic):
         broker.metrics.publish_refused += 1
         connection.notice("may not publish to %s", quoted(packet.topic))
@@ -127,6 +129,19 @@ def _publish(connection: Connection, session: Session, packet: p.Publish) -> Ver
     if reached is Reached.UNKNOWN and packet.qos and connection.version == p.V5:
         return Verdict(Reason.SUCCESS, "", message)
     return Verdict(Reason.SUCCESS if reached else Reason.NO_MATCHING_SUBSCRIBERS, "")
+
+
+def _request(connection: Connection, session: Session, packet: p.Publish) -> Verdict:
+    """What is asked of the broker itself, if the client may: nobody else gets it."""
+    broker = connection.broker
+    if not broker.access.may_publish(connection.identity, session.client_id, packet.topic):
+        verdict = Verdict(Reason.NOT_AUTHORIZED, f"{packet.topic!r} may not be published by this client")
+    else:
+        verdict = Verdict(*broker.federation.request(session, packet))
+    if verdict.reason.failed:
+        broker.metrics.publish_refused += 1
+        connection.notice_once("a request is refused: %s", one_line(verdict.text))
+    return verdict
 
 
 def _may_publish(connection: Connection, session: Session, topic: str) -> bool:

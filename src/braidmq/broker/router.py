@@ -293,6 +293,7 @@ class Router:
         session.shares = True
         self.forget(group.full_filter)
         self.federation.on_group(group)
+        self.federation.on_share(session)
         return new
 
     def unsubscribe(self, session: Session, full_filter: str) -> bool:
@@ -315,6 +316,7 @@ class Router:
         self.forget(group.full_filter)
         self.drop_unused(group)
         self.federation.on_group(group)
+        self.federation.on_share(session)
         return True
 
     def hold(self, topic_filter: str) -> None:

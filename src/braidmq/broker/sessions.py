@@ -143,6 +143,7 @@ class Sessions(Mapping[str, Session]):
         check_session(session)
         self.wills.renew(session, will)
         self.forget_routes(session)
+        self._router.federation.on_presence(session)
 
     def detach(self, session: Session, client: ConnectedClient, will: bool) -> None:
         """A client leaves its session: with its will, or without."""
@@ -157,6 +158,7 @@ class Sessions(Mapping[str, Session]):
             self.end(session)
             return
         self.expire_detached(session)
+        self._router.federation.on_presence(session)
         if session.shares:
             self.leave_shares(session)
         self._tick.request_flush()
@@ -205,6 +207,7 @@ class Sessions(Mapping[str, Session]):
             self.wills.renew(session, None)
         self.wills.due(session)
         self.shares.pass_on(left)
+        self._router.federation.on_presence(session, is_over=True, moved=moved)
         self._tick.request_flush()
 
     def _save(self, session: Session, ends_at: float | None) -> None:

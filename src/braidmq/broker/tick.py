@@ -332,6 +332,11 @@ class Tick:
             self._on_recovered()
         return True
 
+    def commit_early(self) -> bool:
+        """In the middle of a tick: what has changed so far is kept before another broker hears of it; whether it is."""
+        self.outgoing.before_commit()
+        return not (self.store.dirty or self.recorder.dirty) or self.commit()
+
     def _retry_store(self) -> None:
         if self.degraded and not self.commit():
             self.timers.at(self.now() + STORE_RETRY_S, self._retry_store)

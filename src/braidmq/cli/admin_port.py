@@ -1,4 +1,4 @@
-"""How `ring`, `topics`, `demand`, `trace`, `drain` and `process` find a broker's admin port, and ask it."""
+"""How commands about a braid, a drain or processors find a broker's admin port, and ask it."""
 
 from __future__ import annotations
 

@@ -20,10 +20,10 @@ import msgspec
 from braidmq.host import Address, Forward, Reply, Service, ask, handles
 from braidmq.keys import Key, in_arc
 from braidmq.overlay.peers import Peer
-from braidmq.overlay.suzaku import SuzakuNode
 from braidmq.select.elements import SELF_LEVEL, Element, elements_of, highest_level
 from braidmq.select.members import Members
 from braidmq.select.messages import NotReserved, Reserved, SeekComponent
+from braidmq.select.nodes import SearchNode
 from braidmq.select.request import SelectionRequest
 from braidmq.select.strategies import RANDOM, choose
 
@@ -95,7 +95,7 @@ class Anycast(Service):
             seek = outcome
         return NotReserved(seek.hops)
 
-    def _step(self, node: SuzakuNode, seek: SeekComponent) -> Reply | SeekComponent:
+    def _step(self, node: SearchNode, seek: SeekComponent) -> Reply | SeekComponent:
         """The next node, the end, or the same search with the whole range, to be tried here again."""
         candidates = self._candidates(node, seek, seek.low, seek.high)
         if not candidates:
@@ -114,7 +114,7 @@ class Anycast(Service):
             return self._take(node.me.key, seek) or msgspec.structs.replace(seek, low=low, high=high)
         return self._forward(chosen, seek, chosen.low, chosen.high)
 
-    def _candidates(self, node: SuzakuNode, seek: SeekComponent, low: Key, high: Key) -> list[Element]:
+    def _candidates(self, node: SearchNode, seek: SeekComponent, low: Key, high: Key) -> list[Element]:
         elements = elements_of(node, seek.request, low, high)
         if seek.strategy == RANDOM:
             return list(elements)
@@ -135,7 +135,7 @@ class Anycast(Service):
         onward = msgspec.structs.replace(seek, to=peer.key, low=low, high=high, hops=seek.hops + 1)
         return Forward(peer.address, onward)
 
-    def _step_earlier(self, node: SuzakuNode, seek: SeekComponent) -> Reply | SeekComponent:
+    def _step_earlier(self, node: SearchNode, seek: SeekComponent) -> Reply | SeekComponent:
         low, high = seek.low, seek.high
         matching = [
             element
@@ -163,11 +163,11 @@ class Anycast(Service):
 _EVERYTHING: Final = (b"", b"\xff" * 8)
 
 
-def _closest_preceding(node: SuzakuNode, key: Key) -> Peer:
+def _closest_preceding(node: SearchNode, key: Key) -> Peer:
     """Of the own node and its fingers, the one nearest before a key, or at it."""
     best = node.me
     for table, first in ((node.forward, node.finger(0, True)), (node.backward, node.finger(0, False))):
-        for finger in ([] if first is None else [first]) + table:
+        for finger in (*(() if first is None else (first,)), *table):
             peer = finger.peer
             if peer.key == key or (in_arc(best.key, peer.key, key) and best.key != key):
                 best = peer

@@ -21,10 +21,9 @@ from braidmq.bounded import BoundedDict
 from braidmq.host import Address, Forward, Reply, Service, ask, handles, run_all
 from braidmq.keys import Key
 from braidmq.overlay.peers import Peer
-from braidmq.overlay.suzaku import SuzakuNode
 from braidmq.select.elements import SELF_LEVEL, elements_of, highest_level
 from braidmq.select.forecast import Forecast
-from braidmq.select.group import ComponentGroup
+from braidmq.select.group import ComponentGroup, groups_around
 from braidmq.select.ledger import Ledger
 from braidmq.select.member import Member, Reservation
 from braidmq.select.members import Members
@@ -41,6 +40,7 @@ from braidmq.select.messages import (
     Window,
 )
 from braidmq.select.multicast import ALL_MAX, GroupMulticast, is_first
+from braidmq.select.nodes import SearchNode
 from braidmq.select.request import SelectionRequest
 
 CLAIM_TIMEOUT_S: Final = 1.0
@@ -97,7 +97,7 @@ class Delegates(Service):
 
     # As a delegate
 
-    def seat(self, group: ComponentGroup) -> SuzakuNode | None:
+    def seat(self, group: ComponentGroup) -> SearchNode | None:
         """The node of this broker that is the first of a group; None if it has none."""
         low, high = group.keys
         for key in sorted(self._members.members):
@@ -130,14 +130,16 @@ class Delegates(Service):
             if outcome is not None:
                 self._note_free(office)
                 return Reserved(outcome.reservation, hops)
-        return NotReserved(hops, is_known=True)
+        self._hear_own(office, node)
+        return NotReserved(hops, True, office.ledger.expected_in_s(self._host.now()))
 
-    def _hear_own(self, office: _Office, node: SuzakuNode) -> None:
+    def _hear_own(self, office: _Office, node: SearchNode) -> None:
         found = self._members.here(node.me.key)
         if found is not None:
-            office.ledger.hear(found[0].report(found[1], self._host.now()))
+            now = self._host.now()
+            office.ledger.hear(found[0].report(found[1], now), now)
 
-    def _office(self, group: ComponentGroup, node: SuzakuNode) -> _Office:
+    def _office(self, group: ComponentGroup, node: SearchNode) -> _Office:
         office = self._offices.get(group)
         if office is None:
             known = self._known.get(group)
@@ -147,7 +149,7 @@ class Delegates(Service):
         return office
 
     async def _claims(
-        self, office: _Office, node: SuzakuNode, request: SelectionRequest, tried: dict[Key, None]
+        self, office: _Office, node: SearchNode, request: SelectionRequest, tried: dict[Key, None]
     ) -> tuple[Reserved | None, int]:
         """Goes to those that are thought to be free, until one is, or as far as the tables of the group reach twice."""
         hops, hops_max = 0, 2 * max(1, highest_level(node, request.group.keys[1])) + CLAIM_HOPS_MAX
@@ -183,13 +185,13 @@ class Delegates(Service):
             ledger.suspect(chosen, self._host.now())
             return None, hops
         self._rise(office, answer.epoch)
-        ledger.learn(answer.visits)
+        ledger.learn(answer.visits, self._host.now())
         if not answer.visits or answer.visits[0].report.peer.key != chosen.owner.key:
             ledger.forget(chosen.owner.key)
         return answer, hops
 
     async def _audited(
-        self, office: _Office, node: SuzakuNode, request: SelectionRequest, tried: dict[Key, None]
+        self, office: _Office, node: SearchNode, request: SelectionRequest, tried: dict[Key, None]
     ) -> tuple[Reserved | None, int]:
         """Asks those that have not been heard of for longest, all at a time, and goes to them if that is worth it."""
         oldest = office.ledger.oldest(AUDIT, self._host.now(), tried)
@@ -210,12 +212,12 @@ class Delegates(Service):
             return
         self._rise(office, answer.epoch)
         if owner.key not in office.ledger.windows:
-            office.ledger.hear(answer.report)
+            office.ledger.hear(answer.report, self._host.now())
         elif answer.report.free:
             office.ledger.windows[owner.key] = msgspec.structs.replace(window, count=answer.report.free)
 
     async def _asked_all(
-        self, office: _Office, node: SuzakuNode, request: SelectionRequest, tried: dict[Key, None]
+        self, office: _Office, node: SearchNode, request: SelectionRequest, tried: dict[Key, None]
     ) -> tuple[Reserved | None, int]:
         """Asks all members, if that was not done lately, and goes to who has something free."""
         now = self._host.now()
@@ -226,17 +228,17 @@ class Delegates(Service):
         outcome, hops = await self._claims(office, node, request, tried)
         return outcome, hops + asked
 
-    async def _ask_all(self, office: _Office, node: SuzakuNode, request: SelectionRequest) -> int:
+    async def _ask_all(self, office: _Office, node: SearchNode, request: SelectionRequest) -> int:
         """Asks all members how they are; how many hops that takes, to and fro."""
         office.asked_all_at = self._host.now()
         found = await self._multicast.gather(request, node.me, ALL_MAX)
         if found is None:
             return 0
         if found.is_complete:
-            office.ledger.replace_all(found.reports)
+            office.ledger.replace_all(found.reports, self._host.now())
         else:
             for report in found.reports:
-                office.ledger.hear(report)
+                office.ledger.hear(report, self._host.now())
         return 2 * found.depth
 
     def _rise(self, office: _Office, epoch: int) -> None:
@@ -269,30 +271,37 @@ class Delegates(Service):
             office.epoch = max(office.epoch, told.epoch + 1)
             for report in told.reports:
                 if report.peer.key not in office.ledger.windows:
-                    office.ledger.hear(report)
+                    office.ledger.hear(report, self._host.now())
         return None
 
     @handles(Notice)
     def on_notice(self, origin: Address, told: Notice) -> Reply:
         office = self._offices.get(told.group)
         if office is not None and told.report.peer.key not in office.ledger.windows:
-            office.ledger.hear(told.report)
+            office.ledger.hear(told.report, self._host.now())
         return None
 
     # As a member
 
     def _tell_delegate(self, member: Member, address: Address) -> None:
-        """More is free than before: the delegate of the highest epoch is told, or the one that reserved it."""
+        """More is free than before: the delegates of the highest epochs are told, or the one that reserved it."""
         found = self._members.here(member.key)
         if found is None:
             return
-        known = self._known.get(member.group)
-        notice = Notice(member.group, member.report(found[1], self._host.now()))
-        to = address if known is None else known[1].address
-        if to == self._host.address:
-            self.on_notice(to, notice)
+        report = member.report(found[1], self._host.now())
+        told = {group: self._known.get(group) for group in groups_around(member.group.topic, member.group.cluster)}
+        if not any(told.values()):
+            self.notify(address, Notice(member.group, report))
+        for group, known in told.items():
+            if known is not None:
+                self.notify(known[1].address, Notice(group, report))
+
+    def notify(self, delegate: Address, notice: Notice) -> None:
+        """Tells a delegate, which may be this broker."""
+        if delegate == self._host.address:
+            self.on_notice(delegate, notice)
         else:
-            self._host.send(to, notice)
+            self._host.send(delegate, notice)
 
     def _take(self, key: Key, request: SelectionRequest, notify: Address) -> Reservation | None:
         found = self._members.here(key)
@@ -347,7 +356,7 @@ class Delegates(Service):
         return Probed(member.report(me, self._host.now()), epoch)
 
 
-def windows_of(node: SuzakuNode, group: ComponentGroup, until: Key | None = None) -> tuple[Window, ...]:
+def windows_of(node: SearchNode, group: ComponentGroup, until: Key | None = None) -> tuple[Window, ...]:
     """How the forward table of a node divides the group's keys to its right, or those up to a key."""
     high = group.keys[1]
     request = SelectionRequest("", group, 0.0)

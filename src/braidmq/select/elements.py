@@ -9,7 +9,8 @@ import msgspec
 from braidmq.keys import Key
 from braidmq.overlay.key_ranges import JUST_AFTER
 from braidmq.overlay.peers import Peer
-from braidmq.overlay.suzaku import Finger, SuzakuNode
+from braidmq.overlay.suzaku import Finger
+from braidmq.select.nodes import SearchNode
 from braidmq.select.request import SelectionRequest, free_in
 
 SELF_LEVEL = -1
@@ -30,7 +31,7 @@ class Element(msgspec.Struct, frozen=True, gc=False):
     free: int
 
 
-def elements_of(node: SuzakuNode, request: SelectionRequest, low: Key, high: Key) -> Iterator[Element]:
+def elements_of(node: SearchNode, request: SelectionRequest, low: Key, high: Key) -> Iterator[Element]:
     """FFT[−1], the node itself, then both tables.
 
     Of an element whose range wraps around the ring, the part before the end of all keys counts and the other one does
@@ -57,12 +58,12 @@ def elements_of(node: SuzakuNode, request: SelectionRequest, low: Key, high: Key
                 yield Element(level, forward, finger.peer, start, end, until, free)
 
 
-def _end(node: SuzakuNode, finger: Finger, level: int) -> Key:
+def _end(node: SearchNode, finger: Finger, level: int) -> Key:
     following = node.finger(level + 1, True)
     return node.me.key if following is None else following.peer.key
 
 
-def highest_level(node: SuzakuNode, high: Key) -> int:
+def highest_level(node: SearchNode, high: Key) -> int:
     """The highest level of a table that can have a part in the range that this node begins: ⌈log2 N_r⌉."""
     level = 0
     while (finger := node.finger(level, True)) is not None and node.me.key < finger.peer.key < high:

@@ -9,7 +9,7 @@ from braidmq.overlay.key_ranges import KeyRange
 
 
 class ComponentGroup(Message, frozen=True, array_like=True, gc=False):
-    """The components of a topic in a cluster and below it."""
+    """The components of a topic in a cluster and below it; those of the whole braid if the cluster is empty."""
 
     topic: str
     cluster: str
@@ -17,7 +17,7 @@ class ComponentGroup(Message, frozen=True, array_like=True, gc=False):
     @property
     def keys(self) -> KeyRange:
         """From the first key that a member can have up to the last."""
-        return segment(self.topic, Role.SUBSCRIBER, self.cluster)
+        return segment(self.topic, Role.SUBSCRIBER, self.cluster or None)
 
     @property
     def label(self) -> str:
@@ -31,6 +31,12 @@ class ComponentGroup(Message, frozen=True, array_like=True, gc=False):
     def key(self, broker: str) -> Key:
         """Under which a broker stands for its components of this group."""
         return key_of(self.topic, Role.SUBSCRIBER, self.cluster, broker)
+
+
+def groups_around(topic: str, cluster: str) -> list[ComponentGroup]:
+    """All groups of a topic that a cluster belongs to: its own first, the whole braid last."""
+    levels = cluster.split("/") if cluster else []
+    return [ComponentGroup(topic, "/".join(levels[:count])) for count in range(len(levels), -1, -1)]
 
 
 def group_at(key: Key) -> ComponentGroup | None:

@@ -37,6 +37,7 @@ class Single(msgspec.Struct):
     report: Report
     sent: int = 0
     silent_until: float = 0.0
+    heard_at: float = 0.0
 
     @property
     def available(self) -> int:
@@ -67,6 +68,15 @@ class Ledger:
         """How many are thought to be free."""
         known = sum(single.available for single in self._open.values())
         return known + sum(max(0, window.count) for window in self.windows.values())
+
+    def expected_in_s(self, now: float) -> float | None:
+        """When the first lease runs out that is known of."""
+        ends = [
+            single.heard_at + single.report.ends_in_s - now
+            for single in self.singles.values()
+            if single.report.ends_in_s is not None
+        ]
+        return max(0.0, min(ends)) if ends else None
 
     # What to do next
 
@@ -121,29 +131,31 @@ class Ledger:
             single.sent -= 1
             self._sort(chosen.owner.key)
 
-    def hear(self, report: Report) -> None:
+    def hear(self, report: Report, now: float) -> None:
         """A member has spoken for itself."""
         key = report.peer.key
         known = self.singles.get(key)
         if known is not None and known.report.version >= report.version:
             known.silent_until = 0.0
+            if known.report.version == report.version:
+                known.report, known.heard_at = report, now
             self.singles.renew(key, known)
             return
         sent = 0 if known is None else known.sent
-        self.singles.renew(key, Single(report, sent))
+        self.singles.renew(key, Single(report, sent, heard_at=now))
         self._open.pop(key, None)
         self._sort(key)
 
-    def learn(self, visits: Iterable[Visit]) -> None:
+    def learn(self, visits: Iterable[Visit], now: float) -> None:
         """What a request has brought back: a window of which the first member has spoken is what it divides it into."""
         for visit in visits:
             if self.windows.pop(visit.report.peer.key, None) is not None:
                 for window in visit.windows:
                     if window.owner.key not in self.singles:
                         self.windows[window.owner.key] = window
-            self.hear(visit.report)
+            self.hear(visit.report, now)
 
-    def replace_all(self, reports: Iterable[Report]) -> None:
+    def replace_all(self, reports: Iterable[Report], now: float) -> None:
         """All members have spoken: there are no windows any more, and who did not speak is gone."""
         self.windows.clear()
         spoken = {report.peer.key: report for report in reports}
@@ -151,7 +163,7 @@ class Ledger:
             del self.singles[key]
             self._open.pop(key, None)
         for report in spoken.values():
-            self.hear(report)
+            self.hear(report, now)
 
     def suspect(self, chosen: Window, now: float) -> None:
         """It has not answered. What a window's first member would have told is not known."""

@@ -12,6 +12,7 @@ Each reservation has a fencing number, and each change of the member a version; 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from enum import Enum
 
 import msgspec
 
@@ -45,13 +46,15 @@ class Component(msgspec.Struct):
         return max(0, self.slots - self.taken)
 
 
-class Report(Message, frozen=True, array_like=True, gc=False):
+class Report(Message, frozen=True, array_like=True, tag="MemberReport", gc=False):
     """What a member says of itself: how much is free, and the best of its attributes."""
 
     peer: Peer
     free: int
     version: Version
     attributes: dict[str, float] = msgspec.field(default_factory=dict)
+    ends_in_s: float | None = None
+    """When the first of its leases runs out, unless it is renewed; None if there is none."""
 
 
 class Reservation(Message, frozen=True, array_like=True, gc=False):
@@ -64,12 +67,25 @@ class Reservation(Message, frozen=True, array_like=True, gc=False):
     lease_s: float
 
 
-class _Hold(msgspec.Struct):
+class Hold(msgspec.Struct):
+    """What a member knows of a reservation; `notify` is the delegate to tell when it is over."""
+
     request: SelectionRequest
     component: Component
     fence: Version
     until: float
     notify: Address | None
+
+
+class End(Enum):
+    """How a reservation came to its end."""
+
+    RELEASED = "released"
+    EXPIRED = "expired"
+    WITHDRAWN = "withdrawn"
+    """Somebody else has released it."""
+    GONE = "gone"
+    """The component is not there any more."""
 
 
 class Member:
@@ -82,7 +98,11 @@ class Member:
         self.resting_until = resting_until
         self.version: Version = (incarnation, 0)
         self.on_change: Callable[[Key], None] = lambda _key: None
-        self._held: dict[str, _Hold] = {}
+        self.on_taken: Callable[[Hold], bool] = lambda _hold: True
+        """Called with what is about to be reserved; whether it may be."""
+        self.on_over: Callable[[Hold, End], None] = lambda _hold, _end: None
+        self.held: dict[str, Hold] = {}
+        """What is reserved, by the ids of the requests."""
 
     def add(self, component: Component) -> None:
         if len(self.components) >= COMPONENTS_MAX:
@@ -93,11 +113,30 @@ class Member:
     def remove(self, name: str) -> list[str]:
         """A component is gone, and what was reserved of it; the ids of these requests."""
         component = self.components.pop(name, None)
-        gone = [one for one, hold in self._held.items() if hold.component is component]
-        for request in gone:
-            del self._held[request]
+        gone = [hold for hold in self.held.values() if hold.component is component]
+        for hold in gone:
+            del self.held[hold.request.id]
+            self.on_over(hold, End.GONE)
         self._changed()
-        return gone
+        return [hold.request.id for hold in gone]
+
+    def set_slots(self, name: str, slots: int) -> None:
+        """A component can be reserved so often at a time from now on; what is reserved stays."""
+        self.components[name].slots = slots
+        self._changed()
+
+    def rise(self, incarnation: int) -> None:
+        """Fencing numbers from now on are above those of any earlier incarnation, of other members too."""
+        self.version = (max(self.version[0], incarnation), self.version[1])
+
+    def restore(self, request: SelectionRequest, name: str, fence: Version, now: float) -> None:
+        """Reserves again what an earlier process had; its lease may have been renewed as late as just now."""
+        component = self.components.get(name)
+        if component is None:
+            component = self.components[name] = Component(name, slots=0)
+        component.taken += 1
+        self.held[request.id] = Hold(request, component, fence, now + request.lease_s, None)
+        self._changed()
 
     def report_load(self, name: str, attributes: Mapping[str, float]) -> None:
         """A component says how it is."""
@@ -134,7 +173,9 @@ class Member:
         """Of several components with free slots, the attributes of the one with the most."""
         best = max(self.components.values(), key=lambda one: one.free, default=None)
         attributes = {} if best is None else best.attributes
-        return Report(me, self.free(now), self.version, dict(attributes))
+        first = self.first_end
+        ends_in_s = None if first is None else max(0.0, first - now)
+        return Report(me, self.free(now), self.version, dict(attributes), ends_in_s)
 
     def fits(self, request: SelectionRequest, now: float) -> Component | None:
         """The component that is best for a request; None if none that meets it is free."""
@@ -155,7 +196,7 @@ class Member:
         self, request: SelectionRequest, me: Peer, now: float, notify: Address | None = None
     ) -> Reservation | None:
         """Reserves, or says again what it has reserved for this request; None if it cannot."""
-        hold = self._held.get(request.id)
+        hold = self.held.get(request.id)
         if hold is None:
             component = self.fits(request, now)
             if component is None:
@@ -163,39 +204,44 @@ class Member:
             component.taken += 1
             self._changed()
             until = now + min(FIRST_LEASE_S, request.lease_s)
-            hold = self._held[request.id] = _Hold(request, component, self.version, until, notify)
+            hold = Hold(request, component, self.version, until, notify)
+            if not self.on_taken(hold):
+                component.taken -= 1
+                return None
+            self.held[request.id] = hold
         return Reservation(request.id, me, hold.component.name, hold.fence, min(FIRST_LEASE_S, request.lease_s))
 
     def renew(self, request: str, fence: Version, now: float) -> float | None:
         """Holds for as long as was asked for, from now; None if the reservation is over."""
-        hold = self._held.get(request)
+        hold = self.held.get(request)
         if hold is None or hold.fence != fence or hold.until <= now:
             return None
         hold.until = now + hold.request.lease_s
         return hold.request.lease_s
 
-    def release(self, request: str, fence: Version | None = None) -> Address | None:
+    def release(self, request: str, fence: Version | None = None, end: End = End.RELEASED) -> Address | None:
         """Gives it back; the delegate that is to be told, if there was something to give back."""
-        hold = self._held.get(request)
+        hold = self.held.get(request)
         if hold is None or (fence is not None and hold.fence != fence):
             return None
-        del self._held[request]
+        del self.held[request]
         hold.component.taken -= 1
         self._changed()
+        self.on_over(hold, end)
         return hold.notify
 
     def holds(self, request: str) -> Version | None:
         """The fencing number of what is reserved for a request."""
-        hold = self._held.get(request)
+        hold = self.held.get(request)
         return None if hold is None else hold.fence
 
     def expire(self, now: float) -> list[Address]:
         """Ends the leases that have run out; the delegates that are to be told."""
-        over = [request for request, hold in self._held.items() if hold.until <= now]
-        told = [self.release(request) for request in over]
+        over = [request for request, hold in self.held.items() if hold.until <= now]
+        told = [self.release(request, end=End.EXPIRED) for request in over]
         return list(dict.fromkeys(address for address in told if address is not None))
 
     @property
     def first_end(self) -> float | None:
         """When the next lease runs out."""
-        return min((hold.until for hold in self._held.values()), default=None)
+        return min((hold.until for hold in self.held.values()), default=None)

@@ -7,13 +7,15 @@ from enum import Enum
 
 from braidmq.host import Address, Forward, Host, Reply, Service, handles
 from braidmq.keys import Key, in_arc
+from braidmq.overlay import Overlay
 from braidmq.overlay.aggregates import Aggregate
 from braidmq.overlay.peers import Peer
-from braidmq.overlay.suzaku import Suzaku, SuzakuNode
+from braidmq.overlay.suzaku import Suzaku
 from braidmq.select.group import ComponentGroup
 from braidmq.select.interest import Interest
 from braidmq.select.member import Member
 from braidmq.select.messages import NotReserved, Release, Released, Renew, Renewed, Reserved, TakeAt
+from braidmq.select.nodes import SearchNode, node_of
 
 EXPIRE_EVERY_S = 1.0
 """How often leases that have run out are looked for, while there are some."""
@@ -32,7 +34,8 @@ class Aggregates(Enum):
 class Members(Service):
     """What this broker offers, by the keys under which it stands."""
 
-    def __init__(self, overlay: Suzaku, aggregates: Aggregates = Aggregates.CUT, *, at_once: bool = False) -> None:
+    def __init__(self, overlay: Overlay, aggregates: Aggregates = Aggregates.CUT, *, at_once: bool = False) -> None:
+        """There are aggregates over Suzaku only."""
         self.overlay = overlay
         self.host: Host = overlay.host
         self.interest = Interest(self.host.now)
@@ -41,9 +44,9 @@ class Members(Service):
         """Called with a member that has more free than before, and with the delegate that reserved there."""
         self._at_once = at_once
         self._is_expiring = False
-        if aggregates is not Aggregates.NONE:
+        if isinstance(overlay, Suzaku) and aggregates is not Aggregates.NONE:
             overlay.value = self.value
-        if aggregates is Aggregates.CUT:
+        if isinstance(overlay, Suzaku) and aggregates is Aggregates.CUT:
             overlay.labels = self.interest.labels
             overlay.on_wanted = self.interest.asked
         self.host.serve(self)
@@ -62,18 +65,18 @@ class Members(Service):
 
     def here(self, key: Key) -> tuple[Member, Peer] | None:
         """The member at a key, if it stands there, with its node; leases that have run out are over."""
-        member, node = self.members.get(key), self.overlay.nodes.get(key)
-        if member is None or node is None or not node.link.is_in:
+        member = self.members.get(key)
+        node = None if member is None else self.node(key)
+        if member is None or node is None:
             return None
         self._expire(member)
         return member, node.me
 
-    def node(self, key: Key) -> SuzakuNode | None:
-        node = self.overlay.nodes.get(key)
-        return node if node is not None and node.link.is_in else None
+    def node(self, key: Key) -> SearchNode | None:
+        return node_of(self.overlay, key)
 
     def _changed(self, key: Key) -> None:
-        if self._at_once:
+        if self._at_once and isinstance(self.overlay, Suzaku):
             self.overlay.revise(key)
 
     # Leases

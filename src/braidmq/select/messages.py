@@ -27,10 +27,14 @@ class Reserved(Message, frozen=True, array_like=True, gc=False):
 
 
 class NotReserved(Message, frozen=True, array_like=True, gc=False):
-    """It is not. `is_known`: the tables say that none is free; otherwise the search was given up."""
+    """It is not. `is_known`: the tables say that none is free; otherwise the search was given up.
+
+    `expected_in_s` is when the first lease of those that are reserved runs out, as far as is known.
+    """
 
     hops: int
     is_known: bool = False
+    expected_in_s: float | None = None
 
 
 class Renew(Message, frozen=True, array_like=True, gc=False):
@@ -124,6 +128,7 @@ class DelegateAnswer(Message, frozen=True, array_like=True, gc=False):
     request: str
     reservation: Reservation | None
     hops: int
+    expected_in_s: float | None = None
 
 
 class Elsewhere(Message, frozen=True, array_like=True, gc=False):
@@ -163,7 +168,7 @@ class SlotClaimed(Message, frozen=True, array_like=True, gc=False):
     epoch: int
 
 
-class Probe(Message, frozen=True, array_like=True, gc=False):
+class Probe(Message, frozen=True, array_like=True, tag="ProbeMember", gc=False):
     """How much is free with you?"""
 
     to: Key

@@ -16,11 +16,11 @@ from braidmq.bounded import BoundedDict
 from braidmq.host import Address, Event, Reply, Service, ask, handles
 from braidmq.keys import Key
 from braidmq.overlay.peers import Peer
-from braidmq.overlay.suzaku import SuzakuNode
 from braidmq.select.group import steps_between
 from braidmq.select.member import Report
 from braidmq.select.members import Members
 from braidmq.select.messages import InfoRep, InfoReq, NotReserved, Reserved, TakeAt
+from braidmq.select.nodes import SearchNode
 from braidmq.select.request import SLOTS, SelectionRequest, score_of
 
 WAIT_S: Final = 4.0
@@ -194,7 +194,7 @@ def best_first(request: SelectionRequest, reports: Iterable[Report]) -> list[Rep
     return sorted((report for report in reports if report.free > 0), key=rank)
 
 
-def parts_among(node: SuzakuNode, high: Key) -> list[tuple[Peer, Key, Key]]:
+def parts_among(node: SearchNode, high: Key) -> list[tuple[Peer, Key, Key]]:
     """How the fingers of a node divide what lies right of it in a range: each takes what begins with it (§3.2)."""
     peers: list[Peer] = []
     for level in range(len(node.forward) + 1):
@@ -206,7 +206,7 @@ def parts_among(node: SuzakuNode, high: Key) -> list[tuple[Peer, Key, Key]]:
     return [(peer, peer.key, end) for peer, end in zip(peers, ends, strict=False)]
 
 
-def is_first(node: SuzakuNode, low: Key) -> bool:
+def is_first(node: SearchNode, low: Key) -> bool:
     """Whether a node is the first of a range: the one on its left stands outside."""
     left = node.link.left.key
     return left < low or left >= node.me.key

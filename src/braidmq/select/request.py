@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from braidmq.host import Message
+from braidmq.host import Address, Message
 from braidmq.overlay.aggregates import Aggregate
 from braidmq.select.group import ComponentGroup
 
@@ -49,6 +49,10 @@ class SelectionRequest(Message, frozen=True, array_like=True, gc=False):
     score: tuple[tuple[str, float], ...] = ()
     cluster: str = ""
     """Where it is asked for."""
+    holder: str = ""
+    """Who asks: the client that is to have it."""
+    asker: Address = ""
+    """The broker that asks for it."""
 
 
 def problem_of(request: SelectionRequest) -> str | None:

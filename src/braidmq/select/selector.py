@@ -11,12 +11,12 @@ from typing import Final
 
 from braidmq.bounded import BoundedDict
 from braidmq.host import Address, Event, Reply, Service, handles
+from braidmq.overlay import Overlay
 from braidmq.overlay.peers import Peer
-from braidmq.overlay.suzaku import Suzaku
 from braidmq.select.anycast import Anycast, AnycastOptions
 from braidmq.select.delegates import Delegates
 from braidmq.select.elements import elements_of
-from braidmq.select.group import ComponentGroup
+from braidmq.select.group import ComponentGroup, groups_around
 from braidmq.select.holder import Holder
 from braidmq.select.member import Component, Member
 from braidmq.select.members import Aggregates, Members
@@ -32,6 +32,9 @@ DELEGATES_MAX: Final = 10_000
 DELEGATE_S: Final = 60.0
 """How long it does."""
 
+EMPTY_S: Final = 5.0
+"""How long it remembers that a cluster has no components of a topic; of the whole braid it asks again each time."""
+
 WAITING_MAX: Final = 10_000
 """Requests from here that wait for a delegate at a time."""
 
@@ -42,14 +45,15 @@ ANSWERS_MAX: Final = 1_000
 class Selector(Service):
     """Members of groups here, and requests from here."""
 
-    def __init__(self, overlay: Suzaku, aggregates: Aggregates = Aggregates.CUT, *, at_once: bool = False) -> None:
+    def __init__(self, overlay: Overlay, aggregates: Aggregates = Aggregates.CUT, *, at_once: bool = False) -> None:
         self.overlay = overlay
         self.host = overlay.host
         self.members = Members(overlay, aggregates, at_once=at_once)
         self.anycast = Anycast(self.members)
         self.multicast = GroupMulticast(self.members)
         self.delegates = Delegates(self.members, self.multicast)
-        self._known: BoundedDict[ComponentGroup, tuple[Peer, float]] = BoundedDict(DELEGATES_MAX)
+        self._known: BoundedDict[ComponentGroup, tuple[Peer | None, float]] = BoundedDict(DELEGATES_MAX)
+        """None for a group that has no members."""
         self._waiting: BoundedDict[str, tuple[Event, list[DelegateAnswer | Elsewhere]]] = BoundedDict(WAITING_MAX)
         self._answers: BoundedDict[str, DelegateAnswer | None] = BoundedDict(ANSWERS_MAX)
         """None while a request is being worked on."""
@@ -70,7 +74,7 @@ class Selector(Service):
         for component in components:
             member.add(component)
         await self.overlay.join(member.key)
-        await self._announce(member)
+        await self.announce(member)
         if resting_s:
             self.host.spawn(self._announce_rested(member, resting_s))
         return member
@@ -80,21 +84,18 @@ class Selector(Service):
         self.members.members.pop(member.key, None)
         await self.overlay.leave(member.key)
 
-    async def _announce(self, member: Member) -> None:
-        """Tells the group's delegate what a member has."""
-        delegate = await self.delegate_of(member.group)
-        found = self.members.here(member.key)
-        if delegate is not None and found is not None:
-            notice = Notice(member.group, member.report(found[1], self.host.now()))
-            if delegate.address == self.host.address:
-                self.delegates.on_notice(delegate.address, notice)
-            else:
-                self.host.send(delegate.address, notice)
+    async def announce(self, member: Member) -> None:
+        """Tells the delegates of its groups what a member has."""
+        for group in groups_around(member.group.topic, member.group.cluster):
+            delegate = await self.delegate_of(group)
+            found = self.members.here(member.key)
+            if delegate is not None and found is not None:
+                self.delegates.notify(delegate.address, Notice(group, member.report(found[1], self.host.now())))
 
     async def _announce_rested(self, member: Member, resting_s: float) -> None:
         await self.host.sleep(resting_s)
         member.rested()
-        await self._announce(member)
+        await self.announce(member)
 
     # Requests from here
 
@@ -120,13 +121,24 @@ class Selector(Service):
                 hops += 1
                 if isinstance(answer, DelegateAnswer):
                     if answer.reservation is None:
-                        return NotReserved(hops + answer.hops, is_known=True)
+                        return NotReserved(hops + answer.hops, True, answer.expected_in_s)
                     return Reserved(answer.reservation, hops + answer.hops)
                 if answer is not None and answer.delegate is not None:
                     self._known[request.group] = (answer.delegate, self.host.now() + DELEGATE_S)
                     continue
             self._known.pop(request.group, None)
         return NotReserved(hops)
+
+    def take_here(self, request: SelectionRequest) -> Reserved | None:
+        """Reserves what this broker itself has of the group, without a word to anybody."""
+        low, high = request.group.keys
+        for key in self.members.members:
+            found = self.members.here(key) if low <= key < high else None
+            taken = None if found is None else found[0].take(request, found[1], self.host.now())
+            if taken is not None:
+                self.members.watch_leases()
+                return Reserved(taken, 0)
+        return None
 
     def hold(self, reserved: Reserved, asked_at: float) -> Holder:
         """Keeps a reservation that was asked for at a time, until it is released."""
@@ -145,6 +157,8 @@ class Selector(Service):
         low, high = group.keys
         found = await self.overlay.lookup(low)
         if found is None or not low <= found.right.key < high:
+            if group.cluster:
+                self._known[group] = (None, self.host.now() + EMPTY_S)
             return None
         self._known[group] = (found.right, self.host.now() + DELEGATE_S)
         return found.right
@@ -184,7 +198,8 @@ class Selector(Service):
             self.host.send(origin, Elsewhere(request.id, self._to_the_left(request.group)))
             return
         reservation = outcome.reservation if isinstance(outcome, Reserved) else None
-        answer = DelegateAnswer(request.id, reservation, outcome.hops)
+        expected_in_s = outcome.expected_in_s if isinstance(outcome, NotReserved) else None
+        answer = DelegateAnswer(request.id, reservation, outcome.hops, expected_in_s)
         if reservation is None:
             self._answers.pop(request.id, None)
         else:

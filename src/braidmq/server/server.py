@@ -36,6 +36,7 @@ from braidmq.server.admin.log_routes import LogRoutes
 from braidmq.server.admin.port import AdminServer
 from braidmq.server.admin.processing_routes import ProcessingRoutes
 from braidmq.server.admin.publish_routes import PublishRoutes
+from braidmq.server.admin.selection_routes import SelectionRoutes
 from braidmq.server.draining import Draining
 from braidmq.server.journal_upkeep import keep_journals
 from braidmq.server.listening.listeners import Listeners
@@ -111,6 +112,7 @@ class Server:
             checks["drain"] = self.draining.trouble
         routes = (
             BraidRoutes(self._node),
+            SelectionRoutes(self._node),
             DrainRoutes(self.draining),
             PublishRoutes(self.broker),
             LogRoutes(lambda: self._recorder),

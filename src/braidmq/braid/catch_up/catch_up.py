@@ -17,6 +17,7 @@ from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.mirrors.mirror_set import MIRRORS_ROW
 from braidmq.braid.roaming.epochs import EPOCH
 from braidmq.braid.roaming.incoming import MOVED
+from braidmq.braid.selection.hold_rows import HOLD
 from braidmq.braid.transfer.inbound import InboundStreams
 from braidmq.broker.broker import Broker
 from braidmq.host import Host
@@ -61,4 +62,4 @@ class CatchUpParts:
 
 def _is_cursor(key: str) -> bool:
     """Other rows stand among the store's cursors."""
-    return key not in (IDENTITY_ROW, CLUSTERS_ROW, MIRRORS_ROW) and not key.startswith((MOVED, EPOCH, LEFT))
+    return key not in (IDENTITY_ROW, CLUSTERS_ROW, MIRRORS_ROW) and not key.startswith((MOVED, EPOCH, LEFT, HOLD))

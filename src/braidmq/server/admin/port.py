@@ -44,7 +44,8 @@ GET /health    200 while the process lives
 GET /ready     200 while clients can connect, what they send can be stored and the broker is in its braid, if it has
                one, and not being drained; else 503 with the reasons
 GET /braid     this broker's part of its braid; and /braid/ring, /braid/topics?filter=F&limit=N,
-               /braid/demand?topic=T, /braid/trace?topic=T&qos=Q
+               /braid/demand?topic=T, /braid/trace?topic=T&qos=Q, /braid/components?component=C
+POST /braid/reserve   reserves a component; and /braid/select, /braid/renew, /braid/release
 GET /drain     how far its drain is; POST begins it, POST /drain/cancel takes it back
 GET /log       the log of publications; and /log/offsets?at=TIME, /log/PARTITION?from=N&until=M&filter=F
 POST /publish  a part of a batch of publications, each batch once

@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from braidmq.braid.transfer.accounting import HOPS_MAX, HopCounts
 from braidmq.net.counters import Counters
+from braidmq.server.metrics.selection_metrics import collect_selection
 
 if TYPE_CHECKING:
     from braidmq.admin.contract import CoversStatus
@@ -46,6 +47,7 @@ class BraidCollector(Collector):
             yield from _collect_history(braid)
             yield _hops(braid.transfer.hops)
             yield from _collect_copies(braid)
+            yield from collect_selection(braid.selection)
             yield from self._collect_links()
 
     def _collect_links(self) -> Iterator[Metric]:

@@ -77,11 +77,7 @@ class _Churn:
         await selector.offer(group, name_of(broker), [component], incarnation, resting_s)
 
     def _introduce(self, mine: int) -> Address | None:
-        others = [
-            broker
-            for broker, selector in self.selectors.items()
-            if broker != mine and any(node.link.is_in for node in selector.overlay.nodes.values())
-        ]
+        others = [broker for broker, selector in self.selectors.items() if broker != mine and selector.overlay.view.own]
         return self.sim.chance.choice(others) if others else None
 
     def crash_one(self) -> None:

@@ -1,0 +1,240 @@
+"""Instances of components: clients here that have a shared subscription `$share/<component>/…`.
+
+Each has a topic of its own, to which its broker subscribes for it, and can be reserved once that has taken effect in
+the whole braid, while it is connected. This broker is a member of the component's group for all its instances.
+
+What happens to sessions is not acted on at once but looked at when it is through: what a session has then is compared
+with what is known of it here. So it does not matter in which order things happen to it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from braidmq.braid.membership.presence import Presence
+from braidmq.broker.broker import Broker
+from braidmq.broker.component_topics import instance_topic
+from braidmq.broker.session import Session
+from braidmq.broker.subscription import Subscribed
+from braidmq.host import Host
+from braidmq.mqtt.topics import split_share
+from braidmq.select import Component, ComponentGroup, Selector
+from braidmq.select.member import COMPONENTS_MAX, Member
+
+GROUP_PREFIX: Final = "$braid/component/"
+"""What the topic of a component's group begins with: a name that no client can subscribe to."""
+
+COMPONENTS_HERE_MAX: Final = 1_000
+"""Components of which a broker has instances: with more of them, the others cannot be reserved here."""
+
+LINGER_S: Final = 30.0
+"""How long a broker stays in a group that it has no instance of any more: most come back."""
+
+TENTHS_SINCE: Final = 1_750_000_000
+"""Fencing numbers begin with the tenths of a second since then, by the broker's clock."""
+
+SLOTS: Final = 1
+"""Of an instance that does not say how many it has: whoever reserves it has it alone."""
+
+_log = logging.getLogger("braidmq.braid")
+
+
+class Instance(msgspec.Struct):
+    """A client, as one of a component."""
+
+    component: str
+    client_id: str
+    topic: str
+    slots: int = SLOTS
+    """As it says, or as is assumed."""
+    attributes: dict[str, float] = msgspec.field(default_factory=dict)
+    is_effective: bool = False
+    """Whether its own topic has taken effect: not before that can it be reserved."""
+    reported_at: float = float("-inf")
+
+
+def group_topic(component: str) -> str:
+    return GROUP_PREFIX + component
+
+
+class Instances:
+    def __init__(
+        self, broker: Broker, host: Host, presence: Presence, selector: Selector, name: str, cluster: str
+    ) -> None:
+        self._broker = broker
+        self._host = host
+        self._presence = presence
+        self._selector = selector
+        self.broker_name = name
+        self._cluster = cluster
+        self.on_member: Callable[[Member], None] = lambda _member: None
+        """Called with a member that is made, before anything is reserved there."""
+        self.members: dict[str, Member] = {}
+        """By component: this broker as a member of its group."""
+        self._by_client: dict[str, dict[str, Instance]] = {}
+        self._standing: dict[str, None] = {}
+        """Components for which this broker is in the overlay, or on its way."""
+        self._sharing: dict[str, None] = {}
+        """Clients that have, or had, shared subscriptions: those whose sessions are looked at."""
+        self._due: dict[str, None] = {}
+
+    def start(self) -> None:
+        """Looks at all sessions that are there from before."""
+        for client_id, session in self._broker.sessions.items():
+            if components_of(session):
+                self._sharing[client_id] = None
+                self._look_later(client_id)
+
+    def __iter__(self) -> Iterator[Instance]:
+        return (one for some in self._by_client.values() for one in some.values())
+
+    def get(self, component: str, client_id: str) -> Instance | None:
+        return self._by_client.get(client_id, {}).get(component)
+
+    def member(self, component: str) -> Member:
+        """This broker as a member of a component's group: made if it is not there."""
+        member = self.members.get(component)
+        if member is None:
+            group = ComponentGroup(group_topic(component), self._cluster)
+            member = self._selector.members.offer(group, self.broker_name, self._incarnation())
+            self.members[component] = member
+            self.on_member(member)
+        return member
+
+    def _incarnation(self) -> int:
+        return int((self._broker.now() - TENTHS_SINCE) * 10)
+
+    # What happens to sessions
+
+    def on_share(self, session: Session) -> None:
+        self._sharing[session.client_id] = None
+        self._look_later(session.client_id)
+
+    def on_presence(self, session: Session) -> None:
+        if session.client_id in self._sharing:
+            self._look_later(session.client_id)
+
+    def _look_later(self, client_id: str) -> None:
+        if not self._due:
+            self._host.spawn(self._look())
+        self._due[client_id] = None
+
+    async def _look(self) -> None:
+        due, self._due = self._due, {}
+        for client_id in due:
+            self._compare(client_id, self._broker.sessions.get(client_id))
+        self._broker.request_flush()
+
+    def _compare(self, client_id: str, session: Session | None) -> None:
+        wanted = {} if session is None else components_of(session)
+        known = self._by_client.setdefault(client_id, {})
+        for component in [one for one in known if one not in wanted]:
+            self._remove(known.pop(component), session)
+        for component in [one for one in wanted if one not in known]:
+            if session is not None and self._has_room(component):
+                instance = Instance(component, client_id, instance_topic(component, client_id))
+                known[component] = instance
+                shared = [split_share(one)[1] for one in session.subscriptions if one.startswith("$share/")]
+                self._broker.federation.when_effective(shared, partial(self._add, instance))
+        for instance in known.values():
+            self._offer(instance)
+        if not known:
+            del self._by_client[client_id]
+        if not wanted and session is None:
+            self._sharing.pop(client_id, None)
+
+    def _has_room(self, component: str) -> bool:
+        member = self.members.get(component)
+        has_room = (
+            len(self.members) < COMPONENTS_HERE_MAX if member is None else len(member.components) < COMPONENTS_MAX
+        )
+        if not has_room:
+            _log.warning("no more components can be reserved at this broker: an instance of %r is left out", component)
+        return has_room
+
+    def _add(self, instance: Instance) -> None:
+        """What the client itself has subscribed to has taken effect: its own topic does not come before that."""
+        session = self._broker.sessions.get(instance.client_id)
+        if session is None or self.get(instance.component, instance.client_id) is not instance:
+            return
+        if instance.topic not in session.subscriptions:
+            self._broker.sessions.subscribe(session, instance.topic, Subscribed(min(2, self._broker.limits.qos_max)))
+        self._broker.federation.when_effective([instance.topic], partial(self._effective, instance))
+
+    def _effective(self, instance: Instance) -> None:
+        instance.is_effective = True
+        self._offer(instance)
+
+    def _remove(self, instance: Instance, session: Session | None) -> None:
+        if session is not None:
+            self._broker.sessions.unsubscribe(session, instance.topic)
+        member = self.members.get(instance.component)
+        if member is not None and instance.client_id in member.components:
+            member.remove(instance.client_id)
+            if not member.components:
+                self._host.spawn(self._leave_later(member, instance.component))
+
+    # What can be reserved
+
+    def _offer(self, instance: Instance) -> None:
+        """Its slots, while it is here and can be reached."""
+        if not instance.is_effective or self.get(instance.component, instance.client_id) is not instance:
+            return
+        session = self._broker.sessions.get(instance.client_id)
+        slots = instance.slots if session is not None and session.connection is not None else 0
+        member = self.member(instance.component)
+        known = member.components.get(instance.client_id)
+        if known is not None and (known.slots, known.attributes) == (slots, instance.attributes):
+            return
+        if known is None:
+            member.rise(self._incarnation())
+            member.add(Component(instance.client_id, slots, dict(instance.attributes)))
+        else:
+            if not known.slots:
+                member.rise(self._incarnation())
+            known.attributes = dict(instance.attributes)
+            member.set_slots(instance.client_id, slots)
+        self._host.spawn(self._stand(member, instance.component))
+
+    async def _stand(self, member: Member, component: str) -> None:
+        """Is in the overlay for a component, and has its delegates know what can be reserved here."""
+        await self._presence.entered.wait()
+        if component not in self._standing:
+            self._standing[component] = None
+            await self._selector.overlay.join(member.key)
+        await self._selector.announce(member)
+
+    async def _leave_later(self, member: Member, component: str) -> None:
+        await self._host.sleep(LINGER_S)
+        if self.members.get(component) is member and not member.components and not member.held:
+            del self.members[component]
+            if self._standing.pop(component, component) is None:
+                await self._selector.withdraw(member)
+            else:
+                self._selector.members.members.pop(member.key, None)
+
+    async def leave(self) -> None:
+        """The broker ends: it is no member any more."""
+        for component, member in list(self.members.items()):
+            if self._standing.pop(component, component) is None:
+                await self._selector.overlay.leave(member.key)
+
+    # What they say of themselves
+
+    def report(self, instance: Instance, slots: int | None, attributes: dict[str, float], now: float) -> None:
+        """An instance says how it is; what it does not mention stays as it was."""
+        instance.reported_at = now
+        instance.slots = instance.slots if slots is None else slots
+        instance.attributes = {**instance.attributes, **attributes}
+        self._offer(instance)
+
+
+def components_of(session: Session) -> dict[str, None]:
+    """The components that a client is an instance of."""
+    shared = [full_filter for full_filter in session.subscriptions if full_filter.startswith("$share/")]
+    return {name: None for name, _ in map(split_share, shared) if name is not None}

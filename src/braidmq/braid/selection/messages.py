@@ -1,0 +1,67 @@
+"""What brokers tell each other of reservations that clients have, by the ids of their requests."""
+
+from __future__ import annotations
+
+from braidmq.host import Message
+from braidmq.select.member import Version
+
+
+class RenewHold(Message, frozen=True, array_like=True, gc=False):
+    """To the broker of a reserved component: its holder, a client of the asker, still uses it."""
+
+    request: str
+    holder: str
+
+
+class ReleaseHold(Message, frozen=True, array_like=True, gc=False):
+    """To the broker of a reserved component: its holder no longer uses it."""
+
+    request: str
+    holder: str
+
+
+class HoldState(Message, frozen=True, array_like=True, gc=False):
+    """For how long it is reserved from when this was asked; 0 if it is not, or no longer. `problem` says why not."""
+
+    lease_s: float
+    problem: str = ""
+
+
+class HoldEnded(Message, frozen=True, array_like=True, gc=False):
+    """To the broker that has asked for a reservation: it is over, and the client has not ended it itself."""
+
+    request: str
+    holder: str
+    how: str
+
+
+class AskComponents(Message, frozen=True, array_like=True, gc=False):
+    """Which instances have you, of a component or of all, and what is reserved of them?"""
+
+    component: str
+
+
+class ToldInstance(Message, frozen=True, array_like=True, gc=False):
+    component: str
+    instance: str
+    slots: int
+    taken: int
+    attributes: dict[str, float]
+
+
+class ToldHold(Message, frozen=True, array_like=True, gc=False):
+    """A reservation, and how long it holds from now on."""
+
+    component: str
+    instance: str
+    request: str
+    holder: str
+    fence: Version
+    left_s: float
+
+
+class TellComponents(Message, frozen=True, array_like=True, gc=False):
+    broker: str
+    cluster: str
+    instances: tuple[ToldInstance, ...]
+    holds: tuple[ToldHold, ...]

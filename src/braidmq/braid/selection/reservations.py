@@ -1,0 +1,298 @@
+"""Reservations that clients here ask for, and what they hold: `$reserve/<component>`, `$renew/<id>`, `$release/<id>`.
+
+A request goes to the nearest group that has something free: that of the broker's own cluster, those above it, the whole
+braid. What this broker has itself is taken at once, unless a score has all compared. A lease longer than the first one
+is confirmed before the client hears of it: it can count on every lease that it is told of, from when it asked.
+
+What a client holds is released when its session ends. A session that moves on takes it along: the id says where the
+component is, so the client renews and releases from wherever it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any, Final
+
+import msgspec
+
+from braidmq.braid.membership.broker_records import BrokerRecords
+from braidmq.braid.selection.asked import Asked
+from braidmq.braid.selection.client_answers import ClientAnswers, ReplyTo
+from braidmq.braid.selection.holds import Holds, fence_number, reservation_id
+from braidmq.braid.selection.instances import Instances, group_topic
+from braidmq.braid.selection.messages import HoldEnded, HoldState, ReleaseHold, RenewHold
+from braidmq.broker.component_topics import instance_topic, level_of
+from braidmq.host import Address, Host, Reply, Service, ask, handles
+from braidmq.keys import parts_of
+from braidmq.select import ComponentGroup, NotReserved, Reserved, SelectionRequest, Selector
+from braidmq.select.group import groups_around
+from braidmq.select.holder import SAFETY
+from braidmq.select.member import FIRST_LEASE_S
+
+UNDER_WAY_MAX: Final = 1_000
+"""Requests of clients here that are worked on at a time."""
+
+HELD_MAX: Final = 100
+"""Reservations that one client has at a time."""
+
+ID_BYTES: Final = 8
+STATE_TIMEOUT_S: Final = 2.0
+STATE_TRIES: Final = 3
+
+Answer = dict[str, Any]
+
+
+class RefusedRequest(Exception):
+    """Nothing is reserved, renewed or released: the reason in a word, in a sentence, and when it may be otherwise."""
+
+    def __init__(self, word: str, text: str, expected_in_s: float | None = None) -> None:
+        super().__init__(text)
+        self.word = word
+        self.text = text
+        self.expected_in_s = expected_in_s
+
+    @property
+    def answer(self) -> Answer:
+        answer: Answer = {"ok": False, "reason": self.word, "text": self.text}
+        if self.expected_in_s is not None:
+            answer["expected_in"] = round(self.expected_in_s, 3)
+        return answer
+
+
+class Held(msgspec.Struct):
+    """What a client has reserved through this broker; `answer` is what it was told."""
+
+    client_id: str
+    key: str
+    answer: Answer
+    to: ReplyTo | None
+
+
+class Reservations(Service):
+    def __init__(
+        self,
+        host: Host,
+        selector: Selector,
+        instances: Instances,
+        holds: Holds,
+        answers: ClientAnswers,
+        records: BrokerRecords,
+        cluster: str,
+    ) -> None:
+        self._host = host
+        self._selector = selector
+        self._instances = instances
+        self._holds = holds
+        self._answers = answers
+        self._records = records
+        self._cluster = cluster
+        self.has_session: Callable[[str], bool] = lambda _client_id: True
+        """Whether a client has a session here: one that has ended meanwhile holds nothing."""
+        self._held: dict[str, Held] = {}
+        self._by_client: dict[str, dict[str, None]] = {}
+        self.under_way = 0
+        self.made = self.refused = self.ended = 0
+        holds.on_ended_here = self._ended
+        host.serve(self)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    # Reserving
+
+    async def reserve(self, component: str, asked: Asked, holder: str, to: ReplyTo | None = None) -> Answer:
+        """Reserves for a client, or for somebody else by a name that no client has; raises a RefusedRequest."""
+        same = self._same(component, asked, holder)
+        if same is not None:
+            return same
+        if len(self._by_client.get(holder, ())) >= HELD_MAX:
+            raise RefusedRequest("too-many", f"{HELD_MAX} reservations of one client are the most at a time")
+        if self.under_way >= UNDER_WAY_MAX:
+            raise RefusedRequest("busy", f"{UNDER_WAY_MAX} requests are under way at this broker already", 1.0)
+        self.under_way += 1
+        try:
+            request = self._request(component, asked, holder)
+            reserved = await self._find(request, asked)
+            answer = await self._confirm(component, request, reserved, asked)
+        except RefusedRequest:
+            self.refused += 1
+            raise
+        finally:
+            self.under_way -= 1
+        self.made += 1
+        self._keep(answer, Held(holder, f"{component}/{asked.key}" if asked.key else "", answer, to))
+        return answer
+
+    def _same(self, component: str, asked: Asked, holder: str) -> Answer | None:
+        """What a client has reserved by this key already."""
+        key = f"{component}/{asked.key}"
+        held = [self._held[one] for one in self._by_client.get(holder, ())] if asked.key else []
+        return next((one.answer for one in held if one.key == key), None)
+
+    def _request(self, component: str, asked: Asked, holder: str) -> SelectionRequest:
+        """With an id that nobody can guess; by a key, the same request has the same id at every broker."""
+        chance = self._host.chance.getrandbits(8 * ID_BYTES).to_bytes(ID_BYTES)
+        if asked.key:
+            chance = blake2b(f"{component}\0{holder}\0{asked.key}".encode(), digest_size=ID_BYTES).digest()
+        return SelectionRequest(
+            chance.hex(),
+            ComponentGroup(group_topic(component), ""),
+            asked.lease_s / SAFETY,
+            asked.needs,
+            asked.score,
+            self._cluster,
+            holder,
+            self._host.address,
+        )
+
+    async def _find(self, request: SelectionRequest, asked: Asked) -> Reserved:
+        topic = request.group.topic
+        if asked.cluster is None:
+            groups = groups_around(topic, self._cluster)
+        else:
+            groups = [ComponentGroup(topic, asked.cluster)]
+        outcome = NotReserved(0)
+        for group in groups:
+            here = msgspec.structs.replace(request, group=group)
+            own = None if asked.score else self._selector.take_here(here)
+            found = own or await self._selector.reserve(here)
+            if isinstance(found, Reserved):
+                return found
+            outcome = found
+        component = topic.removeprefix(group_topic(""))
+        if await self._selector.delegate_of(groups[-1]) is None:
+            where = f" in the cluster {asked.cluster!r}" if asked.cluster else ""
+            raise RefusedRequest("unknown-component", f"no client{where} has a subscription $share/{component}/…")
+        if not outcome.is_known:
+            raise RefusedRequest("no-answer", f"the brokers with {component!r} did not answer in time", 1.0)
+        fitting = " that meets the conditions" if asked.needs else ""
+        text = f"no {component!r}{fitting} is free"
+        raise RefusedRequest("none-free", text, outcome.expected_in_s)
+
+    async def _confirm(self, component: str, request: SelectionRequest, reserved: Reserved, asked: Asked) -> Answer:
+        """What the client is told, once it can count on it."""
+        reservation = reserved.reservation
+        _, _, cluster, broker = parts_of(reservation.member.key)
+        known_as = reservation_id(request.id, broker)
+        if request.lease_s > FIRST_LEASE_S:
+            state = await self._renew_at(reservation.member.address, request.id, request.holder)
+            if state is None or not state.lease_s:
+                raise RefusedRequest(
+                    "no-answer", f"broker {broker!r} reserved it, and did not confirm that in time", 1.0
+                )
+        return {
+            "ok": True,
+            "id": known_as,
+            "component": component,
+            "instance": reservation.component,
+            "topic": instance_topic(component, reservation.component),
+            "broker": broker,
+            "cluster": cluster,
+            "lease": asked.lease_s,
+            "fence": fence_number(reservation.fence),
+            "hops": reserved.hops,
+        }
+
+    def _keep(self, answer: Answer, held: Held) -> None:
+        known_as = answer["id"]
+        self._held[known_as] = held
+        self._by_client.setdefault(held.client_id, {})[known_as] = None
+        if held.to is not None and not self.has_session(held.client_id):
+            self._drop(known_as)
+            self._host.spawn(self._release_quietly(known_as, held.client_id))
+
+    def _drop(self, known_as: str) -> Held | None:
+        held = self._held.pop(known_as, None)
+        if held is not None:
+            some = self._by_client[held.client_id]
+            some.pop(known_as, None)
+            if not some:
+                del self._by_client[held.client_id]
+        return held
+
+    # Renewing and releasing
+
+    async def renew(self, known_as: str, holder: str, to: ReplyTo | None = None) -> Answer:
+        """Holds for the whole lease again, from now."""
+        request, address = self._locate(known_as)
+        state = await self._renew_at(address, request, holder)
+        if state is None:
+            raise RefusedRequest("no-answer", "the broker of the component did not answer in time", 1.0)
+        if not state.lease_s:
+            self._drop(known_as)
+            raise RefusedRequest("not-held", state.problem)
+        if known_as not in self._held:  # it was reserved at another broker, or before this one was started
+            self._keep({"id": known_as}, Held(holder, "", {"ok": True, "id": known_as}, to))
+        return {"ok": True, "id": known_as, "lease": round(state.lease_s, 3)}
+
+    async def release(self, known_as: str, holder: str) -> Answer:
+        request, address = self._locate(known_as)
+        if address == self._host.address:
+            state: HoldState | None = self._holds.release(request, holder)
+        else:
+            asked = ReleaseHold(request, holder)
+            state = await ask(self._host, address, asked, HoldState, timeout_s=STATE_TIMEOUT_S, tries=STATE_TRIES)
+        if state is None:
+            raise RefusedRequest("no-answer", "the broker of the component did not answer in time", 1.0)
+        if state.problem:
+            raise RefusedRequest("not-held", state.problem)
+        self._drop(known_as)
+        return {"ok": True, "id": known_as}
+
+    async def _release_quietly(self, known_as: str, holder: str) -> None:
+        """What cannot be released now runs out."""
+        try:
+            await self.release(known_as, holder)
+        except RefusedRequest:
+            return
+
+    async def _renew_at(self, address: Address, request: str, holder: str) -> HoldState | None:
+        if address == self._host.address:
+            return self._holds.renew(request, holder, self._host.address)
+        asked = RenewHold(request, holder)
+        return await ask(self._host, address, asked, HoldState, timeout_s=STATE_TIMEOUT_S, tries=STATE_TRIES)
+
+    def _locate(self, known_as: str) -> tuple[str, Address]:
+        """The id of the request, and where the component is."""
+        request, at, broker = known_as.partition("@")
+        if not at:
+            raise RefusedRequest("bad-request", f"{known_as!r} is no id of a reservation")
+        if broker == level_of(self._instances.broker_name):
+            return request, self._host.address
+        for record in self._records:
+            if level_of(record.name) == broker:
+                return request, record.address
+        raise RefusedRequest("not-held", f"no broker of the braid is called {broker!r}")
+
+    # When it is over
+
+    def on_session_end(self, client_id: str, moved: bool) -> None:
+        """What a client held is free again; one that goes on at another broker takes it along."""
+        for known_as in list(self._by_client.get(client_id, ())):
+            self._drop(known_as)
+            if not moved:
+                self._host.spawn(self._release_quietly(known_as, client_id))
+
+    @handles(HoldEnded)
+    def on_ended(self, origin: Address, told: HoldEnded) -> Reply:
+        self._ended(told)
+        return None
+
+    def _ended(self, told: HoldEnded) -> None:
+        for known_as in self._by_client.get(told.holder, ()):
+            if known_as.partition("@")[0] == told.request:
+                break
+        else:
+            return
+        self.ended += 1
+        held = self._drop(known_as)
+        if held is not None and held.to is not None:
+            self._answers.tell(held.to, {"ok": False, "id": known_as, "reason": told.how, "text": _TEXTS[told.how]})
+
+
+_TEXTS: Final = {
+    "expired": "its lease is over",
+    "gone": "the instance is gone",
+    "withdrawn": "the operator has released it",
+}
