@@ -22,7 +22,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from braidmq.bounded import BoundedDict
 from braidmq.cli.errors import CliError
 from braidmq.cli.flow.notices import InstanceReport, report_topic
-from braidmq.cli.flow.outlet import TOPIC, Outlet, Sending
+from braidmq.cli.flow.stream_sender import TOPIC, Sending, StreamSender
 from braidmq.cli.mqtt_client.client import (
     Connected,
     ConnectRefused,
@@ -98,7 +98,7 @@ class Instance:
             session_expiry_s=SESSION_S,
         )
         self._client = MqttClient(options, "flow", keep_session=True, reconnect=True, receive_max=component.slots)
-        self._outlet = Outlet(self._client, client_id, flow, component)
+        self._sender = StreamSender(self._client, client_id, flow, component)
 
     def run(self) -> int:
         self._client.open()
@@ -112,7 +112,7 @@ class Instance:
             if event is not None:
                 self._on_event(event)
             now = time.monotonic()
-            self._outlet.step(now)
+            self._sender.step(now)
             if now >= report_at and self._is_connected:
                 self._report()
                 report_at = now + REPORT_S
@@ -120,10 +120,10 @@ class Instance:
     def _on_event(self, event: Any) -> None:
         match event:
             case MQTTMessage():
-                if not self._outlet.on_message(event, time.monotonic()):
+                if not self._sender.on_message(event, time.monotonic()):
                     self._on_message(event)
             case PublishAnswered():
-                self._outlet.on_answered(event)
+                self._sender.on_answered(event)
             case Connected():
                 self._is_connected = True
                 self._begin()  # again, after the connection was lost
@@ -142,7 +142,7 @@ class Instance:
         if self._component.use == "reserved":  # it is a member of its group, and gets what it is reserved for alone
             filters = [f"$share/{group}/flow/{self._flow.name}/{RESERVED}/{self._component.name}"]
         self._client.subscribe(filters, SubscribeOptions(1), None)
-        self._outlet.begin()
+        self._sender.begin()
         self._client.publish(f"$load/{group}", msgspec.json.encode({"slots": self._component.slots}), 1, False, None)
 
     # Messages
@@ -194,7 +194,7 @@ class Instance:
 
         pairs = [*output.properties, (SINCE, f"{since:.6f}")]
         sending = Sending(stream, output.payload, output.qos, output.retain, pairs, on_done)
-        self._outlet.send(sending, time.monotonic())
+        self._sender.send(sending, time.monotonic())
 
     def _fail(self, words: str) -> None:
         self._counts["failed"] += 1
@@ -228,7 +228,7 @@ class Instance:
             delay_p50_s=round(cuts[49], 6) if cuts else None,
             delay_p99_s=round(cuts[98], 6) if cuts else None,
             streams=len(self._spools),
-            problem=self._problem or self._outlet.reserver.problem,
+            problem=self._problem or self._sender.reserver.problem,
         )
         self._reported = (now, counts["received"], counts["published"])
         topic = report_topic(self._flow, self._component, self._plan.number)

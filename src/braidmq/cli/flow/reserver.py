@@ -37,7 +37,7 @@ Stream = tuple[str, str]
 
 
 @dataclass
-class _Hold:
+class _StreamReservation:
     topic: str = ""
     """Of the instance; empty while it is asked for."""
     id: str = ""
@@ -54,7 +54,7 @@ class Reserver:
         self._client = client
         self._client_id = client_id
         self._lease_s = lease_s
-        self._holds: BoundedDict[Stream, _Hold] = BoundedDict(HELD_MAX)
+        self._holds: BoundedDict[Stream, _StreamReservation] = BoundedDict(HELD_MAX)
         self.problem = ""
         """Why the last request was refused."""
 
@@ -73,7 +73,7 @@ class Reserver:
         """Where to publish what is for a stream; empty while that is found out."""
         hold = self._holds.get((group, stream))
         if hold is None:
-            hold = self._holds[group, stream] = _Hold()
+            hold = self._holds[group, stream] = _StreamReservation()
         hold.used_at = now
         if not hold.topic:
             self._ask((group, stream), hold, now)
@@ -133,7 +133,7 @@ class Reserver:
                 return None
         return next((stream for stream, hold in self._holds.items() if known_as and hold.id == known_as), None)
 
-    def _ask(self, stream: Stream, hold: _Hold, now: float) -> None:
+    def _ask(self, stream: Stream, hold: _StreamReservation, now: float) -> None:
         if now < hold.again_at or now - hold.asked_at < ANSWER_S:
             return
         hold.asked_at = now

@@ -49,7 +49,7 @@ class Sending:
             self.on_done(self.reason, self.words)
 
 
-class Outlet:
+class StreamSender:
     def __init__(self, client: MqttClient, client_id: str, flow: Dataflow, component: FlowComponent) -> None:
         self._client = client
         self._flow = flow
