@@ -29,7 +29,7 @@ $(READY): pyproject.toml
 	@echo "... done: $(BIN)/braidmq is there."
 
 run: $(READY)
-	$(BIN)/braidmq $(if $(DEMO),demo,up) --brokers $(BROKERS) --port $(PORT) --data $(DATA)
+	$(BIN)/braidmq $(if $(filter flow,$(DEMO)),flow demo,$(if $(DEMO),demo,up)) --brokers $(BROKERS) --port $(PORT) --data $(DATA)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
