@@ -127,6 +127,10 @@ class Ways(Protocol):
 
     def go_directly(self, to: Address) -> None: ...
 
+    def hurry(self) -> None:
+        """Tries at once to reach hosts that could not be reached, and would be tried later."""
+        ...
+
 
 class Host(Protocol):
     """All that a protocol may ask of the world."""

@@ -64,6 +64,7 @@ def test_a_copy_is_read_once_for_all_clients(tmp_path: Path, monkeypatch: pytest
     for number in range(CLIENTS):
         (copy,) = [one for one in adoptions.copies_of(f"client{number}") if one.owner == owner]
         assert copy.epoch == 1000 + number
+    sites.run(0.5)  # meanwhile it is found out that the broker answers nobody
     for number in range(ASKING):
         adoptions.begin(owner, f"client{number}")
     sites.run(3)

@@ -17,6 +17,9 @@ from braidmq.braid.roaming.marks import Horizon
 from braidmq.braid.roaming.messages import (
     FoundSession,
     HeldCopyOf,
+    Offer,
+    OfferAnswer,
+    Offered,
     SessionState,
     SessionStored,
     TakeAnswer,
@@ -25,6 +28,7 @@ from braidmq.braid.roaming.messages import (
 )
 from braidmq.braid.roaming.searching import SearchResult
 from braidmq.braid.roaming.sessions import RoamingSession
+from braidmq.host import Address
 from tests.braid.journeys.faulty_sites import FaultySites
 from tests.braid.sites import payloads
 from tests.conformance import wire
@@ -185,6 +189,32 @@ def test_a_session_that_was_pushed_knows_since_when_it_is_there(sites: FaultySit
     assert taker.braid.roaming.clients.epochs.begun("ada") == begun
 
 
+def test_a_broker_that_has_just_said_that_it_has_the_session_is_waited_for(sites: FaultySites) -> None:
+    """Its next answer is late, and its mirror cannot be asked either."""
+    come(sites, 2).subscribe("tide", 2)
+    own = sites[2].braid.mirrors.own
+    assert own is not None
+    (mirror,) = own.mirrors
+    new = next(one for one in sites.all if one not in (2, mirror))
+    pairs: set[tuple[Address, Address]] = {(new, 2), (2, new), (new, mirror), (mirror, new)}
+    count = sites.sim.on_message
+
+    def watch(sender: Any, to: Any, message: Any, hops: int) -> None:
+        if isinstance(message, FoundSession) and (sender, to) == (2, new):
+            sites.sim.on_message = count
+            sites.cut(pairs)
+            sites.sim.at(sites.sim.now + 1.6, lambda: sites.mend(pairs))
+        if count is not None:
+            count(sender, to, message, hops)
+
+    sites.sim.on_message = watch
+    sites.settle_s = 4.0
+    ada = come(sites, new)
+    assert ada.connack is not None
+    assert ada.connack.session_present
+    assert not sites.cuts.now
+
+
 # What can be told from what others say
 
 
@@ -257,11 +287,17 @@ def test_what_nobody_knows_of_is_not_claimed_back_from_where_its_client_has_come
     sites.run(3)
     ada = come(sites, 2)
     ada = come(sites, 3)
+    offered = sites[2].braid.roaming.displaced.on_offer(4, Offer("ada", "other#1", "", epoch_at(sites, 3)))
+    assert isinstance(offered, Offered)
+    assert offered.holder is not None
+    assert offered.holder.name == sites[3].braid.identity
     sites.run(40)
     sites.mend(set(sites.cuts.now))
     for _ in range(int(3 * REGISTER_S)):
         sites.run(1)
         payloads(ada)
+    offer = Offer("ada", "other#1", "", epoch_at(sites, 3))
+    assert sites[2].braid.roaming.displaced.on_offer(4, offer) == Offered(OfferAnswer.UNKNOWN), "it has long gone"
     assert "ada" in sites[3].broker.sessions
     assert sites[3].broker.sessions["ada"].connection is not None
     assert "ada" not in sites[1].broker.sessions

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braidmq.broker.limits import Limits
+from braidmq.broker.share_delivery import QUEUE_KEPT_S
 from braidmq.broker.shares import ShareGroup
 from tests.conformance import wire
 from tests.conformance.pair import V3, V5, Peer, Type, World, persistent
@@ -37,19 +38,24 @@ def group_of(world: World) -> ShareGroup:
     return group
 
 
-def chosen(world: World, qos: int, size: int = 1) -> str | None:
-    session = group_of(world).choose(qos, size)
+def ready(world: World) -> str | None:
+    session = group_of(world).choose_ready()
+    return None if session is None else session.client_id
+
+
+def busy_one(world: World) -> str | None:
+    session = group_of(world).choose_busy(1)
     return None if session is None else session.client_id
 
 
 def test_members_take_turns_whoever_leaves() -> None:
     world = World()
     members = members_of(world, 4)
-    assert [chosen(world, 0) for _ in range(8)] == ["m0", "m1", "m2", "m3"] * 2
-    assert chosen(world, 0) == "m0"
+    assert [ready(world) for _ in range(8)] == ["m0", "m1", "m2", "m3"] * 2
+    assert ready(world) == "m0"
     members[3].drop()
     members[1].unsubscribe(SHARED)
-    picked = Counter(chosen(world, 0) for _ in range(10))
+    picked = Counter(ready(world) for _ in range(10))
     assert picked == {"m0": 5, "m2": 5}
 
 
@@ -58,7 +64,7 @@ def test_a_group_that_nobody_is_left_in_chooses_nobody() -> None:
     (member,) = members_of(world, 1)
     group = group_of(world)
     member.unsubscribe(SHARED)
-    assert group.choose(1, 1) is None
+    assert group.choose_ready() is None
     assert world.broker.router.group(SHARED) is None
 
 
@@ -79,23 +85,70 @@ def test_the_free_before_the_busy_the_connected_before_those_away() -> None:
     slow.connection.pause_writing()
     first = free.take()
     free.acknowledge(first[0])
-    assert chosen(world, 1) == chosen(world, 0) == "free"
+    assert ready(world) == "free"
     free.drop()
-    assert chosen(world, 1) in ("busy", "slow")
-    assert chosen(world, 0) in ("busy", "slow")
+    assert ready(world) is None
+    assert busy_one(world) in ("busy", "slow")
     busy.drop()
     slow.drop()
-    assert chosen(world, 1) == "away"
-    assert chosen(world, 0) is None
+    assert busy_one(world) is None
 
 
-def test_nothing_is_chosen_for_who_has_no_room() -> None:
+def test_what_no_member_can_take_waits_for_the_first_that_can() -> None:
+    """It is bound late: not to who was there when it came, but to who is free."""
+    world = World()
+    slow, quick = members_of(world, 2, properties=props(receive_maximum=1))
+    publisher = world.client("p")
+    for number in range(10):
+        assert publisher.publish("t", b"%d" % number, 1) == 0
+    assert payloads(slow) == [b"0"]
+    done = []
+    while got := quick.take():
+        for one in got:
+            done.append(one.payload)
+            quick.acknowledge(one)
+    assert done == [b"%d" % number for number in range(1, 10)]
+    assert world.broker.metrics.queued_messages == 0
+
+
+def test_the_queue_of_a_group_is_bounded() -> None:
     world = World(limits=Limits(queue_messages_max=2, inflight_max=1))
-    members_of(world, 1)
+    (member,) = members_of(world, 1)
+    publisher = world.client("p")
+    for number in range(5):
+        publisher.publish("t", b"%d" % number, 1)
+    assert world.broker.metrics.queued_messages == 2
+    assert world.broker.metrics.messages_dropped == 2
+    got = []
+    while received := member.take():
+        for one in received:
+            got.append(one.payload)
+            member.acknowledge(one)
+    assert got == [b"0", b"3", b"4"]
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_what_waits_outlives_the_last_member_for_a_while(comes_back: bool) -> None:
+    """A worker that ends with its connection is restarted: it goes on where it was."""
+    world = World()
+    worker = world.client("m", properties=props(receive_maximum=1))
+    worker.subscribe(SHARED, 1)
     publisher = world.client("p")
     for number in range(3):
         publisher.publish("t", b"%d" % number, 1)
-    assert chosen(world, 1) is None
+    assert payloads(worker) == [b"0"]
+    worker.drop()
+    assert publisher.publish("t", b"late", 1) == 0x10
+    world.advance(QUEUE_KEPT_S - 1 if comes_back else QUEUE_KEPT_S + 1)
+    worker = world.client("m")
+    worker.subscribe(SHARED, 1)
+    assert payloads(worker) == ([b"0", b"1", b"2"] if comes_back else [])
+    assert world.broker.metrics.queued_messages == 0 or comes_back
+
+
+def test_client_ids_of_queues_are_not_for_clients() -> None:
+    world = World()
+    world.peer().connect(SHARED, reason=0x85)
 
 
 @pytest.mark.parametrize("version", [V3, V5])
@@ -109,6 +162,7 @@ def test_one_client_in_the_group_and_beside_it_that_takes_nothing(version: int) 
     for number in range(8):
         publisher.publish("t", b"%d" % number, 1)
     assert slow.link.closed
+    world.advance(QUEUE_KEPT_S + 1)
     assert world.broker.metrics.queued_messages == 0
     assert world.broker.metrics.subscriptions == 0
     publisher.expect_open()
@@ -124,8 +178,9 @@ def test_a_full_group_of_many_loses_no_member_to_the_others_messages(kept: bool)
         publisher.publish("t", b"%d" % number, 1)
     publisher.expect_open()
     assert sum(peer.link.closed for peer in members) <= 5
-    queued = sum(len(session.backlog or ()) for session in world.broker.sessions.values())
-    assert world.broker.metrics.queued_messages == queued
+    queue = group_of(world).queue
+    assert queue is not None
+    assert world.broker.metrics.queued_messages == len(queue)
     got = [payload for peer in members for payload in payloads(peer)]
     assert len(got) == len(set(got)) >= 145
 

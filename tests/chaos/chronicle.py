@@ -102,6 +102,10 @@ class Chronicle:
     def is_out(self, broker: int, since: float, until: float) -> bool:
         return any(one.kind in OUT for one in self.during(since, until, [broker]))
 
+    def is_cut_off(self, broker: int, since: float, until: float) -> bool:
+        """Whether a broker was up, and reached no other."""
+        return any(one.kind == "isolate" for one in self.during(since, until, [broker]))
+
     def situation(self, broker: int, at: float) -> str:
         """How a broker is, in a word."""
         kinds = [one.kind for one in self.during(at, at, [broker])]

@@ -12,16 +12,21 @@ What is allowed is what docs/braid.md says, and each case is counted:
   what is published from its next SUBACK on; what was left behind may come later, and what was under way may come again.
 - A broker that has fewer copies than it wants goes on. What it does then is known to itself alone: if it cannot be
   reached when a client of its has gone elsewhere, what came to that client at that time, or was published by it, may
-  come again.
+  come again. It is known to have lost its mirror a moment later than it has (`ALONE_S`).
+- A broker that is cut off from all others serves a client with an older session, if it has one. Then what the client
+  has had may come again, and what was published since its last session late; and what it had sent elsewhere and sends
+  again there may come twice.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from braidmq.mqtt.topics import matches
+from tests.braid.journeys.checking import ALONE_S
 from tests.chaos.chronicle import OUT, Chronicle
 from tests.chaos.client import Client, Visit
 from tests.chaos.load import Again, At, Late, Name, Publisher, Sent, Subscriber
@@ -56,7 +61,9 @@ class Verdict:
     """Sessions that had to be there."""
     allowed_anew: list[Anew] = field(default_factory=list)
     allowed: dict[str, int] = field(default_factory=dict)
-    """How often something was excused by a session that began anew, or by copies that were missing."""
+    """How often something was excused."""
+    excuses: Counter[str] = field(default_factory=Counter)
+    """By what."""
     followed: dict[str, int] = field(default_factory=dict)
     """How often something was wrong since a session had begun anew that had to be there."""
     unanswered: list[Sent] = field(default_factory=list)
@@ -115,8 +122,7 @@ def why_allowed(visit: Visit, chronicle: Chronicle) -> str | None:
     assert visit.before is not None
     assert visit.answered_at is not None
     since, until = visit.asked_at, visit.answered_at
-    is_cut_off = any(one.kind == "isolate" for one in chronicle.during(since, until, [visit.broker]))
-    if is_cut_off and visit.before != visit.broker:
+    if _was_alone(visit, chronicle):
         return f"b{visit.broker} was cut off from all others itself"
     for holder in dict.fromkeys((visit.before, *visit.tried)):
         if not chronicle.is_out(holder, since, until):
@@ -130,6 +136,12 @@ def why_allowed(visit: Visit, chronicle: Chronicle) -> str | None:
         if len(gone) == len(copies.mirrors):
             return f"b{holder} was out of reach, and so was b{', b'.join(map(str, gone))} with its copy"
     return None
+
+
+def _was_alone(visit: Visit, chronicle: Chronicle) -> bool:
+    """Whether a client that was elsewhere came to a broker that could ask nobody."""
+    until = visit.answered_at or visit.asked_at
+    return visit.before not in (None, visit.broker) and chronicle.is_cut_off(visit.broker, visit.asked_at, until)
 
 
 class _Judging:
@@ -150,8 +162,10 @@ class _Judging:
             for again in subscriber.got.twice:
                 self._judge_again(subscriber, again)
             for late in subscriber.got.late:
-                left_behind = partial(_is_left_behind, subscriber=subscriber, sent=verdict.sent[late.name])
-                if not self._is_explained("late", left_behind):
+                sent = verdict.sent[late.name]
+                if self._was_served_alone(subscriber, sent.begun_at, late.at.time):
+                    self._excuse("late", "its broker was cut off when it came")
+                elif not self._is_explained("late", partial(_is_left_behind, subscriber=subscriber, sent=sent)):
                     verdict.late.append((subscriber, late))
 
     def _judge_again(self, subscriber: Subscriber, again: Again) -> None:
@@ -159,10 +173,15 @@ class _Judging:
         sent = verdict.sent[again.name]
         if sent.qos < 2:
             return
-        if self._may_come_again(subscriber, sent, again):
-            verdict.allowed["twice"] = verdict.allowed.get("twice", 0) + 1
+        excuse = self._excuse_of(subscriber, sent, again)
+        if excuse is not None:
+            self._excuse("twice", excuse)
         elif not self._is_explained("twice", lambda anew: _is_begun_anew(anew, subscriber, sent, again)):
             verdict.twice.append((subscriber, again))
+
+    def _excuse(self, what: str, why: str) -> None:
+        self._verdict.allowed[what] = self._verdict.allowed.get(what, 0) + 1
+        self._verdict.excuses[f"{what}: {why}"] += 1
 
     def _is_explained(self, what: str, is_explained: Callable[[BegunAnew], bool]) -> bool:
         for anew, counts in self._causes:
@@ -171,12 +190,23 @@ class _Judging:
                 return True
         return False
 
-    def _may_come_again(self, subscriber: Subscriber, sent: Sent, again: Again) -> bool:
-        """It came, or was sent, at a broker that had too few copies."""
-        return self._was_known_to_one(subscriber, again.first, again.then) or any(
-            self._was_known_to_one(self._publisher(sent), first, then)
-            for first, then in zip(sent.sends, sent.sends[1:], strict=False)
-        )
+    def _excuse_of(self, subscriber: Subscriber, sent: Sent, again: Again) -> str | None:
+        """Why it may come again; None if it may not."""
+        if self._was_known_to_one(subscriber, again.first, again.then):
+            return "it came at a broker with too few copies"
+        if self._was_served_alone(subscriber, again.first.time, again.then.time):
+            return "its broker was cut off when it came"
+        for first, then in zip(sent.sends, sent.sends[1:], strict=False):
+            if self._was_known_to_one(self._publisher(sent), first, then):
+                return "it was sent to a broker with too few copies"
+            if first.broker != then.broker and any(
+                self._chronicle.is_cut_off(one.broker, one.time, one.time) for one in (first, then)
+            ):
+                return "it was sent to a broker that was cut off"
+        return None
+
+    def _was_served_alone(self, client: Client, since: float, until: float) -> bool:
+        return any(since <= one.asked_at <= until and _was_alone(one, self._chronicle) for one in client.visits)
 
     def _publisher(self, sent: Sent) -> Publisher:
         return next(one for one in self._verdict.publishers if one.name == sent.publisher)
@@ -184,7 +214,8 @@ class _Judging:
     def _was_known_to_one(self, client: Client, first: At, then: At) -> bool:
         """Something happened at a broker that had too few copies, and that was out of reach when the client had gone
         elsewhere."""
-        if first.broker == then.broker or not self._chronicle.has_lacked(first.broker, first.time, first.time):
+        lacked_until = first.time + ALONE_S
+        if first.broker == then.broker or not self._chronicle.has_lacked(first.broker, first.time, lacked_until):
             return False
         moves = [one for one in client.visits if first.time <= one.asked_at <= then.time and one.before == first.broker]
         return any(self._chronicle.is_out(first.broker, one.asked_at, one.answered_at or then.time) for one in moves)

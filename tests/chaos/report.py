@@ -45,7 +45,8 @@ class Report:
         verdict = self._verdict
         why = Counter(str(one.why_allowed) for one in verdict.allowed_anew)
         text = f"allowed: {len(verdict.allowed_anew)} sessions that began anew, {_counts(verdict.allowed)}"
-        return text + "".join(f"\n  {count} x {reason}" for reason, count in why.most_common(SHOWN_MAX))
+        found = [*why.most_common(SHOWN_MAX), *verdict.excuses.most_common()]
+        return text + "".join(f"\n  {count} x {reason}" for reason, count in found)
 
     def _ways_of_late(self) -> str:
         """Whether publishers had roamed in between."""

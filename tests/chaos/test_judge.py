@@ -190,3 +190,41 @@ def test_what_was_under_way_may_come_again_if_it_was_sent_as_new() -> None:
     run.arrive(1, At(52, 1))
     run.arrive(1, At(53, 1))
     assert run.verdict().is_good
+
+
+def test_a_broker_has_lost_its_mirror_a_moment_before_it_says_so() -> None:
+    run = Run()
+    run.copy(HELD, LACKED)
+    run.kill(1)
+    run.move()
+    for number, at in ((1, 45.0), (2, 48.0)):
+        run.publish(number, At(at, 1))
+        run.arrive(number, At(at + 0.1, 1))
+        run.arrive(number, At(MOVED_AT + 1, 2))
+    verdict = run.verdict()
+    assert [again.name[2] for _, again in verdict.twice] == [1]
+    assert verdict.excuses == {"twice: it came at a broker with too few copies": 1}
+
+
+def test_a_broker_that_is_cut_off_may_have_an_older_session() -> None:
+    run = Run()
+    run.chronicle.all.append(Happening("isolate", (2,), KILLED_AT, 60.0))
+    run.move()
+    for number in (1, 2):
+        run.publish(number, At(40.0 + number, 1))
+    for number in (2, 1):
+        run.arrive(number, At(45.0, 1))
+        run.arrive(number, At(55.0, 2))
+    verdict = run.verdict()
+    assert verdict.allowed == {"twice": 2}
+    assert [late.name[2] for _, late in verdict.late] == [1], "it was out of order before the client came there"
+
+
+def test_what_is_sent_again_to_a_broker_that_is_cut_off_may_come_twice() -> None:
+    for cut_off in (2, 3):
+        run = Run()
+        run.chronicle.all.append(Happening("isolate", (cut_off,), KILLED_AT, 60.0))
+        run.publish(1, At(49.0, 1), At(55.0, 2))
+        run.arrive(1, At(50.0, 1))
+        run.arrive(1, At(61.0, 1))
+        assert run.verdict().is_good == (cut_off == 2)

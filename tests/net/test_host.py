@@ -11,6 +11,8 @@ import pytest
 from braidmq.detours.messages import PingDirectly
 from braidmq.host import Address, CallRefused, CallTimeout, Host, Message, Service, handles
 from braidmq.net import Bounds, Fault, NetHost, Security
+from braidmq.net.frames import LENGTH_BYTES, Passed, Tell
+from braidmq.net.ways import LATE_S
 from tests.net.conftest import (
     MESSAGES,
     Answerer,
@@ -265,3 +267,22 @@ async def test_a_ping_that_waited_for_a_link_is_not_heard_by_a_detour(start_host
     await until(lambda: bool(told.heard))
     assert told.heard == [(a.address, Note("waits, too"))]
     assert not counter.pings
+
+
+async def test_the_link_of_a_host_that_goes_round_is_ended_here_too(start_host: StartHost) -> None:
+    """Its own end is gone, and if nothing gets through from there, nobody says so."""
+    (a, _), (b, told), (between, _) = await start_host(), await start_host(), await start_host()
+    assert await a.call(b.address, Ping(1), PATIENCE_S) == Pong(2)
+    passed = Passed(b.address, a.address, a._codec.frame(Tell(1, Note("by another")))[LENGTH_BYTES:])
+    between.send(b.address, Note("hello"))
+    await until(lambda: len(told.heard) == 1)
+    between._links.queue(b.address, Tell(1, passed))
+    await until(lambda: len(told.heard) == 2)
+    assert a.address in b.linked, "it is new: this was on its way before"
+    peer = b._peers.get(a.address)
+    assert peer is not None
+    assert peer.link is not None
+    peer.link.opened_at -= 2 * LATE_S
+    between._links.queue(b.address, Tell(1, passed))
+    await until(lambda: len(told.heard) == 3)
+    assert a.address not in b.linked

@@ -9,7 +9,8 @@ import pytest
 
 from braidmq.host import CallRefused, CallTimeout
 from braidmq.net import Bounds, Fault, Security
-from tests.net.conftest import Large, Note, Ping, Pong, StartHost, until
+from braidmq.net.links import HURRY_S, SILENT_S
+from tests.net.conftest import Large, Note, Ping, Pong, StartHost, Wire, until
 from tests.patience import PATIENCE_S
 
 
@@ -216,3 +217,64 @@ async def test_a_host_does_not_link_to_itself(start_host: StartHost, caplog: pyt
     assert "it is this host itself, under another name" in caplog.text
     await until(lambda: a.counters(name).dropped == 1)
     assert not told.heard
+
+
+SELDOM = Bounds(backoff_s_min=3600.0, backoff_s_max=3600.0)
+
+
+async def test_a_peer_that_could_not_be_reached_is_tried_at_once_if_that_is_asked_for(start_host: StartHost) -> None:
+    (address,) = await unused_addresses(1)
+    a, _ = await start_host(bounds=SELDOM)
+    a.send(address, Note("waits"))
+    await until(lambda: a._peers.get(address).dial_at > 0)  # type: ignore[union-attr]
+    _, told = await start_host(address)
+    a.ways.hurry()
+    await until(lambda: bool(told.heard))
+
+
+async def test_where_one_peer_is_reached_again_others_are_tried(start_host: StartHost) -> None:
+    one, other = await unused_addresses(2)
+    a, _ = await start_host(bounds=SELDOM)
+    for address in (one, other):
+        a.send(address, Note("waits"))
+    await until(lambda: all(a._peers.get(each).dial_at > 0 for each in (one, other)))  # type: ignore[union-attr]
+    _, told = await start_host(other)
+    b, _ = await start_host(one)
+    b.send(a.address, Note("back"))
+    await until(lambda: bool(told.heard))
+
+
+async def test_a_link_that_is_silent_is_not_waited_for(start_host: StartHost, wire: Wire) -> None:
+    """As after a cut: TCP waits longer and longer before it sends again what was not acknowledged."""
+    b, told = await start_host(advertise=wire.address)
+    wire.target = f"127.0.0.1:{b._links._acceptor._listener.getsockname()[1]}"  # type: ignore[union-attr]
+    a, _ = await start_host()
+    assert await a.call(wire.address, Ping(1), PATIENCE_S) == Pong(2)
+    peer = a._peers.get(wire.address)
+    assert peer is not None
+    silent = peer.link
+    assert silent is not None
+    is_cut = True
+    wire.alter = lambda _is_back, data: b"" if is_cut else data
+    for _ in range(3):
+        a.ways.unanswered()
+        a.send(wire.address, Note("lost"))
+        await asyncio.sleep(0.01)
+    a.ways.hurry()
+    assert peer.dial is None, "it may just have been sent"
+    peer.silent_since -= 2 * SILENT_S
+    is_cut = False
+    await asyncio.sleep(2 * HURRY_S)
+    a.ways.hurry()
+    await until(lambda: peer.link is not None and peer.link is not silent)
+    a.send(wire.address, Note("comes"))
+    await until(lambda: (a.address, Note("comes")) in told.heard)
+
+
+async def unused_addresses(count: int) -> list[str]:
+    """Where nobody listens."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+    for one in sockets:
+        one.close()
+    return addresses

@@ -14,6 +14,7 @@ from __future__ import annotations
 from functools import partial
 
 from braidmq.braid.catch_up.catch_up import CatchUpParts
+from braidmq.braid.catch_up.history import History
 from braidmq.braid.federation import BraidFederation
 from braidmq.braid.identity import BrokerIdentity, identity_of, missed_since
 from braidmq.braid.inspect.probes import Probes
@@ -21,6 +22,7 @@ from braidmq.braid.inspect.status import BraidInspector
 from braidmq.braid.interest.demand import DemandTopics
 from braidmq.braid.interest.interest import InterestParts
 from braidmq.braid.interest.scope import is_confined
+from braidmq.braid.interest.shapes import Shapes
 from braidmq.braid.membership.home import HOME
 from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.membership.membership import MembershipParts
@@ -35,6 +37,7 @@ from braidmq.braid.roaming.drain import Drain
 from braidmq.braid.roaming.published_before import PublishedBefore
 from braidmq.braid.roaming.roaming import RoamingParts
 from braidmq.braid.roaming.takers import Takers
+from braidmq.braid.shares.shares import ShareParts
 from braidmq.braid.task_limiter import TaskLimiter
 from braidmq.braid.transfer.inbound import InboundStreams
 from braidmq.braid.transfer.outbound import OutboundTopics
@@ -43,7 +46,7 @@ from braidmq.braid.transfer.transfer import TransferParts
 from braidmq.braid.transfer.wildcard_topics import WildcardTopics
 from braidmq.broker.broker import Broker
 from braidmq.detours.detours import Detours
-from braidmq.host import Address
+from braidmq.host import Address, Host
 from braidmq.overlay import Overlay
 from braidmq.pubsub.method import Method, ProvenMethod, Publication, WildcardMethod
 
@@ -73,11 +76,7 @@ class Braid:
         interest = InterestParts(broker, host, overlay, method, presence, limiter, cluster)
         catch_up = CatchUpParts(broker, host, origin, since, introducers, interest.filters, inbound, cluster, method)
         retained = RetainedParts(broker, host, method, name)
-        outbound: OutboundTopics
-        if isinstance(method, WildcardMethod):
-            outbound = WildcardTopics(origin, incarnation, method, host, catch_up.history)
-        else:
-            outbound = ShapedTopics(origin, incarnation, interest.shapes, host, catch_up.history, limiter)
+        outbound = _outbound_topics(origin, incarnation, method, host, catch_up.history, interest.shapes, limiter)
         predecessors = outbound.queue.predecessors
         roaming = RoamingParts(
             broker,
@@ -108,6 +107,7 @@ class Braid:
         self.presence, self.membership, self.interest = presence, membership, interest
         self.mirrors = MirrorParts(broker, overlay, presence, introducers, origin, copying or CopySettings(copies=1))
         self.demand = DemandTopics(broker, outbound)
+        self.shares = ShareParts(broker, host, presence, origin, cluster)
         self.transfer, self.catch_up, self.retained, self.roaming = transfer, catch_up, retained, roaming
         self.drain = self._new_drain(Takers(host, membership.records, introducers, cluster))
         self.probes = probes = Probes(host, method, name, cluster, broker.now)
@@ -129,8 +129,13 @@ class Braid:
         self.adoptions = self.act_for(self.mirrors.held)
         self.mirrors.held.taken_up = self.adoptions.taken_up
         self._join()
-        for topic_filter in broker.router.filters():  # of sessions from before
+        self._stand_for_earlier_sessions()
+
+    def _stand_for_earlier_sessions(self) -> None:
+        for topic_filter in self.broker.router.filters():
             self.demand.on_filter(topic_filter, True)
+        for group in self.broker.router.groups():
+            self.shares.announcer.on_group(group)
 
     def _new_drain(self, takers: Takers) -> Drain:
         roaming, records = self.roaming, self.membership.records
@@ -168,6 +173,7 @@ class Braid:
         self.drain.leave_history = self._leave_history
         self.drain.ask_for_missed = self.catch_up.reconciler.ask_all_once
         self.retained.replication.send_late = self.transfer.sender.send_late
+        self._join_shares()
         self.method.on_message = self._on_message
         if isinstance(outbound, ShapedTopics):
             self.interest.shapes.on_new = outbound.learn_shape
@@ -181,6 +187,19 @@ class Braid:
             self.detours.on_reached = self.method.on_reached
         self.broker.federate(self._federation())
 
+    def _join_shares(self) -> None:
+        announcer, gossip = self.shares.announcer, self.membership.gossip
+        announcer.announce = gossip.announce_groups
+        announcer.on_changed = self.demand.on_wants
+        announcer.partners = self._partners
+        gossip.learn_groups = self.shares.records.learn
+        self.shares.checks.others = self._others
+
+    def _partners(self) -> list[Address]:
+        """With whom it is compared what all brokers know: one that was met, and one that may have begun apart."""
+        introducers = self.membership.introducers
+        return [one for one in dict.fromkeys((introducers(), introducers.stranger)) if one is not None]
+
     def _federation(self) -> BraidFederation:
         cursors = self.catch_up.cursors
         return BraidFederation(
@@ -193,6 +212,7 @@ class Braid:
             self.retained,
             self.roaming,
             self.drain,
+            self.shares,
         )
 
     def act_for(self, copies: BrokerCopies) -> Adoptions:
@@ -213,7 +233,8 @@ class Braid:
         roaming.takeovers.adopt_here = adoptions.adopt_here
         roaming.search.copies = adoptions.copies_of
         adoptions.search = partial(roaming.search.search, own_epoch=0)
-        histories, left = GoneHistories(self.host, copies), self.catch_up.left
+        histories = self.gone_histories = GoneHistories(self.host, copies, roaming.reach, self._others)
+        left = self.catch_up.left
         self.catch_up.heads.gone = lambda: [*left.heads(), *histories.heads()]
         self.catch_up.reconciler.gone = lambda origin: histories.get(origin) or left.get(origin)
         return adoptions
@@ -254,12 +275,14 @@ class Braid:
         await self.membership.entering.enter()
         await self.roaming.enter()
         self.announce()
+        self.shares.enter()
         self.interest.announcer.enter()
         self.retained.replication.enter()
         self.catch_up.reconciler.ask_everybody()
         self.membership.upkeep.start()
         self.mirrors.start()
         self.adoptions.start()
+        self.gone_histories.start()
         self.host.spawn(self.roaming.round_trips.keep_measuring(self._others))
 
     def on_parted(self, address: Address) -> None:
@@ -281,3 +304,17 @@ class Braid:
         await self.membership.entering.leave(self.transfer.outbound.filters, wanted)
         await self.roaming.leave()
         await self.membership.entering.leave_overlay()
+
+
+def _outbound_topics(
+    origin: str,
+    incarnation: int,
+    method: Method,
+    host: Host,
+    history: History,
+    shapes: Shapes,
+    limiter: TaskLimiter,
+) -> OutboundTopics:
+    if isinstance(method, WildcardMethod):
+        return WildcardTopics(origin, incarnation, method, host, history)
+    return ShapedTopics(origin, incarnation, shapes, host, history, limiter)

@@ -13,6 +13,7 @@ from braidmq.braid.membership.presence import Presence
 from braidmq.braid.retained.retained import RetainedParts
 from braidmq.braid.roaming.drain import Drain
 from braidmq.braid.roaming.roaming import RoamingParts
+from braidmq.braid.shares.shares import ShareParts
 from braidmq.braid.transfer.outbound_topic import OutboundTopic
 from braidmq.braid.transfer.transfer import TransferParts
 from braidmq.broker.admission import Arrived
@@ -24,6 +25,7 @@ from braidmq.broker.session import Session
 from braidmq.broker.subscription import Subscribed
 from braidmq.mqtt.packets import Publish, Will
 from braidmq.mqtt.reasons import Reason
+from braidmq.mqtt.topics import SHARE_PREFIX
 
 
 class BraidFederation:
@@ -38,6 +40,7 @@ class BraidFederation:
         retained: RetainedParts,
         roaming: RoamingParts,
         drain: Drain,
+        shares: ShareParts,
     ) -> None:
         self._broker = broker
         self._presence = presence
@@ -47,11 +50,15 @@ class BraidFederation:
         self._retained = retained
         self._roaming = roaming
         self._drain = drain
+        self._shares = shares
         self._outbound = transfer.outbound
         self._queue = transfer.outbound.queue
         self._sender = transfer.sender
-        self.flush: Callable[[], None] = transfer.sender.flush
-        self.take: Callable[[], Callable[[], None]] = transfer.sender.take
+        self.is_for_group = shares.lender.is_for_group
+        self.send_to_group = shares.lender.send_unsure
+        self.on_waiting = shares.lender.on_waiting
+        self.on_free = shares.borrower.on_free
+        self.on_group = shares.announcer.on_group
 
     @property
     def is_in(self) -> bool:
@@ -129,20 +136,40 @@ class BraidFederation:
         return self._retained.queries.begin(session, topic_filter) or ANSWERED
 
     def when_effective(self, filters: list[str], done: Callable[[], None]) -> None:
-        self._interest.announcer.waits.when_effective(filters, done)
+        shared = [one for one in filters if one.startswith(SHARE_PREFIX)]
+        if not shared:
+            self._interest.announcer.waits.when_effective(filters, done)
+            return
+        plain = [one for one in filters if one not in shared]
+        when_effective = self._interest.announcer.waits.when_effective
+        self._shares.announcer.waits.when_effective(shared, lambda: when_effective(plain, done))
 
     # The tick
 
     @property
     def has_output(self) -> bool:
-        return self._queue.has_ready
+        return self._queue.has_ready or self._shares.has_output
 
     def before_commit(self) -> None:
         """Writes how far histories of other brokers were followed, with what came of them."""
+        self._shares.before_commit()
         self._roaming.incoming.save_marks()
         self._roaming.clients.epochs.save(self._broker, self._roaming.clients.arriving)
         if self._cursors.is_changed:
             self._cursors.save_if_due(self._broker.now())
+
+    def flush(self) -> None:
+        self._sender.flush()
+        self._shares.flush()
+
+    def take(self) -> Callable[[], None]:
+        publications, shares = self._sender.take(), self._shares.take()
+
+        def send() -> None:
+            publications()
+            shares()
+
+        return send
 
     def begin_leaving(self) -> None:
         self._presence.is_leaving = True

@@ -148,6 +148,10 @@ class Broker:
             session.was_in_order = session.in_order
             self.sessions.forget_routes(session)
 
+    def on_free(self, session: Session) -> None:
+        """A member of a shared subscription may be able to take more."""
+        self.sessions.shares.on_free(session)
+
     def is_kept_from(self, client_id: str, user: str) -> bool:
         """Whether the session of a client id is another user's, who keeps it (see `ClientIds`)."""
         return self.sessions.is_kept_from(client_id, user, self.client_ids.starts_fresh)
@@ -213,7 +217,7 @@ class Broker:
             self.recorder.record(message, self.now())
         is_for_here = not message.forward or self.federation.is_for_here(message)
         reached = Reached.NOBODY
-        if is_for_here and self.deliver(message, to.targets, to.groups, publisher):
+        if self.deliver(message, to.targets if is_for_here else (), to.groups, publisher, is_for_here):
             reached = Reached.SOMEBODY
         elsewhere = self.federation.send(message, is_new)
         if elsewhere > reached:
@@ -240,7 +244,7 @@ class Broker:
         route = self.router.arriving(message.topic)
         to = route.receivers
         targets = to.targets if choose is None else choose(to.targets)
-        self.deliver(message, targets, to.groups)
+        self.deliver(message, targets, ())
         if route.feed is not None:
             route.feed.on_foreign(message)
         self.tick.request_flush()
@@ -256,14 +260,14 @@ class Broker:
         same, other = (to.plain5, to.plain3) if is_v5 else (to.plain3, to.plain5)
         if same:
             append_run(self.tick, same, run, count, None)
-        if other or to.special or to.groups or route.feed is not None:
+        if other or to.special or route.feed is not None:
             name = string(topic)
             payloads = payloads_of(run, starts, len(run), len(name) + is_v5)
             if other:
                 append_run(self.tick, other, translated(name, payloads, not is_v5), count, None)
-            if to.special or to.groups:
+            if to.special:
                 for payload in payloads:
-                    self.deliver(Message(topic, name, payload, 0), to.special, to.groups)
+                    self.deliver(Message(topic, name, payload, 0), to.special, ())
             if route.feed is not None:
                 route.feed.on_foreign_run(payloads)
         self.tick.request_flush()
@@ -286,8 +290,10 @@ class Broker:
         targets: Iterable[Target],
         groups: Iterable[ShareGroup],
         publisher: Flow | None = None,
+        is_for_here: bool = True,
     ) -> bool:
-        """Gives a message to sessions, and of each group to one; whether there is anybody."""
+        """Gives a message to sessions, and of each group to one; whether there is anybody. One that is not for clients
+        here is for groups that have members elsewhere."""
         reached = False
         if self.on_delivery is not None:
             self.on_delivery(message, targets)
@@ -302,8 +308,7 @@ class Broker:
             retain = message.retain and target.retain_as_published  # [MQTT-3.3.1-12], [MQTT-3.3.1-13]
             session.deliver(message, qos, retain, target.ids, "", publisher)
         for group in groups:
-            reached = reached or bool(group.members)
-            self.sessions.deliver_to_one(message, group, publisher)
+            reached = self.sessions.shares.deliver(message, group, publisher, is_for_here) or reached
         return reached
 
     # Retained messages

@@ -14,6 +14,7 @@ from braidmq.broker.acknowledged_run import AcknowledgedRun
 from braidmq.broker.admission import Arrived
 from braidmq.broker.message import Message, Reached
 from braidmq.broker.session import Session
+from braidmq.broker.shares import ShareGroup
 from braidmq.broker.subscription import Subscribed
 from braidmq.broker.tick import Outgoing
 from braidmq.mqtt.errors import PacketError
@@ -140,6 +141,28 @@ class Federation(Outgoing, Protocol):
         """A filter has its first subscription here, or has lost its last."""
         ...
 
+    # Shared subscriptions
+
+    def on_group(self, group: ShareGroup) -> None:
+        """A group has one member more or less here, or one that stays for another time."""
+        ...
+
+    def is_for_group(self, message: Message, group: ShareGroup) -> bool:
+        """Whether a group has a member elsewhere that may get a publication."""
+        ...
+
+    def send_to_group(self, message: Message, group: ShareGroup) -> bool:
+        """Gives a message of QoS 0 to a member elsewhere; False if none is thought to be free."""
+        ...
+
+    def on_waiting(self, group: ShareGroup) -> None:
+        """Something waits here that a member elsewhere may take."""
+        ...
+
+    def on_free(self, group: ShareGroup) -> bool:
+        """Members here can take more, and nothing waits for them here; whether anybody still wants to know that."""
+        ...
+
     def on_processed(self, topic_filter: str, wanted: bool) -> None:
         """Message processors of this broker begin, or cease, to want what a filter matches."""
         ...
@@ -179,7 +202,8 @@ class Federation(Outgoing, Protocol):
         ...
 
     def when_effective(self, filters: list[str], done: Callable[[], None]) -> None:
-        """Calls `done` when subscriptions have taken effect at other brokers, at the latest after a few seconds."""
+        """Calls `done` when subscriptions, shared ones among them, have taken effect at other brokers, at the latest
+        after a few seconds."""
         ...
 
     def begin_leaving(self) -> None:
@@ -212,6 +236,18 @@ class Alone:
 
     def on_filter(self, topic_filter: str, wanted: bool) -> None: ...
     def on_processed(self, topic_filter: str, wanted: bool) -> None: ...
+    def on_group(self, group: ShareGroup) -> None: ...
+
+    def is_for_group(self, message: Message, group: ShareGroup) -> bool:
+        return False
+
+    def send_to_group(self, message: Message, group: ShareGroup) -> bool:
+        return False
+
+    def on_waiting(self, group: ShareGroup) -> None: ...
+
+    def on_free(self, group: ShareGroup) -> bool:
+        return False
 
     def admit(self, client_id: str, user: str, clean_start: bool, done: Callable[[Arrived], bool]) -> None:
         done(Arrived.HERE)

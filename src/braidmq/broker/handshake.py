@@ -10,13 +10,14 @@ from braidmq.broker.admission import Arrived
 from braidmq.broker.connection import Connection
 from braidmq.broker.connection_state import ConnectionState
 from braidmq.broker.federation import ScopeError
+from braidmq.broker.group_queue import is_queue
 from braidmq.broker.limits import FOREVER
 from braidmq.broker.local_topics import is_local
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.errors import PacketError, violation
 from braidmq.mqtt.properties import Properties
 from braidmq.mqtt.reasons import RETURN_CODES, Reason
-from braidmq.mqtt.topics import check_topic
+from braidmq.mqtt.topics import SHARE_PREFIX, check_topic
 from braidmq.security.identity import (
     ANONYMOUS,
     AuthenticationMethod,
@@ -79,6 +80,9 @@ class Handshake:
         limits = self.connection.broker.limits
         if not connect.client_id and connect.version == p.V3 and not connect.clean_start:  # [MQTT-3.1.3-8]
             raise self._refused(Reason.CLIENT_IDENTIFIER_NOT_VALID, "an empty client id needs a clean session")
+        if is_queue(connect.client_id):
+            text = f"client ids that begin with {SHARE_PREFIX} are the broker's own"
+            raise self._refused(Reason.CLIENT_IDENTIFIER_NOT_VALID, text)
         if connect.will is None:
             return
         check_topic(connect.will.topic, limits.topic_levels_max)

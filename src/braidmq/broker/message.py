@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from math import ceil
+from typing import Protocol
 
 import msgspec
 
@@ -51,6 +52,18 @@ class Message(msgspec.Struct, gc=False):
         return self.expires_at is not None and self.expires_at <= now
 
 
+class Loan(Protocol):
+    """A message that a member of a shared subscription has, and that is kept elsewhere until it is acknowledged."""
+
+    def settle(self) -> None:
+        """The member has acknowledged it, or it is for nobody."""
+        ...
+
+    def give_back(self) -> None:
+        """The member is gone: it goes to another one."""
+        ...
+
+
 class Delivery(msgspec.Struct, gc=False):
     """One message on its way to one session."""
 
@@ -65,6 +78,8 @@ class Delivery(msgspec.Struct, gc=False):
     row: int = 0
     under_way: bool = False
     """Whether it was sent on the current connection, and so counts against the client's Receive Maximum."""
+    loan: Loan | None = None
+    """Of a shared subscription, where the session does not keep the message itself."""
 
 
 def forwarded(properties: Properties) -> bytes:

@@ -97,14 +97,16 @@ class Receivers:
         "targets",
     )
 
-    def __init__(self, audiences: Iterable[Audience]) -> None:
+    def __init__(self, audiences: Iterable[Audience], is_arriving: bool = False) -> None:
+        """What `is_arriving` from another broker is not for groups: that broker gives it to one member of each."""
         self.is_shared = False
         found: dict[Session, list[Subscribed]] = {}
         self.groups: list[ShareGroup] = []
         for audience in audiences:
             for session, subscribed in audience.members.items():
                 found.setdefault(session, []).append(subscribed)
-            self.groups.extend(audience.groups.values())
+            if not is_arriving:
+                self.groups.extend([group for group in audience.groups.values() if group.has_anybody])
         self.targets = [target_of(session, subscriptions) for session, subscriptions in found.items()]
         self.plain3: list[ConnectedClient] = []
         self.plain5: list[ConnectedClient] = []
@@ -170,7 +172,7 @@ class Route:
 class Audience:
     """All that subscribed with one filter."""
 
-    __slots__ = ("groups", "holds", "is_wild", "members")
+    __slots__ = ("groups", "holds", "is_announced", "is_wild", "members")
 
     def __init__(self, is_wild: bool) -> None:
         self.is_wild = is_wild
@@ -179,6 +181,12 @@ class Audience:
         self.groups: dict[str, ShareGroup] = {}
         self.holds = 0
         """How many want it without a session: message processors."""
+        self.is_announced = False
+        """Whether other brokers are told that it is wanted here."""
+
+    @property
+    def has_anybody(self) -> bool:
+        return bool(self.members or self.holds) or any(group.has_anybody for group in self.groups.values())
 
 
 class Router:
@@ -196,13 +204,14 @@ class Router:
         """Whether what is published to a topic here is logged, to be read later."""
         self._arriving: dict[str, Route] = {}
         """Of topics that come from other brokers."""
-        self._shared: dict[tuple[Audience, ...], Receivers] = {}
-        """By the wildcards that match: the receivers of all topics that these match, and no other filter does."""
+        self._shared: dict[tuple[tuple[Audience, ...], bool], Receivers] = {}
+        """By the wildcards that match, and whether it comes from another broker: the receivers of all topics that these
+        match, and no other filter does."""
         self._tree: FilterTree[Audience] = FilterTree()
         self._filters: dict[str, None] = {}
 
     def filters(self) -> list[str]:
-        """All filters that have a subscription, without the share that they are in."""
+        """All filters that have a subscription which is not shared."""
         return list(self._filters)
 
     def route(self, topic: str, name: bytes | None = None) -> Route:
@@ -236,7 +245,7 @@ class Router:
         """Where what comes from another broker goes here; remembered for some of the topics."""
         route = self._arriving.get(topic)
         if route is None:
-            route = Route(self._receivers(topic), self.feed_for(topic))
+            route = Route(self._receivers(topic, is_arriving=True), self.feed_for(topic))
             if is_local(topic):
                 return route
             if len(self._arriving) >= min(ARRIVING_MAX, self.routes_max):
@@ -244,14 +253,15 @@ class Router:
             self._arriving[topic] = route
         return route
 
-    def _receivers(self, topic: str) -> Receivers:
+    def _receivers(self, topic: str, is_arriving: bool = False) -> Receivers:
         audiences = tuple(self._tree.match(topic))
-        shared = self._shared.get(audiences)
+        is_arriving = is_arriving and any(audience.groups for audience in audiences)
+        shared = self._shared.get((audiences, is_arriving))
         if shared is None:
-            shared = Receivers(audiences)
+            shared = Receivers(audiences, is_arriving)
             if all(audience.is_wild for audience in audiences) and len(self._shared) < SHARED_MAX:
                 shared.is_shared = True
-                self._shared[audiences] = shared
+                self._shared[audiences, is_arriving] = shared
         return shared
 
     def _thin_out(self, routes: dict[Any, Route]) -> None:
@@ -268,64 +278,119 @@ class Router:
     def subscribe(self, session: Session, full_filter: str, subscribed: Subscribed) -> bool:
         """Adds or replaces a subscription; True if it is a new one."""
         share, topic_filter = split_share(full_filter)
-        audience = self._audience(topic_filter)
-        members = audience.members
         if share is not None:
-            members = audience.groups.setdefault(share, ShareGroup(full_filter)).members
-        new = session not in members
-        members[session] = subscribed
+            return self._join(session, self.group_for(full_filter), subscribed)
+        audience = self._audience(topic_filter)
+        self._announce(topic_filter, audience, True)
+        new = session not in audience.members
+        audience.members[session] = subscribed
         self.forget(full_filter)
+        return new
+
+    def _join(self, session: Session, group: ShareGroup, subscribed: Subscribed) -> bool:
+        new = session not in group.members
+        group.members[session] = subscribed
+        session.shares = True
+        self.forget(group.full_filter)
+        self.federation.on_group(group)
         return new
 
     def unsubscribe(self, session: Session, full_filter: str) -> bool:
         """Removes a subscription; False if there was none."""
         share, topic_filter = split_share(full_filter)
+        if share is not None:
+            group = self.group(full_filter)
+            return group is not None and self._leave(session, group)
         audience = self._tree.get(topic_filter)
         if audience is None:
             return False
-        if share is None:
-            existed = audience.members.pop(session, None) is not None
-        else:
-            group = audience.groups.get(share)
-            existed = group is not None and group.members.pop(session, None) is not None
-            if group is not None and not group.members:
-                del audience.groups[share]
-        self._drop_if_empty(topic_filter, audience)
+        existed = audience.members.pop(session, None) is not None
+        self._update(topic_filter, audience)
         self.forget(full_filter)
         return existed
 
+    def _leave(self, session: Session, group: ShareGroup) -> bool:
+        if group.members.pop(session, None) is None:
+            return False
+        self.forget(group.full_filter)
+        self.drop_unused(group)
+        self.federation.on_group(group)
+        return True
+
     def hold(self, topic_filter: str) -> None:
         """A message processor wants what a filter matches, from any broker."""
-        self._audience(topic_filter).holds += 1
+        audience = self._audience(topic_filter)
+        self._announce(topic_filter, audience, True)
+        audience.holds += 1
 
     def release(self, topic_filter: str) -> None:
         audience = self._audience(topic_filter)
         audience.holds -= 1
-        self._drop_if_empty(topic_filter, audience)
+        self._update(topic_filter, audience)
 
     def _audience(self, topic_filter: str) -> Audience:
         audience = self._tree.get(topic_filter)
         if audience is None:
             audience = Audience(has_wildcard(topic_filter))
             self._tree.set(topic_filter, audience)
-            self._filters[topic_filter] = None
-            self.federation.on_filter(topic_filter, True)
         return audience
 
-    def _drop_if_empty(self, topic_filter: str, audience: Audience) -> None:
-        if not audience.members and not audience.groups and not audience.holds:
+    def _update(self, topic_filter: str, audience: Audience) -> None:
+        """Somebody has gone: perhaps the last, or the last that does not share it with others."""
+        is_wanted = bool(audience.members or audience.holds or (audience.groups and is_local(topic_filter)))
+        if not is_wanted and not audience.groups:
             self._tree.remove(topic_filter)
-            self._filters.pop(topic_filter, None)
-            self.federation.on_filter(topic_filter, False)
+        self._announce(topic_filter, audience, is_wanted)
 
-    def has_receivers(self, topic: str) -> bool:
-        """Whether anybody here subscribes to a topic, connected or not, or processes it."""
-        return bool(self._tree.match(topic)) or self.feed_for(topic) is not None
+    def _announce(self, topic_filter: str, audience: Audience, is_wanted: bool) -> None:
+        """Other brokers may have to be told whether a filter is wanted here; of groups they know in another way."""
+        if is_wanted == audience.is_announced:
+            return
+        audience.is_announced = is_wanted
+        if is_wanted:
+            self._filters[topic_filter] = None
+        else:
+            self._filters.pop(topic_filter, None)
+        self.federation.on_filter(topic_filter, is_wanted)
+
+    # Shared subscriptions
+
+    def groups(self) -> list[ShareGroup]:
+        return [group for audience in self._tree.values() for group in audience.groups.values()]
 
     def group(self, full_filter: str) -> ShareGroup | None:
         share, topic_filter = split_share(full_filter)
         audience = self._tree.get(topic_filter)
         return audience.groups.get(share) if audience and share is not None else None
+
+    def group_for(self, full_filter: str) -> ShareGroup:
+        """That of a shared subscription, or a new one."""
+        share, topic_filter = split_share(full_filter)
+        assert share is not None
+        audience = self._audience(topic_filter)
+        group = audience.groups.get(share)
+        if group is None:
+            group = audience.groups[share] = ShareGroup(full_filter)
+            if is_local(topic_filter):
+                self._announce(topic_filter, audience, True)
+        return group
+
+    def drop_unused(self, group: ShareGroup) -> None:
+        """A group that nobody is in, and nothing waits for, is not remembered."""
+        share, topic_filter = split_share(group.full_filter)
+        audience = self._tree.get(topic_filter)
+        if audience is None or share is None or group.has_anybody or audience.groups.get(share) is not group:
+            return
+        if group.queue is not None:
+            if len(group.queue):
+                return
+            group.queue.clear()
+        del audience.groups[share]
+        self._update(topic_filter, audience)
+
+    def has_receivers(self, topic: str) -> bool:
+        """Whether anybody here subscribes to a topic, connected or not, or processes it."""
+        return any(one.has_anybody for one in self._tree.match(topic)) or self.feed_for(topic) is not None
 
     def forget(self, full_filter: str) -> None:
         """Drops the routes that a change of this filter, or of a session behind it, can have changed."""

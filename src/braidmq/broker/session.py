@@ -22,7 +22,7 @@ from braidmq.broker.message import Delivery, Message
 from braidmq.broker.metrics import Metrics
 from braidmq.broker.packet_ids import IdRange, following
 from braidmq.broker.runs_in_flight import PUBREC, RunsInFlight
-from braidmq.broker.store import SavedSession, Store
+from braidmq.broker.store import Store
 from braidmq.broker.subscription import Subscribed
 from braidmq.broker.tick import Tick
 from braidmq.broker.timers import Timer
@@ -46,6 +46,10 @@ class SessionBroker(Protocol):
         """QoS 0 waits for this session, or no longer does."""
         ...
 
+    def on_free(self, session: Session) -> None:
+        """A member of a shared subscription may be able to take more."""
+        ...
+
 
 class Session:
     __slots__ = (
@@ -66,6 +70,7 @@ class Session:
         "released",
         "row",
         "runs",
+        "shares",
         "stored",
         "subscriptions",
         "tick",
@@ -89,6 +94,8 @@ class Session:
         """The user whose it is, "" if an anonymous client's; None if an earlier version did not write it down."""
         self.subscriptions: dict[str, Subscribed] = {}
         self.filter_bytes = 0
+        self.shares = False
+        """Whether it is, or was, a member of a shared subscription."""
         self.inflight: dict[int, Delivery] = {}
         self.released: dict[int, Delivery] = {}
         self.runs: RunsInFlight | None = None
@@ -189,7 +196,8 @@ class Session:
         To a durable session nothing leaves under an id that the store does not know: after a crash the id would be
         given to another message while the client still has this one open.
         """
-        if self.expiry_s:
+        is_kept = self.expiry_s > 0 and delivery.loan is None
+        if is_kept:
             if self.tick.degraded:
                 self._hold(delivery)
                 return
@@ -200,11 +208,18 @@ class Session:
             del self.inflight[packet_id]  # too large for this client: as if it had been sent [MQTT-3.1.2-25]
             self.free += 1
             self.discard(delivery)
+            if delivery.loan is not None:
+                delivery.loan.settle()
             return
         delivery.packet_id = packet_id
         delivery.under_way = True
-        if self.expiry_s:
+        if is_kept:
             self.broker.store.save_delivery(self.row, delivery)
+
+    def borrow(self, delivery: Delivery) -> None:
+        """Sends what is lent to this session, which is ready: it is kept elsewhere until it is acknowledged."""
+        assert self.connection is not None
+        self._transmit(self.connection, delivery)
 
     def put_in_flight(self, delivery: Delivery) -> int:
         """Puts a delivery in flight under a packet id that is free [MQTT-2.2.1-4]."""
@@ -286,6 +301,8 @@ class Session:
             if not backlog:
                 self.backlog = None
             self.broker.order_changed(self)
+        if self.shares and self.backlog is None:
+            self.broker.on_free(self)
 
     def _resend(self, connection: ConnectedClient, delivery: Delivery) -> None:
         packet_id = delivery.packet_id
@@ -308,8 +325,7 @@ class Session:
             return False
         if header != PUBREC:
             self.free += len(high)
-            if self.backlog is not None:
-                self.pump()
+            self._on_free()
         return True
 
     def _look_at(self, packet_id: int) -> None:
@@ -368,8 +384,15 @@ class Session:
             self.free += 1
         if delivery.row:
             self.broker.store.drop_delivery(delivery)
+        if delivery.loan is not None:
+            delivery.loan.settle()
+        self._on_free()
+
+    def _on_free(self) -> None:
         if self.backlog is not None:
             self.pump()
+        elif self.shares:
+            self.broker.on_free(self)
 
     # Connections come and go
 
@@ -413,24 +436,6 @@ class Session:
             elif self.durable:
                 self._hold(delivery)
         self.was_in_order = self.in_order
-
-    def restore(self, saved: SavedSession) -> None:
-        """Restores what was in the store: under way where it has a packet id, waiting where it has none."""
-        self.received = saved.received
-        self.owner = saved.owner
-        self.stored = True
-        waiting = []
-        for one in saved.deliveries:
-            delivery = one.delivery
-            if one.released:
-                self.released[delivery.packet_id] = delivery
-            elif delivery.packet_id:
-                self.inflight[delivery.packet_id] = delivery
-            else:
-                waiting.append(delivery)
-        if waiting:
-            self.backlog = Backlog(self.broker.metrics)
-            self.backlog.fill(waiting)
 
     def clear(self) -> None:
         """The session ends: nothing of it stays."""

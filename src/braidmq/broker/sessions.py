@@ -11,15 +11,16 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
+from braidmq.broker.backlog import Backlog
 from braidmq.broker.client import ConnectedClient
-from braidmq.broker.flow import Flow
+from braidmq.broker.group_queue import is_queue
 from braidmq.broker.invariants import check_exchanges, check_session
-from braidmq.broker.message import Delivery, Message
+from braidmq.broker.message import Delivery
 from braidmq.broker.reading import may_read
 from braidmq.broker.router import Router, filter_cost
 from braidmq.broker.session import Session, SessionBroker
-from braidmq.broker.shares import ShareGroup
-from braidmq.broker.store import Snapshot
+from braidmq.broker.share_delivery import ShareDelivery
+from braidmq.broker.store import SavedSession, Snapshot
 from braidmq.broker.subscription import Subscribed
 from braidmq.broker.wills import Wills
 from braidmq.broker.withdrawing import give_back, topics_waiting, withdraw
@@ -43,6 +44,7 @@ class Sessions(Mapping[str, Session]):
         self._log = logging.getLogger("braidmq.broker")
         self._by_id: dict[str, Session] = {}
         self.wills = Wills(broker.tick, publish_will)
+        self.shares = ShareDelivery(broker, router)
 
     def __getitem__(self, client_id: str) -> Session:
         return self._by_id[client_id]
@@ -60,10 +62,13 @@ class Sessions(Mapping[str, Session]):
     def restore(self, snapshot: Snapshot) -> None:
         """Restores what an earlier process left. Its clients are gone now: the time of their sessions begins to run."""
         now = self._tick.now()
+        queues = [saved for saved in snapshot.sessions if is_queue(saved.client_id)]
         for saved in snapshot.sessions:
+            if is_queue(saved.client_id):
+                continue
             session = Session(self._broker, saved.client_id, saved.row)
             session.expiry_s = saved.expiry_s
-            session.restore(saved)
+            _restore(session, saved)
             check_exchanges(session)
             self._by_id[saved.client_id] = session
             for full_filter, subscribed in saved.subscriptions.items():
@@ -78,6 +83,11 @@ class Sessions(Mapping[str, Session]):
             self._expire_later(session, ends_at)
         self._metrics.sessions = len(self._by_id)
         self.wills.restore(snapshot.wills, self)
+        for saved in queues:
+            self.shares.restore(saved)
+        for session in self._by_id.values():
+            if session.shares:
+                self._leave_shares(session)
 
     # From CONNECT to the end
 
@@ -147,17 +157,13 @@ class Sessions(Mapping[str, Session]):
             self.end(session)
             return
         self.expire_detached(session)
-        if session.burden:
-            self._hand_over_shares(session)
+        if session.shares:
+            self._leave_shares(session)
         self._tick.request_flush()
 
-    def _hand_over_shares(self, session: Session) -> None:
-        """A member that is away gives what it has not acknowledged to those that are there (MQTT 5 §4.8.2)."""
-        for full_filter in session.subscriptions:
-            if full_filter.startswith("$share/"):
-                group = self._router.group(full_filter)
-                if group is not None and any(member.connection for member in group.members):
-                    self._pass_on(give_back(session, full_filter))
+    def _leave_shares(self, session: Session) -> None:
+        """A member that is away gives back what it has not acknowledged (MQTT 5 §4.8.2)."""
+        self.shares.pass_on(give_back(session))
 
     def _expire_later(self, session: Session, ends_at: float | None) -> None:
         if ends_at is not None:
@@ -198,7 +204,7 @@ class Sessions(Mapping[str, Session]):
         if moved:
             self.wills.renew(session, None)
         self.wills.due(session)
-        self._pass_on(left)
+        self.shares.pass_on(left)
         self._tick.request_flush()
 
     def _save(self, session: Session, ends_at: float | None) -> None:
@@ -228,7 +234,7 @@ class Sessions(Mapping[str, Session]):
     def unsubscribe(self, session: Session, full_filter: str) -> bool:
         if full_filter not in session.subscriptions:
             return False
-        self._pass_on(self._unsubscribe(session, full_filter))
+        self.shares.pass_on(self._unsubscribe(session, full_filter))
         return True
 
     def _unsubscribe(self, session: Session, full_filter: str) -> list[Delivery]:
@@ -240,29 +246,6 @@ class Sessions(Mapping[str, Session]):
         if session.durable:
             self._store.drop_subscription(session.row, full_filter)
         return give_back(session, full_filter) if full_filter.startswith("$share/") else []
-
-    # Shared subscriptions
-
-    def deliver_to_one(self, message: Message, group: ShareGroup, publisher: Flow | None = None) -> None:
-        """Gives a message to one member of a shared subscription."""
-        session = group.choose(message.qos, message.size)
-        if session is None:
-            self._metrics.messages_dropped += 1
-            return
-        subscribed = group.members[session]
-        ids = (subscribed.identifier,) if subscribed.identifier else ()
-        retain = message.retain and subscribed.retain_as_published
-        session.deliver(message, min(message.qos, subscribed.qos), retain, ids, group.full_filter, publisher)
-
-    def _pass_on(self, left: list[Delivery]) -> None:
-        """What a member of a shared subscription did not take goes to another one."""
-        now = self._tick.now()
-        for delivery in left:
-            group = self._router.group(delivery.group)
-            if group is not None and not delivery.message.expired(now):
-                self.deliver_to_one(delivery.message, group)
-            else:
-                self._metrics.messages_dropped += 1
 
     # Access
 
@@ -287,4 +270,23 @@ class Sessions(Mapping[str, Session]):
             forbidden = {one for one in topics if not may_read(access, identity, session.client_id, one)}
             if forbidden:
                 withdraw(session, forbidden)
-        self._pass_on(left)
+        self.shares.pass_on(left)
+
+
+def _restore(session: Session, saved: SavedSession) -> None:
+    """Gives a session what was in the store: under way where it has a packet id, waiting where it has none."""
+    session.received = saved.received
+    session.owner = saved.owner
+    session.stored = True
+    waiting = []
+    for one in saved.deliveries:
+        delivery = one.delivery
+        if one.released:
+            session.released[delivery.packet_id] = delivery
+        elif delivery.packet_id:
+            session.inflight[delivery.packet_id] = delivery
+        else:
+            waiting.append(delivery)
+    if waiting:
+        session.backlog = Backlog(session.broker.metrics)
+        session.backlog.fill(waiting)

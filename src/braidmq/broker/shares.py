@@ -1,26 +1,52 @@
-"""Shared subscriptions on this broker (MQTT 5 §4.8.2): each message goes to one member of the group.
+"""Shared subscriptions (MQTT 5 §4.8.2): the group of one filter under one name, as its members and its queue.
 
-Members take turns; one that is away, slow or full is passed over while another is free.
+Members here take turns; one that is away, slow or full is passed over. Others may be at other brokers (`elsewhere`).
 """
 
 from __future__ import annotations
 
+from braidmq.broker.group_queue import GroupQueue
 from braidmq.broker.session import Session
 from braidmq.broker.subscription import Subscribed
 
 
 class ShareGroup:
-    """The sessions that share one filter under one name."""
-
-    __slots__ = ("full_filter", "members", "turn")
+    __slots__ = ("elsewhere", "full_filter", "left_at", "members", "queue", "turn")
 
     def __init__(self, full_filter: str) -> None:
         self.full_filter = full_filter
         self.members: dict[Session, Subscribed] = {}
+        """Those here."""
+        self.elsewhere = 0
+        """How many other brokers have members."""
+        self.left_at = 0.0
+        """When it was last noticed that nobody is in it."""
+        self.queue: GroupQueue | None = None
+        """What waits here for a member, or is lent to one."""
         self.turn = 0
 
-    def choose(self, qos: int, size: int) -> Session | None:
-        """The member whose turn it is: free before busy, connected before away; None if none has room for it."""
+    @property
+    def has_anybody(self) -> bool:
+        return bool(self.members) or self.elsewhere > 0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something waits for a member."""
+        return self.queue is not None and bool(self.queue.waiting)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether what waits for it must survive the process: so does a member, or it is at another broker."""
+        return self.elsewhere > 0 or any(session.durable for session in self.members)
+
+    @property
+    def free(self) -> int:
+        """How many messages members here could take at once, beside those that wait."""
+        waiting = 0 if self.queue is None else len(self.queue.waiting)
+        return max(0, sum([session.free for session in self.members if session.ready]) - waiting)
+
+    def choose_ready(self) -> Session | None:
+        """The member whose turn it is among those that can take a message at once; None if none can."""
         sessions = list(self.members)
         count = len(sessions)
         for step in range(count):
@@ -28,9 +54,9 @@ class ShareGroup:
             if session.ready:
                 self.turn = (self.turn + step + 1) % count
                 return session
-        busy = [
-            session
-            for session in sessions
-            if session.has_room(size) and (session.connection is not None or (qos > 0 and session.durable))
-        ]
-        return min(busy, key=lambda session: (session.connection is None, session.burden), default=None)
+        return None
+
+    def choose_busy(self, size: int) -> Session | None:
+        """Of those that are connected and have room for a message, the one that has least to do."""
+        busy = [one for one in self.members if one.connection is not None and one.has_room(size)]
+        return min(busy, key=lambda session: session.burden, default=None)

@@ -50,7 +50,7 @@ def on_subscribe(connection: Connection, packet: p.Subscribe) -> None:
         if reason.failed:
             connection.notice("may not subscribe to %s: %s", quoted(one.topic_filter), reason.words)
         new.answer.reasons.append(reason)
-    filters = [split_share(one.topic_filter)[1] for one in packet.subscriptions]
+    filters = [one.topic_filter for one in packet.subscriptions]
     broker.federation.when_effective(filters, partial(_answer, connection, session, new))
 
 
@@ -102,6 +102,8 @@ def _answer(connection: Connection, session: Session, new: New) -> None:
         session.deliver_retained(wanted)
     for query, _ in new.queries:
         query.go()
+    if session.shares:
+        connection.broker.on_free(session)
 
 
 def _check(connection: Connection, one: p.Subscription) -> None:

@@ -133,6 +133,8 @@ class Detours(Service):
         now = self._host.now()
         for address in [one for one, it in self._unreached.items() if now - it.missed_at > UNREACHED_S]:
             del self._unreached[address]
+        if self._unreached:
+            self._ways.hurry()
         for address in (*detours, *self._unreached):
             self._ways.send_directly(address, PingDirectly())
 

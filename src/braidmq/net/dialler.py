@@ -19,6 +19,13 @@ class Dialler:
         self._links = links
         self._notices = notices
         self._chance = chance
+        self._waits: dict[PeerState, asyncio.Event] = {}
+        """Peers that are dialled again later, and what ends that."""
+
+    def wake(self, peer: PeerState) -> None:
+        """A peer that would be dialled later is dialled when it is to be by now."""
+        if peer in self._waits:
+            self._waits[peer].set()
 
     def dial_if_wanted(self, peer: PeerState) -> None:
         if peer.waiting and peer.link is None and peer.dial is None and not self._links.is_stopping:
@@ -27,13 +34,25 @@ class Dialler:
             else:
                 peer.dial = self._links.keep(self._dial(peer))
 
+    def dial_beside(self, peer: PeerState) -> None:
+        """Tries once whether there can be another link to a peer."""
+        if peer.dial is None and not self._links.is_stopping:
+            peer.dial = self._links.keep(self._dial_once(peer))
+
+    async def _dial_once(self, peer: PeerState) -> None:
+        try:
+            await self._try(peer)
+        finally:
+            peer.dial = None
+            self.dial_if_wanted(peer)
+
     async def _dial(self, peer: PeerState) -> None:
         """Tries until there is a link or nothing waits for one."""
         try:
             while peer.link is None and peer.waiting:
                 wait_s = peer.dial_at - time.monotonic()
                 if wait_s > 0:
-                    await asyncio.sleep(wait_s)
+                    await self._wait(peer, wait_s)
                 else:
                     failure = await self._try(peer)
                     if failure is None:
@@ -46,6 +65,16 @@ class Dialler:
                 peer.drop_waiting(time.monotonic() - self._links.bounds.wait_s_max)
         finally:
             peer.dial = None
+
+    async def _wait(self, peer: PeerState, wait_s: float) -> None:
+        woken = self._waits[peer] = asyncio.Event()
+        try:
+            async with asyncio.timeout(wait_s):
+                await woken.wait()
+        except TimeoutError:
+            return
+        finally:
+            del self._waits[peer]
 
     async def _try(self, peer: PeerState) -> str | None:
         """Dials once; returns why there is no link, or None if there is."""

@@ -136,7 +136,7 @@ class NetHost:
         if passed.to != self._links.address:
             self.ways.pass_on(sender, passed)
             return
-        self.ways.on_passed(passed.origin, sender)
+        self.ways.note_passed(passed.origin, sender)
         envelopes = self._codec.decode(passed.frame)
         self._handle_all(passed.origin, [one for one in envelopes if not _is_direct_ping(one)])
 

@@ -22,6 +22,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
+from math import inf
 from typing import Any, Protocol
 
 from braidmq.host import Chance
@@ -46,6 +47,12 @@ Receive = Callable[[str, list[Envelope]], None]
 
 REFUSALS = (Fault.TERMS, Fault.NAME, Fault.REFUSED, Fault.VERSION, Fault.SECURITY)
 """Faults by which a host that is dialled says that this one is not let in."""
+
+HURRY_S = 0.2
+"""Peers that could not be reached are tried at once, when that is asked for, at most so often."""
+
+SILENT_S = 0.5
+"""A link is silent if nothing came on two looks at it so far apart at least, though something was sent."""
 
 SHORT_BYTES_MAX = 4096
 """A larger frame is not offered to a shortcut."""
@@ -101,6 +108,7 @@ class Links:
         self._unflushed: list[PeerState] = []
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._acceptor = LinkAcceptor(self)
+        self._hurried_at = 0.0
         self._dialler = Dialler(self, self._notices, chance)
         self._claims = Claims(self, self.peers, self._dialler)
         self.is_stopping = False
@@ -214,6 +222,19 @@ class Links:
                 self.faults[Fault.HANDLER] += 1
             if peer.link is None:
                 self._dialler.dial_if_wanted(peer)
+
+    def hurry(self) -> None:
+        """A network that was cut may be back: peers without a link are dialled now, if anything waits for them. So are
+        those whose link is silent: TCP tries that again later and later, and a new one takes its place."""
+        now = self._now()
+        if now - self._hurried_at > HURRY_S:
+            self._hurried_at = now
+            for peer in self.peers.all():
+                if peer.link is not None and now - peer.silent_since > SILENT_S:
+                    self._dialler.dial_beside(peer)
+                elif peer.link is None and not peer.has_left:
+                    peer.dial_at = min(peer.dial_at, now)
+                    self._dialler.wake(peer)
 
     # What links report
 
@@ -366,9 +387,11 @@ class Links:
         peer.greeting = hello
         peer.has_left = peer.is_lost = False
         peer.refusal = peer.by = ""
+        peer.silent_since = inf
         if self.on_linked is not None:
             self.on_linked(hello.identity, peer.address)
         peer.flush(now)
+        self.hurry()  # where one is reached again, others may be, too
 
     # Upkeep
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from math import inf
 from typing import Protocol
 
 from braidmq.host import Chance
@@ -64,6 +65,7 @@ class PeerState:
         "names",
         "question",
         "refusal",
+        "silent_since",
         "told_at",
         "trying",
         "waiting",
@@ -89,7 +91,7 @@ class PeerState:
         """Whether it has said good-bye, or is known to be elsewhere: it is dialled rarely, and without a word."""
         self.is_lost = False
         """Whether it was told to people that it cannot be reached."""
-        self.told_at = float("-inf")
+        self.told_at = -inf
         """When that was."""
         self.refusal = ""
         """Why it has not let this host in, the last time that it was asked."""
@@ -97,8 +99,10 @@ class PeerState:
         """The host that passes on what is sent to this one; empty if that goes directly."""
         self.looked_at = (0, 0)
         """What had been sent to it, and had come from it, when that was last looked at (`ways`)."""
-        self.heard_at = float("-inf")
+        self.heard_at = -inf
         """At which of these looks something had come."""
+        self.silent_since = inf
+        """At which of them nothing had come, though something had been sent."""
         self.waiting: deque[Unsent] = deque()
         self._waiting_bytes = 0
         self._backlog = 0

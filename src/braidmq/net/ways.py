@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 
 from braidmq.detours.messages import NotPassed
 from braidmq.host import Address, Message
@@ -16,6 +17,9 @@ from braidmq.net.links import Links
 
 HEARD_S = 1.5
 """A peer from which something has come so recently is heard."""
+
+LATE_S = 1.0
+"""What a peer sent by another before there was a link to it may come so long after that."""
 
 
 class NetWays:
@@ -47,8 +51,9 @@ class NetWays:
             sent, received = peer.looked_at
             peer.looked_at = (peer.sent, peer.received_bytes)
             if peer.looked_at[1] != received:
-                peer.heard_at = now
+                peer.heard_at, peer.silent_since = now, inf
             elif peer.looked_at[0] != sent and not peer.by and not peer.has_left:
+                peer.silent_since = min(now, peer.silent_since)
                 found.append(peer.address)
         return found
 
@@ -80,6 +85,17 @@ class NetWays:
         peer = self._peers.get(to)
         if peer is not None:
             peer.by = ""
+
+    def hurry(self) -> None:
+        self._links.hurry()
+
+    def note_passed(self, origin: str, by: Address) -> None:
+        """Something has come from a peer by another. It has ended its link then: what is sent on this end of it is
+        lost, and it may take long until that is noticed here."""
+        peer = self._peers.get(origin)
+        if peer is not None and peer.link is not None and time.monotonic() - peer.link.opened_at > LATE_S:
+            peer.link.abort(f"the other side goes round by {by}")
+        self.on_passed(origin, by)
 
     def pass_on(self, sender: str, passed: Passed) -> None:
         """Sends on what another peer has for a third, if there is a link to that."""

@@ -121,15 +121,17 @@ class Server:
     async def start(self) -> None:
         try:
             await self._processing.start(self.config.processor, self._recorder)
+            if self._node is not None:  # first: the session of a client that connects may be at another broker
+                await self._node.start()
+                self._watch_copies(self._node)
             await self.listeners.start()
             if self._admin is not None:
                 await self._admin.start()
-            if self._node is not None:
-                await self._node.start()
-                self._watch_copies(self._node)
         except BaseException:
             await self._processing.stop()
             await self.listeners.stop(0)
+            if self._node is not None:
+                await self._node.stop(is_polite=False)
             self._close_files()
             raise
         if isinstance(self._store, JournalStore):

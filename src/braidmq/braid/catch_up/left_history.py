@@ -41,7 +41,8 @@ TAKEN_S = 5.0
 
 
 class AskFollowed(Message, frozen=True, array_like=True, gc=False):
-    """I am about to leave. Have you followed my history up to this offset?"""
+    """I am about to leave, or the broker is gone for which I answer. Have you followed its history up to this offset?
+    If not, I am to be asked."""
 
     origin: str
     head: int

@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from braidmq.bounded import BoundedDict
 from braidmq.braid.catch_up.cursors import Cursors, SavedCursor
 from braidmq.braid.catch_up.history import History, Sent
 from braidmq.braid.catch_up.reconcile import AskMissed, Missed
 from braidmq.braid.interest.scope import may_see
 from braidmq.braid.round_trips import RoundTrips
-from braidmq.host import Host, run_all
+from braidmq.host import Address, Host, run_all
 from braidmq.mqtt.topics import matches
 
 ASK_TRIES = 2
@@ -25,6 +26,9 @@ ASK_TRIES = 2
 
 PAGES_MAX = 1000
 """So much of one history is fetched at the most."""
+
+ELSEWHERE_S, ELSEWHERE_MAX = 2.0, 1024
+"""How long an origin is not asked where another broker has answered: a mirror will say that it answers for it."""
 
 DIGEST_BYTES = 16
 
@@ -37,7 +41,7 @@ class FoundBehind(NamedTuple):
 
     found: list[Found]
     silent: list[str]
-    """Origins that did not answer."""
+    """Origins that did not answer, or not for all that there is."""
     floors: dict[str, int]
     """By origin that did: up to which offset that is all."""
 
@@ -53,6 +57,8 @@ class MissedFetcher:
         self._cursors = cursors
         self._cluster = cluster
         self._now = now
+        self._elsewhere: BoundedDict[tuple[str, Address], float] = BoundedDict(ELSEWHERE_MAX)
+        """By origin and address: until when it is not asked there, since another broker is there."""
         self.round_trips = RoundTrips(host)
         """How long other brokers take: known to all that ask while a client waits."""
 
@@ -90,6 +96,9 @@ class MissedFetcher:
                 silent.append(origin)
             else:
                 found[origin], floors[origin] = page
+                known = self._cursors.get(origin)
+                if known is not None and floors[origin] < known.head:
+                    silent.append(origin)  # there is more, elsewhere
 
         await run_all(self._host, [ask_one(origin, cursor) for origin, cursor in behind.items()])
         return FoundBehind(_by_time(found), silent, floors)
@@ -108,10 +117,12 @@ class MissedFetcher:
     async def _fetch_all(
         self, origin: str, cursor: SavedCursor, filters: tuple[str, ...]
     ) -> tuple[list[Sent], int] | None:
-        """What there is, and up to which offset; None if the origin does not answer, or did not answer just now."""
+        """What there is, and up to which offset; None if the origin does not answer, or did not just now; or if it is
+        gone, and nobody has said yet that it answers for it."""
         known = self._cursors.get(origin)
         address = cursor.address if known is None else known.address
-        if self.round_trips.is_silent(address):
+        is_elsewhere = self._host.now() < self._elsewhere.get((origin, address), 0.0)
+        if is_elsewhere or self.round_trips.is_silent(address):
             return None
         digest = self._host.chance.getrandbits(8 * DIGEST_BYTES).to_bytes(DIGEST_BYTES)
         found: list[Sent] = []
@@ -121,6 +132,9 @@ class MissedFetcher:
             asked = AskMissed(origin, floor, cursor.since, seen, digest, filters, self._cluster, self._now(), True)
             answer = await self.round_trips.ask(address, asked, Missed, ASK_TRIES)
             if answer is None:
+                return None
+            if answer.is_elsewhere:
+                self._elsewhere.renew((origin, address), self._host.now() + ELSEWHERE_S)
                 return None
             found += [msgspec.msgpack.decode(row, type=Sent) for row in answer.sent]
             is_end = answer.floor >= answer.head or (not answer.sent and answer.floor <= floor)

@@ -80,6 +80,8 @@ class Missed(Message, frozen=True, array_like=True, gc=False):
     floor: int
     head: int
     settled: int | None = None
+    is_elsewhere: bool = False
+    """Whether I do not have this history: it was lost with the broker that was here before me, or is at a mirror."""
 
 
 class TellFilters(Message, frozen=True, array_like=True, gc=False):
@@ -215,11 +217,10 @@ class Reconciler(Service):
         while True:
             answer = await self._ask_page(origin, cursor, floor, began)
             if answer is None:
-                cursor.retry_s = min(max(2 * cursor.retry_s, RETRY_S), REGULARLY_S)
-                if self._first_pages is not None:
-                    self._first_pages.leave_out(origin)
+                self._give_up(origin, cursor)
                 return Round.FAILED
-            cursor.retry_s = 0.0
+            if answer.head >= cursor.head:
+                cursor.retry_s = 0.0
             cursor.head = max(cursor.head, answer.head)
             await self._receive_all(origin, answer)
             goal = answer.head if goal is None else goal
@@ -236,11 +237,20 @@ class Reconciler(Service):
                 self._cursors.note(origin)
             if has_more and settled < floor:
                 return Round.AGAIN
+            if is_end and floor < cursor.head and (answer.is_elsewhere or answer.head < cursor.head):
+                self._give_up(origin, cursor)  # one has answered that has less than there is: another has it
+                return Round.FAILED
             if is_end:
                 goals += 1
                 if is_stuck or floor >= answer.head or goals >= GOALS_MAX or not self._is_holding(origin):
                     return Round.DONE
                 goal = answer.head
+
+    def _give_up(self, origin: str, cursor: Cursor) -> None:
+        """An origin, or what answers for it, does not say all: it is asked again later, there or elsewhere."""
+        cursor.retry_s = min(max(2 * cursor.retry_s, RETRY_S), REGULARLY_S)
+        if self._first_pages is not None:
+            self._first_pages.leave_out(origin)
 
     async def _ask_page(self, origin: str, cursor: Cursor, floor: int, began: Wants) -> Missed | None:
         seen = tuple([(low, high) for low, high in cursor.seen_ranges() if high > floor])
@@ -285,8 +295,8 @@ class Reconciler(Service):
     @handles(AskMissed)
     def on_ask_missed(self, asker: Address, asked: AskMissed) -> Reply:
         history = self._history if asked.origin == self._name else self.gone(asked.origin)
-        if history is None:  # that history was lost with its store; this is another one
-            return Missed((), asked.floor, asked.floor)
+        if history is None:
+            return Missed((), asked.floor, asked.floor, is_elsewhere=True)
         wanted = self._wanted_sets.get(asker, asked.digest)
         if wanted is None:
             if asked.filters is None:

@@ -8,6 +8,7 @@ missed, it learns from the other. That is also how a broker that enters finds ou
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -18,8 +19,10 @@ from braidmq.braid.membership.broker_records import BrokerRecord, BrokerRecords
 from braidmq.braid.membership.home import HOME
 from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.membership.presence import Presence
+from braidmq.braid.shares.messages import GroupRecord
 from braidmq.broker.broker import Broker
 from braidmq.host import Address, Host, Message, Reply, Service, ask, handles
+from braidmq.overlay.ranges import OnOutcome, Outcome
 from braidmq.pubsub.method import Method, ProvenMethod, ignore
 from braidmq.pubsub.method import Publication as Arrival
 
@@ -27,6 +30,8 @@ CALL_TIMEOUT_S = 2.0
 
 ANNOUNCE_S = 30.0
 """How long an announcement is repeated to brokers that have not answered for it."""
+
+NOTHING_MISSING = Outcome((), (), 0.0, {})
 
 _log = logging.getLogger("braidmq.braid")
 
@@ -56,6 +61,7 @@ class Announcement(msgspec.Struct, frozen=True, array_like=True):
     shapes: tuple[Shape, ...]
     clusters: tuple[Seen, ...] = ()
     brokers: tuple[BrokerRecord, ...] = ()
+    groups: tuple[GroupRecord, ...] = ()
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -86,6 +92,8 @@ class Gossip(Service):
         self._clusters = clusters
         self._heads = heads
         self._records = records
+        self.learn_groups: Callable[[Iterable[GroupRecord]], None]
+        """Called with what other brokers say of shared subscriptions."""
         host.serve(self)
 
     # Comparing
@@ -159,6 +167,15 @@ class Gossip(Service):
         else:
             self._method.publish(HOME, body)
 
+    def announce_groups(self, groups: tuple[GroupRecord, ...], on_outcome: OnOutcome) -> None:
+        """Tells all brokers of groups that have members here, or have them no more."""
+        body = _encode(Announcement((), groups=groups))
+        if isinstance(self._method, ProvenMethod):
+            self._method.publish_surely(HOME, body, ANNOUNCE_S, on_outcome)
+        else:
+            self._method.publish(HOME, body)
+            on_outcome(NOTHING_MISSING)
+
     def on_announcement(self, arrival: Arrival) -> None:
         if arrival.origin != self._host.address:
             self._introducers.meet(arrival.origin)
@@ -170,3 +187,4 @@ class Gossip(Service):
         self._shapes.learn(told.shapes, self._host.now())
         self._learn_clusters(told.clusters)
         self._records.learn(told.brokers)
+        self.learn_groups(told.groups)

@@ -102,7 +102,7 @@ class Adoptions:
         found = []
         for copy in self._copies:
             quiet_s = self._host.now() - copy.heard_at
-            is_there = self._reach.is_there(copy.owner, copy.address, copy.heard_at)
+            is_there = self._reach.is_there(copy.owner, copy.address)
             if is_there is None and (quiet_s > HEARD_S or not copy.is_streaming):
                 self._reach.look(copy.address)
             is_heard = is_there if is_there is not None else copy.is_streaming and quiet_s < QUIET_S
@@ -121,7 +121,7 @@ class Adoptions:
             return GiveUpAnswer.BUSY
         if copy is None:
             return None
-        is_there = self._reach.is_there(owner, copy.address, copy.heard_at)
+        is_there = self._reach.is_there(owner, copy.address)
         if is_there is None:
             self._reach.look(copy.address)
             return GiveUpAnswer.BUSY

@@ -8,7 +8,7 @@ is the other broker's alone, and it is offered there until it is fetched (`left_
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from braidmq.braid.membership.presence import Presence
 from braidmq.braid.roaming.clients import ClientRecords
@@ -21,6 +21,7 @@ from braidmq.braid.roaming.handover import Handovers
 from braidmq.braid.roaming.left_behind import deliver_left_behind
 from braidmq.braid.roaming.messages import Offer, OfferAnswer, Offered
 from braidmq.braid.roaming.moved import MovedDelivery, state_of, subscribe_all, unsubscribe_all
+from braidmq.braid.roaming.searching import SearchResult
 from braidmq.braid.roaming.sessions import release_unproven
 from braidmq.broker.broker import Broker
 from braidmq.broker.session import Session
@@ -69,6 +70,8 @@ class DisplacedSessions(Service):
         self._directory = directory
         self._handovers = handovers
         self._fetcher = fetcher
+        self.search: Callable[[str], Awaitable[SearchResult]]
+        """Asks all brokers what they have of a client's session."""
         self._fetching: dict[str, None] = {}
         """Clients for which what was left behind is being fetched."""
         host.serve(self)
@@ -232,6 +235,7 @@ class DisplacedSessions(Service):
             session = self._broker.sessions.get(client_id)
         if session is None or self._clients.is_displaced(client_id):
             return
+        _log.info("client %r is at %s now: the session that it had here is set aside", client_id, holder.name)
         self._broker.sessions.wills.renew(session, None)
         self._clients.displaced[client_id] = session
         unsubscribe_all(self._broker, session, session.subscriptions)
@@ -248,6 +252,8 @@ class DisplacedSessions(Service):
                     self.end_stale(client_id)
                 elif offered.answer is OfferAnswer.UNKNOWN:
                     to = await self._claim_back(client_id, to)
+                elif offered.holder is not None:
+                    to = offered.holder
             await self._host.sleep(OFFER_S)
         if displaced.get(client_id) is session:
             del displaced[client_id]
@@ -258,6 +264,9 @@ class DisplacedSessions(Service):
         if client_id in self._clients.arriving or client_id in self._fetching:
             return Offered(OfferAnswer.WANTED)
         session = self._broker.sessions.get(client_id)
+        gone_to = self._handovers.gone_to(client_id) if session is None else None
+        if gone_to is not None and gone_to.name != offer.name:
+            return Offered(OfferAnswer.WANTED, gone_to)
         if session is None and client_id not in self._clients.served:
             return Offered(OfferAnswer.UNKNOWN)
         if session is not None and is_foreign(offer.owner, session.owner or ""):
@@ -278,8 +287,12 @@ class DisplacedSessions(Service):
         """The broker that was about to take the session knows nothing of it: it has lost all memory of it, or was told
         to have it too late. Then the session is the client's, unless that has come to another broker: which one."""
         session = self._clients.displaced[client_id]
+        for one in (await self.search(client_id)).found():
+            if one.is_live and one.name != self._identity and one.epoch > self._clients.epochs.get(client_id, 0):
+                return SessionHolder(client_id, one.address, one.name, one.epoch)
         claimed = await self._directory.claim(client_id, session.owner or "", giver=holder.name)
-        if claimed is None or claimed.is_foreign or client_id in self._clients.arriving:
+        is_arriving = client_id in self._clients.arriving
+        if claimed is None or claimed.is_foreign or is_arriving or not self._clients.is_displaced(client_id):
             return holder
         if claimed.is_elsewhere:
             return claimed.before or holder

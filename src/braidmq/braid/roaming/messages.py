@@ -192,6 +192,8 @@ class OfferAnswer(IntEnum):
 
 class Offered(Message, frozen=True, array_like=True, gc=False):
     answer: OfferAnswer
+    holder: SessionHolder | None = None
+    """The broker that the client has gone to from here: it is to be asked."""
 
 
 class AskRoom(Message, frozen=True, array_like=True, gc=False):

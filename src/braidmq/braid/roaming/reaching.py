@@ -73,14 +73,11 @@ class BrokerReach(Service):
         """How a broker is reached, as it was known last."""
         return self._known.get(address, (0.0, None))[1]
 
-    def is_there(self, name: str, address: Address, heard_at: float = 0.0) -> bool | None:
-        """Whether a broker is where it was; None if that has to be found out, also since it was heard from after it had
-        been found silent."""
+    def is_there(self, name: str, address: Address) -> bool | None:
+        """Whether a broker is where it was; None if that has to be found out."""
         if not self.is_known(address):
             return None
         way = self.way_to(address)
-        if way is None and heard_at > self._known[address][0] - SILENT_S:
-            return None
         return way is not None and way.name == name
 
     def on_heard(self, name: str, address: Address) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from typing import Any
 
 from braidmq.braid.membership.presence import Presence
@@ -57,6 +58,7 @@ class RoamingParts:
         self.displaced = DisplacedSessions(
             broker, host, presence, identity, clients, self.directory, self.handovers, fetcher
         )
+        self.displaced.search = partial(self.search.search, own_epoch=0)
         self.incoming = IncomingSessions(
             broker, host, clients, self.marks, self.handovers, fetcher, until_effective, predecessors
         )

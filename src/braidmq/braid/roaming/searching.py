@@ -254,6 +254,7 @@ class SessionSearch(Service):
         """Asks all brokers. `own_epoch` is that of the session that was here before, 0 if there was none."""
         result = SearchResult(self._answer(client_id, own_epoch), self._host.address)
         search = Search(self._host, self._round_trips, client_id, result, self.is_unreached, self._reach)
+        self._host.ways.hurry()
         search.ask_all(self.others())
         return search
 

@@ -239,7 +239,8 @@ class Takeovers:
                 answer = await self._bring_found(arrival, found)
                 if answer not in _UNDECIDED:
                     return
-                is_doubtful = is_doubtful or answer is GiveUpAnswer.THERE
+                is_late = answer is None and found.is_live  # it has just said that it has it
+                is_doubtful = is_doubtful or is_late or answer is GiveUpAnswer.THERE
             if before is not None and await self._bring_by_others(arrival, before, result) not in _UNDECIDED:
                 return
             if not tries_left or not (self._may_reach(search.unanswered) or is_doubtful):

@@ -1,0 +1,1 @@
+"""Shared subscriptions as one group in the whole braid."""

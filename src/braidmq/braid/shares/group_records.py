@@ -1,0 +1,134 @@
+"""Which brokers have members of which groups: what each broker says of itself, known to all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+from typing import Final
+
+from braidmq.braid.shares.messages import GroupRecord
+from braidmq.host import Address
+
+RECORDS_MAX: Final = 65_536
+"""Groups of other brokers that are known here; members of those beyond get nothing that is published here."""
+
+OWN_MAX: Final = 8192
+"""Groups of this broker that others are told of; members of those beyond get only what is published here."""
+
+KEPT_S: Final = 900.0
+"""How long members without lasting sessions count of which their broker has not spoken again."""
+
+LASTING_S: Final = 7 * 86_400.0
+"""How long those with lasting sessions do."""
+
+DIGEST_BYTES: Final = 8
+
+_Key = tuple[str, str]
+"""A broker's identity, and a group's filter."""
+
+
+class GroupRecords:
+    def __init__(self, identity: str, cluster: str) -> None:
+        """Of the broker that keeps them."""
+        self._identity = identity
+        self._cluster = cluster
+        self._others: dict[_Key, GroupRecord] = {}
+        self._by_group: dict[str, dict[str, GroupRecord]] = {}
+        """By filter, and identity: those of other brokers that have members."""
+        self._own: dict[str, GroupRecord] = {}
+        self._addresses: dict[str, tuple[float, Address]] = {}
+        """By identity: where a broker is, and when it said so."""
+        self.on_change: Callable[[str], None] = _ignore
+        """Called with a group that has members at other brokers than before."""
+        self.on_contradiction: Callable[[str], None] = _ignore
+        """Called with a group of which others know something that is not so any more."""
+
+    def members_of(self, full_filter: str) -> Iterable[GroupRecord]:
+        """The other brokers that have members of a group."""
+        return self._by_group.get(full_filter, {}).values()
+
+    def count_of(self, full_filter: str) -> int:
+        return len(self._by_group.get(full_filter, ()))
+
+    def address_of(self, identity: str) -> Address | None:
+        """Where a broker is that has, or had, members of a group."""
+        return self._addresses.get(identity, (0.0, None))[1]
+
+    # Own
+
+    @property
+    def own(self) -> tuple[GroupRecord, ...]:
+        return tuple(self._own.values())
+
+    def own_of(self, full_filter: str) -> GroupRecord | None:
+        return self._own.get(full_filter)
+
+    def say(self, full_filter: str, address: Address, now: float, members: int, is_kept: bool) -> GroupRecord | None:
+        """What this broker says of a group of its own from now on; None if it has too many."""
+        before = self._own.get(full_filter)
+        if before is None and len(self._own) >= OWN_MAX:
+            return None
+        at = now if before is None else max(now, before.at + 0.001)
+        record = GroupRecord(self._identity, full_filter, address, self._cluster, at, members, is_kept)
+        self._own[full_filter] = record
+        return record
+
+    # Those of others
+
+    def learn(self, told: Iterable[GroupRecord]) -> None:
+        for record in told:
+            if record.identity == self._identity:
+                own = self._own.get(record.full_filter)
+                if record.at > (0.0 if own is None else own.at) and record.members:
+                    self._own[record.full_filter] = record
+                    self.on_contradiction(record.full_filter)
+                continue
+            key = (record.identity, record.full_filter)
+            known = self._others.get(key)
+            if (known is None and len(self._others) >= RECORDS_MAX) or (known is not None and known.at >= record.at):
+                continue
+            self._others[key] = record
+            if record.at >= self._addresses.get(record.identity, (0.0, None))[0]:
+                self._addresses[record.identity] = (record.at, record.address)
+            self._note(record)
+
+    def _note(self, record: GroupRecord) -> None:
+        group = self._by_group.setdefault(record.full_filter, {})
+        had = record.identity in group
+        if record.members:
+            group[record.identity] = record
+        else:
+            group.pop(record.identity, None)
+            if not group:
+                del self._by_group[record.full_filter]
+        if had != bool(record.members):
+            self.on_change(record.full_filter)
+
+    def expire(self, now: float) -> None:
+        """Drops what has not been said for long."""
+        for full_filter, own in list(self._own.items()):
+            if not own.members and now - own.at > KEPT_S:
+                del self._own[full_filter]
+        for key, record in list(self._others.items()):
+            if now - record.at > (LASTING_S if record.is_kept else KEPT_S):
+                del self._others[key]
+                group = self._by_group.get(record.full_filter, {})
+                if group.pop(record.identity, None) is not None:
+                    if not group:
+                        del self._by_group[record.full_filter]
+                    self.on_change(record.full_filter)
+
+    # As a whole
+
+    @property
+    def digest(self) -> bytes:
+        known = sorted(f"{one.identity}\0{one.full_filter}\0{one.at}" for one in self.all)
+        return blake2b("\0".join(known).encode(), digest_size=DIGEST_BYTES).digest()
+
+    @property
+    def all(self) -> tuple[GroupRecord, ...]:
+        return (*self._own.values(), *self._others.values())
+
+
+def _ignore(_full_filter: str) -> None:
+    """Nobody wants to know."""

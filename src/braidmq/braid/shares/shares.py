@@ -1,0 +1,56 @@
+"""Shared subscriptions as one group in the whole braid: the parts of it, put together.
+
+Messages stay at the broker where they were published until they are bound to a member that can take them. All brokers
+know who has members of which group (`group_records`); what no member here can take is lent to another broker's
+(`lending`, and there `borrowing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from braidmq.braid.membership.presence import Presence
+from braidmq.braid.shares.borrowing import Borrower
+from braidmq.braid.shares.group_announcing import GroupAnnouncer
+from braidmq.braid.shares.group_records import GroupRecords
+from braidmq.braid.shares.lending import Lender
+from braidmq.braid.shares.loan_checks import LoanChecks
+from braidmq.braid.shares.outbox import Outbox
+from braidmq.broker.broker import Broker
+from braidmq.broker.shares import ShareGroup
+from braidmq.host import Host
+
+
+class ShareParts:
+    def __init__(self, broker: Broker, host: Host, presence: Presence, identity: str, cluster: str) -> None:
+        self.records = GroupRecords(identity, cluster)
+        self.announcer = GroupAnnouncer(broker, host, presence, self.records)
+        self.outbox = Outbox(broker, host)
+        self.lender = Lender(broker, host, self.records, cluster, self.outbox)
+        self.checks = LoanChecks(broker, host, self.records, self.lender)
+        self.borrower = Borrower(broker, host, identity, cluster, self.outbox)
+
+    def enter(self) -> None:
+        self.announcer.enter()
+        self.checks.start()
+
+    def on_free(self, group: ShareGroup) -> bool:
+        return self.borrower.on_free(group)
+
+    # The tick
+
+    @property
+    def has_output(self) -> bool:
+        return bool(self.outbox) or self.borrower.has_news
+
+    def before_commit(self) -> None:
+        self.lender.dispatch()
+
+    def take(self) -> Callable[[], None]:
+        """The end of a tick, after the commit: what is to be told leaves when this is called."""
+        self.borrower.tell()
+        return self.outbox.take()
+
+    def flush(self) -> None:
+        if self.has_output:
+            self.take()()

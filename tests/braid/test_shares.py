@@ -1,0 +1,192 @@
+"""Shared subscriptions over several brokers: each message goes to one member, anywhere in the braid."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import chain
+
+import pytest
+
+from braidmq.sim.network import Uniform
+from tests.braid.sites import Sites
+from tests.conformance import wire
+from tests.conformance.pair import V3, V5, Peer, Type, persistent
+from tests.conformance.wire import props
+
+SHARED = "$share/workers/jobs/+"
+
+
+def member(sites: Sites, number: int, name: str, qos: int = 2, topic_filter: str = SHARED, **options: object) -> Peer:
+    peer = sites.client(number, name, **options)
+    assert peer.subscribe(topic_filter, qos) == qos
+    return peer
+
+
+def done(peer: Peer) -> list[bytes]:
+    """What a member has got, and acknowledged, also what comes of that."""
+    got: list[bytes] = []
+    while received := [one for one in peer.take() if one.type is Type.PUBLISH]:
+        for one in received:
+            got.append(one.payload)
+            peer.acknowledge(one)
+    return got
+
+
+def jobs(count: int, first: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+@pytest.mark.parametrize("version", [V3, V5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_each_message_goes_to_one_member_wherever_it_is(qos: int, version: int) -> None:
+    sites = Sites(3)
+    members = [member(sites, number, f"m{number}", version=version) for number in (1, 2)]
+    publisher = sites.client(0, "p", version=version)
+    for payload in jobs(20):
+        publisher.publish("jobs/a", payload, qos)
+    sites.run(3.0)
+    shares = [done(peer) for peer in members]
+    assert sorted(chain(*shares)) == sorted(jobs(20))
+    assert all(shares), "both have some of it"
+
+
+def test_600_jobs_for_six_members_at_five_brokers() -> None:
+    sites = Sites(5)
+    where = [0, 0, 1, 2, 3, 4]
+    members = [member(sites, site, f"m{number}") for number, site in enumerate(where)]
+    publishers = [sites.client(number, f"p{number}") for number in range(5)]
+    sites.settle_s = 0.01
+    for number, payload in enumerate(jobs(600)):
+        publishers[number % 5].send(wire.publish("jobs/a", payload, qos=1, packet_id=1 + number))
+    sites.run(5.0)
+    got = Counter(chain(*[done(peer) for peer in members]))
+    assert got == Counter(jobs(600))
+
+
+def test_a_member_here_is_nearer_than_one_elsewhere() -> None:
+    sites = Sites(2)
+    near, far = member(sites, 0, "near"), member(sites, 1, "far")
+    sites.sent.clear()
+    publisher = sites.client(0, "p")
+    for payload in jobs(10):
+        publisher.publish("jobs/a", payload, 1)
+    assert (len(done(near)), len(done(far))) == (10, 0)
+    assert not sites.sent
+
+
+def test_the_nearest_cluster_comes_first() -> None:
+    sites = Sites(4, clusters=["cloud1/edge1", "cloud2/edge9", "cloud1/edge2", "cloud1/edge1"])
+    far, above, same = (member(sites, number, f"m{number}") for number in (1, 2, 3))
+    publisher = sites.client(0, "p")
+    publisher.publish("jobs/a", b"1", 1)
+    assert done(same) == [b"1"]
+    same.drop()
+    publisher.publish("jobs/a", b"2", 1)
+    assert done(above) == [b"2"]
+    above.drop()
+    publisher.publish("jobs/a", b"3", 1)
+    assert done(far) == [b"3"]
+
+
+def test_what_no_member_here_can_take_goes_elsewhere() -> None:
+    """It is bound late: to who is free, and not to who is near and busy."""
+    sites = Sites(2)
+    busy = member(sites, 0, "busy", properties=props(receive_maximum=1))
+    free = member(sites, 1, "free", properties=props(receive_maximum=3))
+    publisher = sites.client(0, "p")
+    for payload in jobs(20):
+        publisher.publish("jobs/a", payload, 1)
+    assert [one.payload for one in busy.take()] == [b"0"]
+    assert sorted(done(free)) == sorted(jobs(19, 1))
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_what_a_member_that_goes_had_is_for_another(is_kept: bool) -> None:
+    sites = Sites(3)
+    options = persistent(V5) if is_kept else {}
+    first = member(sites, 1, "first", **options)
+    publisher = sites.client(0, "p")
+    for payload in jobs(10):
+        publisher.publish("jobs/a", payload, 1)
+    assert len([one for one in first.take() if one.type is Type.PUBLISH]) == 10
+    second = member(sites, 2, "second")
+    first.drop()
+    assert done(second) == jobs(10)
+
+
+def test_what_waits_for_a_member_that_is_away_is_for_whoever_comes_first() -> None:
+    sites = Sites(3)
+    member(sites, 1, "away", **persistent(V5)).drop()
+    publisher = sites.client(0, "p")
+    for payload in jobs(5):
+        assert publisher.publish("jobs/a", payload, 1) == 0
+    sites.run(100.0)
+    other = sites.client(2, "other")
+    other.send(wire.subscribe(7, (SHARED, 1)))
+    assert done(other) == jobs(5)
+
+
+def test_nobody_anywhere_is_said_so() -> None:
+    sites = Sites(3)
+    worker = member(sites, 1, "w")
+    publisher = sites.client(0, "p")
+    asker = sites.client(2, "asker")
+    asker.subscribe("$demand/jobs/a")
+    assert [one.payload for one in asker.take() if one.type is Type.PUBLISH][-1:] == [b"1"]
+    assert publisher.publish("jobs/a", b"1", 1) == 0
+    assert publisher.publish("other/a", b"1", 1) == 0x10
+    assert done(worker) == [b"1"]
+    worker.unsubscribe(SHARED)
+    assert [one.payload for one in asker.take() if one.type is Type.PUBLISH] == [b"0"]
+    assert publisher.publish("jobs/a", b"2", 1) == 0x10
+
+
+def test_plain_subscriptions_and_groups_are_apart() -> None:
+    sites = Sites(3)
+    plain = sites.client(1, "plain")
+    plain.subscribe("jobs/a", 1)
+    both = member(sites, 1, "both")
+    both.subscribe("jobs/#", 1)
+    other = member(sites, 2, "other", topic_filter="$share/others/jobs/a")
+    sites.client(0, "p").publish("jobs/a", b"x", 1)
+    assert [done(peer) for peer in (plain, both, other)] == [[b"x"], [b"x", b"x"], [b"x"]]
+
+
+def test_what_is_published_after_the_suback_arrives() -> None:
+    """Also at a broker that had never heard of the group."""
+    sites = Sites(4)
+    publisher, worker = sites.client(0, "p"), sites.client(3, "w")
+    sites.settle_s = 0.0
+    worker.send(wire.subscribe(7, (SHARED, 1)))
+    for _ in range(400):
+        sites.run(0.005)
+        if worker.take():
+            break
+    publisher.send(wire.publish("jobs/a", b"x", qos=1, packet_id=1))
+    sites.run(1.0)
+    assert done(worker) == [b"x"]
+
+
+def test_what_stays_inside_a_cluster_goes_to_no_member_outside_it() -> None:
+    sites = Sites(3, clusters=["east", "east", "west"])
+    inside, outside = member(sites, 1, "in"), member(sites, 2, "out")
+    publisher = sites.client(2, "p")
+    for payload in jobs(4):
+        publisher.publish("jobs/a", payload, 1, properties=props(user=[("scope", "east")]))
+    publisher.publish("jobs/a", b"all", 1)
+    assert (done(inside), done(outside)) == (jobs(4), [b"all"])
+    inside.drop()
+    assert publisher.publish("jobs/a", b"x", 1, properties=props(user=[("scope", "east")])) == 0x10
+
+
+def test_a_broker_that_is_cut_off_loses_what_it_was_lent() -> None:
+    sites = Sites(3, network=Uniform(0.001, 0.02))
+    first = member(sites, 1, "first")
+    publisher = sites.client(0, "p")
+    for payload in jobs(10):
+        publisher.publish("jobs/a", payload, 1)
+    assert len(first.take()) == 10
+    second = member(sites, 2, "second")
+    sites[1].crash()
+    sites.run(10.0)
+    assert done(second) == jobs(10)
