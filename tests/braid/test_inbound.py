@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from braidmq.braid.catch_up.history import GENERATIONS_MAX
 from braidmq.braid.transfer import inbound
-from braidmq.braid.transfer.batch import BatchItem, PublicationBatch
+from braidmq.braid.transfer.batch import BatchItem, Predecessor, PublicationBatch
 from braidmq.braid.transfer.inbound import FETCH_S, HELD_MAX, REORDER_S, InboundStreams
 from braidmq.mqtt.packets import V5
 from braidmq.sim.engine import Simulator
@@ -172,3 +173,93 @@ def test_streams_that_are_not_at_rest_have_a_bound_and_lose_nothing(monkeypatch:
         bench.inbound.receive(_batch(2, number, 0, 0))
     assert sorted(bench.got) == [(number, which) for number in range(1, 11) for which in (1, 2)]
     assert bench.inbound.duplicates == 0
+
+
+class Following(Bench):
+    """The first publications of a stream whose publisher published elsewhere before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handled: set[tuple[str, int]] = set()
+        self.missing: list[Predecessor] = []
+        self.inbound.predecessors.is_handled = lambda origin, offset: (origin, offset) in self.handled
+        self.inbound.predecessors.on_missing = self.missing.append
+
+    def follow(self, number: int, offset: int, origin: str = "elsewhere", fetched: bool = False) -> None:
+        batch = msgspec.structs.replace(_batch(number, 1, 1, 0), follows=Predecessor(origin, offset, 9))
+        if fetched:
+            self.inbound.receive_fetched(batch)
+        else:
+            self.inbound.receive(batch)
+        self.sim.run(self.sim.now)
+
+    def handle(self, origin: str, offset: int) -> None:
+        self.handled.add((origin, offset))
+        self.inbound.predecessors.look(origin)
+
+
+def test_what_follows_one_of_another_broker_waits_for_it() -> None:
+    bench = Following()
+    bench.receive(1)
+    bench.follow(2, 7)
+    bench.receive(3)
+    assert bench.numbers == [1]
+    assert bench.missing == [Predecessor("elsewhere", 7, 9)]
+    assert bench.asked == [], "nothing is missing of this origin"
+    bench.handle("elsewhere", 6)
+    assert bench.numbers == [1]
+    bench.handle("elsewhere", 7)
+    assert bench.numbers == [1, 2, 3]
+    assert not bench.inbound.is_holding("there")
+    assert not bench.inbound.predecessors.is_awaited("elsewhere")
+
+
+def test_what_it_follows_is_here_already() -> None:
+    bench = Following()
+    bench.handled.add(("elsewhere", 7))
+    bench.follow(1, 7)
+    bench.receive(2)
+    assert bench.numbers == [1, 2]
+
+
+def test_it_waits_so_long_and_no_longer() -> None:
+    bench = Following()
+    bench.follow(1, 7)
+    bench.sim.run(FETCH_S - 0.1)
+    assert bench.numbers == []
+    bench.sim.run(FETCH_S + 0.1)
+    assert bench.numbers == [1]
+
+
+def test_what_it_follows_is_in_no_history_any_more_or_not_wanted() -> None:
+    bench = Following()
+    bench.follow(1, 7)
+    bench.inbound.on_fetched("elsewhere", 6)
+    assert bench.numbers == []
+    bench.inbound.on_fetched("elsewhere", 7)
+    assert bench.numbers == [1]
+
+
+def test_one_that_was_fetched_waits_too() -> None:
+    bench = Following()
+    bench.receive(5)
+    bench.follow(3, 7, fetched=True)
+    bench.fetch(4)
+    bench.inbound.on_fetched("there", 5)
+    assert bench.numbers == []
+    bench.handle("elsewhere", 7)
+    assert bench.numbers == [3, 4, 5]
+
+
+def test_what_it_follows_waits_itself() -> None:
+    """A publisher that has roamed twice: the history of its second broker has come, and is held back."""
+    bench = Following()
+    bench.follow(1, 7)
+    second = PublicationBatch("third", GENERATIONS_MAX, "tide", 1, 1, V5, b"", (_batch(1, 1, 1, 0).items[0],))
+    bench.inbound.receive(msgspec.structs.replace(second, follows=Predecessor("there", 1, 9)))
+    bench.inbound.on_fetched("there", 1)
+    assert bench.got == []
+    bench.handle("elsewhere", 7)
+    assert bench.got == [(1, 1)]
+    bench.handle("there", 1)
+    assert not bench.inbound.is_holding("third")

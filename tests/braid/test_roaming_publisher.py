@@ -120,3 +120,56 @@ def test_the_old_broker_is_gone_before_others_had_what_was_published(
         sites.run(2)
         go(journey, qos)
         check(journey, seed)
+
+
+def test_it_publishes_only_at_the_third_broker(tmp_path: Path) -> None:
+    """What it has published last goes with its session, also over a broker where it publishes nothing."""
+    for seed in SEEDS:
+        journey = begin(tmp_path, seed)
+        journey.sites.paths.slower_s[OLD, journey.other] = 5.0
+        publish(journey.sites, journey.pub, BEFORE, 1)
+        journey.sites.settle_s = 1.0
+        come(journey.sites, journey.mirror, client_id="pub")
+        go(journey, 1)
+        check(journey, seed)
+
+
+def test_the_new_broker_starts_again_before_it_publishes(tmp_path: Path) -> None:
+    for seed in SEEDS:
+        journey = begin(tmp_path, seed)
+        sites = journey.sites
+        sites.paths.slower_s[OLD, journey.other] = 10.0
+        publish(sites, journey.pub, BEFORE, 1)
+        sites.settle_s = 1.0
+        come(sites, journey.new, client_id="pub")
+        got = payloads(journey.ada)
+        sites.crash(journey.new)
+        sites.start(journey.new)
+        sites.run(2)
+        ada = come(sites, journey.new, client_id="ada")
+        go(journey, 1)
+        sites.settle_s = 1.0
+        sites.run(25)
+        assert got + payloads(ada) == BEFORE + AFTER, f"seed {seed}"
+        assert payloads(journey.bob) == BEFORE + AFTER, f"seed {seed}"
+
+
+def test_others_do_not_wait_for_a_publisher_that_roams(tmp_path: Path) -> None:
+    """Another topic of the same publisher, and another broker's publications on the topic, come at once."""
+    journey = begin(tmp_path, 1)
+    sites = journey.sites
+    journey.bob.subscribe("wind", 1)
+    eve = come(sites, journey.mirror, client_id="eve")
+    eve.publish("tide", b"met", 1)
+    sites.run(1)
+    assert payloads(journey.bob) == [b"met"]
+    sites.paths.slower_s[OLD, journey.other] = 3.0
+    publish(sites, journey.pub, BEFORE, 1)
+    sites.settle_s = 0.5
+    pub = come(sites, journey.new, client_id="pub")
+    pub.send(wire.publish("tide", b"held", version=V5, qos=1, packet_id=1))
+    pub.send(wire.publish("wind", b"free", version=V5, qos=1, packet_id=2))
+    eve.send(wire.publish("tide", b"too", version=V5, qos=1, packet_id=3))
+    assert sorted(payloads(journey.bob)) == [b"free", b"too"]
+    sites.run(5)
+    assert payloads(journey.bob) == [*BEFORE, b"held"]

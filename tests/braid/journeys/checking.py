@@ -1,8 +1,9 @@
 """What must hold when all is quiet again, and what may not: told for each subscriber and each publication.
 
 A publication that was acknowledged after a subscription was has come: of QoS 1 at least once, of QoS 2 exactly once;
-and the first time each, in the order in which one broker has taken it from one publisher for one topic. What was sent
-to several brokers, since the first did not acknowledge it, comes from one of them, and has no place in that order.
+and the first time each, in the order in which one broker has taken it from one publisher for one topic, and also in
+which several have one after the other, since the publisher has roamed with its session. What was sent to several
+brokers, since the first did not acknowledge it, comes from one of them, and has no place in that order.
 
 What may be otherwise:
 
@@ -12,6 +13,8 @@ What may be otherwise:
 - A client that is told that it has no session begins anew: what is published until it has subscribed again may be
   missing, and what it has had under a packet id of QoS 2 that was not brought to its end. The rest comes later, behind
   what has come meanwhile; and what is published until the older session is found may come twice.
+- A publisher that roams is in order for subscribers that stay where they are meanwhile, as long as it was only at
+  brokers with all their copies, and nobody has waited for its old broker for so long as they do.
 - A publisher that is told so sends again what was not acknowledged: that may come twice. So may what a publisher has
   sent to a broker that was cut off from its mirror, and sends again elsewhere.
 """
@@ -21,6 +24,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from braidmq.braid.roaming.published_before import FOLLOW_S
 from braidmq.mqtt.topics import matches
 from tests.braid.journeys.publisher import Published, Publisher
 from tests.braid.journeys.subscriber import Got, Subscriber, Subscription
@@ -94,6 +98,7 @@ def _out_of_order(subscriber: Subscriber, publisher: Publisher) -> Iterator[str]
     by_payload = {one.payload: one for one in publisher.all}
     seen: set[bytes] = set()
     last: dict[tuple[str, str], tuple[Published, Got]] = {}
+    anywhere: dict[str, tuple[Published, Got]] = {}
     for got in subscriber.got:
         one = by_payload.get(got.payload)
         if one is None or got.payload in seen or len({number for _, number in one.tried}) > 1:
@@ -107,6 +112,28 @@ def _out_of_order(subscriber: Subscriber, publisher: Publisher) -> Iterator[str]
                 f"{subscriber.client_id} got {_name(one)} at {got.site} {got.at:.3f} behind {before[0].number}, "
                 f"which it got at {before[1].site} {before[1].at:.3f}"
             )
+        before = anywhere.get(one.topic)
+        if before is None or before[0].number < one.number:
+            anywhere[one.topic] = (one, got)
+        elif before[0].taken_by != one.taken_by and _has_roamed_in_order(subscriber, publisher, one, got, *before):
+            yield (
+                f"{subscriber.client_id} got {_name(one)} at {got.site} {got.at:.3f} behind {_name(before[0])} of "
+                f"another broker, which it got at {before[1].site} {before[1].at:.3f}"
+            )
+
+
+def _has_roamed_in_order(
+    subscriber: Subscriber, publisher: Publisher, one: Published, got: Got, later: Published, later_got: Got
+) -> bool:
+    """Whether what a publisher that has roamed published later had to come later."""
+    from_s, until_s = one.first_s or 0.0, later.first_s or 0.0
+    moves = [each for each in publisher.connects if from_s <= each.at <= until_s]
+    was_whole = all(each.is_present and each.was_safe for each in moves) and not any(
+        from_s - ALONE_S <= at <= until_s for at in publisher.unsafe_s
+    )
+    has_stayed = not any(from_s <= each.at <= got.at for each in subscriber.connects)
+    has_waited = later_got.at - until_s >= FOLLOW_S
+    return was_whole and has_stayed and not has_waited and _was_safe(subscriber, one, later_got, got)
 
 
 def _unwanted(subscriber: Subscriber, publisher: Publisher) -> Iterator[str]:

@@ -53,7 +53,7 @@ class RoamingSession(Session):
         self.on_unproven: Callable[[str], None] = self._release
         """Called with an origin of which something waits for its proof."""
         self._unproven: dict[str, list[MarkedDelivery]] = {}
-        """By origin: what waits. It is in the store and among the marks that it has seen."""
+        """By origin that is asked: what waits. It is in the store and among the marks that it has seen."""
         self._proven: dict[str, int] = {}
         """By origin: up to which offset it has all that was wanted."""
         self._asked: dict[str, int] = {}
@@ -115,13 +115,13 @@ class RoamingSession(Session):
         waiting = MarkedDelivery(Delivery(message, qos, retain, ids, group), mark)
         if mark is not None:
             self._note(mark)
-            if self._gathered is None and not group and self._awaits_proof(mark):
-                self._await_proof(waiting, mark)
-                return
         elif not group:
             self._marks.when_marked(message, waiting.note)
             self._marks.when_marked(message, self._note)
-        if self._gathered is None:
+        awaited = None if self._gathered is not None else self._awaited_by(waiting)
+        if awaited is not None:
+            self._await_proof(waiting, awaited)
+        elif self._gathered is None:
             super().deliver(message, qos, retain, ids, group, publisher)
         elif len(self._gathered) < self.broker.limits.queue_messages_max:
             self._gathered.append(waiting)
@@ -160,10 +160,14 @@ class RoamingSession(Session):
         gathered, self._gathered = self._gathered or [], None
         for one in gathered:
             if one.mark is None or not horizon.covers(one.mark):
-                if one.mark is not None and not one.delivery.group and self._awaits_proof(one.mark):
-                    self._await_proof(one, one.mark)
-                else:
-                    self._give(one)
+                self._give_in_turn(one)
+
+    def _give_in_turn(self, one: MarkedDelivery) -> None:
+        awaited = self._awaited_by(one)
+        if awaited is None:
+            self._give(one)
+        else:
+            self._await_proof(one, awaited)
 
     def _give(self, one: MarkedDelivery) -> None:
         d = one.delivery
@@ -180,8 +184,19 @@ class RoamingSession(Session):
             return False
         return offset > max(self._proven.get(origin, 0), self._horizon.floor_of(origin)) + 1
 
-    def _await_proof(self, one: MarkedDelivery, mark: Mark) -> None:
-        origin, _ = mark
+    def _awaited_by(self, one: MarkedDelivery) -> str | None:
+        """The origin that must say first what is before a publication: one of which something of the same publisher and
+        topic waits, since that has roamed, or its own."""
+        message, mark = one.delivery.message, one.mark
+        if one.delivery.group:
+            return None
+        for origin, waiting in self._unproven.items():
+            others = (each.delivery.message for each in waiting)
+            if any(each.topic == message.topic and each.sender == message.sender for each in others):
+                return origin
+        return mark[0] if mark is not None and self._awaits_proof(mark) else None
+
+    def _await_proof(self, one: MarkedDelivery, origin: str) -> None:
         waiting = self._unproven.setdefault(origin, [])
         waiting.append(one)
         if self.expiry_s:
@@ -208,12 +223,19 @@ class RoamingSession(Session):
         that could go to the old broker alone."""
         self.note_proven(origin, floor, is_last)
         by_offset: dict[int, MarkedDelivery] = {}
+        behind: list[MarkedDelivery] = []
         for one in (*found, *self._take(origin)):
-            if one.mark is not None and not self._is_known(one.mark):
+            if one.mark is None or (one.mark[0] != origin and not self._is_known(one.mark)):
+                behind.append(one)
+            elif not self._is_known(one.mark):
                 by_offset[one.mark[1]] = one
         for offset in sorted(by_offset):
             self._note((origin, offset))
             self._give(by_offset[offset])
+        for one in behind:
+            if one.mark is not None:
+                self._note(one.mark)
+            self._give_in_turn(one)
 
     def note_proven(self, origin: str, floor: int, is_last: bool) -> None:
         self._proven[origin] = max(floor, self._proven.get(origin, 0))
