@@ -45,6 +45,7 @@ bench: $(READY)
 	$(BIN)/python -m bench.acknowledged
 	$(BIN)/python -m bench.fleet --minutes 5
 	$(BIN)/python -m bench.drain
+	$(BIN)/python -m bench.cameras
 	$(BIN)/python -m bench.overlays
 	$(BIN)/python -m bench.log
 	$(BIN)/python -m bench.journal
