@@ -2,8 +2,8 @@
 can do.
 
 Each site has a broker, a camera and some detectors. A detector works on one job at a time, and acknowledges it when it
-is done. Jobs come by chance, all cameras alike, at a rate of 90 % of what all detectors can do together; so the slow site
-has far more jobs than it can do, and the fast one fewer. Two ways, one after the other in each round:
+is done. Jobs come by chance, all cameras alike, at a rate of 90 % of what all detectors can do together; so the slow
+site has far more jobs than it can do, and the fast one fewer. Two ways, one after the other in each round:
 
 - *bound late*: one shared subscription in the whole braid, and detectors with a Receive Maximum of 1. A job waits at
   its broker until a detector can take it.
