@@ -29,7 +29,7 @@ $(READY): pyproject.toml
 	@echo "... done: $(BIN)/braidmq is there."
 
 run: $(READY)
-	$(BIN)/braidmq $(if $(DEMO),demo,up) --brokers $(BROKERS) --port $(PORT) --data $(DATA)
+	$(BIN)/braidmq $(if $(filter flow,$(DEMO)),flow demo,$(if $(DEMO),demo,up)) --brokers $(BROKERS) --port $(PORT) --data $(DATA)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
@@ -45,6 +45,7 @@ bench: $(READY)
 	$(BIN)/python -m bench.acknowledged
 	$(BIN)/python -m bench.fleet --minutes 5
 	$(BIN)/python -m bench.drain
+	$(BIN)/python -m bench.cameras
 	$(BIN)/python -m bench.overlays
 	$(BIN)/python -m bench.log
 	$(BIN)/python -m bench.journal

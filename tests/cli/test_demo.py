@@ -193,7 +193,7 @@ async def test_ctrl_c_may_come_as_the_buses_start(monkeypatch: pytest.MonkeyPatc
             self.wait()
 
     monkeypatch.setattr(subprocess, "Popen", EndedProcess)
-    process = DemoProcess(once=False)
+    process = DemoProcess("braidmq.cli.demo.demonstration", once=False)
     process.start(DemoPlan([], None, 1.0, "", None, "data", "braidmq", False, False))
     assert process.end() == 0
 

@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -193,8 +193,10 @@ def read_sites(
     load: Callable[[Mapping[str, object], Mapping[str, object]], Config],
     overrides: Mapping[str, object],
     settings: Mapping[str, object],
+    clusters: Sequence[str] = (),
 ) -> list[Config]:
-    """The configuration of each site: what was asked for, with ports that count up and a folder of its own."""
+    """The configuration of each site: what was asked for, with ports that count up and a folder of its own; and of a
+    cluster of its own, if none are given."""
     first = load({**overrides, **settings}, {})
     admin = load({**overrides, **settings}, {"admin.port": _above(first.listeners[0].port, count)}).admin
     assert admin is not None
@@ -206,7 +208,7 @@ def read_sites(
             "data": str(Path(first.data) / f"site{number + 1}"),
             "braid.listen": "127.0.0.1:0",
             "braid.name": f"site{number + 1}",
-            "braid.cluster": f"site{number + 1}",
+            "braid.cluster": clusters[number] if clusters else f"site{number + 1}",
         }
         found.append(load({**overrides, **settings, **own}, {}))
     return found

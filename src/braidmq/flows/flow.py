@@ -22,7 +22,7 @@ INSTANCES_MAX: Final = 1_000
 SLOTS_MAX: Final = 65_535
 """Messages or streams that one instance may have at a time: the largest Receive Maximum of MQTT 5."""
 
-RESERVED_NAMES: Final = ("sites", "reports")
+RESERVED_NAMES: Final = ("sites", "reports", "reserved")
 """Levels of topics below a flow's that are not of components."""
 
 Layer = Literal["device", "edge", "cloud"]

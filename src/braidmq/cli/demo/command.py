@@ -99,7 +99,7 @@ def demo(
     overrides: dict[str, object] = {"listeners[0].port": port, "admin.port": admin_port, "data": str(data)}
     overrides |= {"log.level": log_level, "log.topics": [LOGGED] if has_log else None}
     overrides |= {"processor": [{"file": PROCESSOR}]}
-    process = DemoProcess(once=once)
+    process = DemoProcess("braidmq.cli.demo.demonstration", once=once)
 
     def read_all() -> list[Config]:
         """At first the edge has room for some buses only, if Spark is there for the rest; in the end for all."""

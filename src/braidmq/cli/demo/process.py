@@ -16,10 +16,11 @@ import sys
 import time
 from typing import Final
 
-from braidmq.cli.demo.plan import ROOM_WORD, DemoPlan
+import msgspec
+
+from braidmq.cli.demo.plan import ROOM_WORD
 from braidmq.system.framing import frame
 
-MODULE: Final = "braidmq.cli.demo.demonstration"
 END_S: Final = 20.0
 """How long it may take to end by itself, Spark included."""
 ORPHANS_S: Final = 2.0
@@ -31,18 +32,20 @@ WORDS_BYTES_MAX: Final = 4096
 class DemoProcess:
     """From `start`, called in the brokers' loop, to `end`, when that has ended."""
 
-    def __init__(self, *, once: bool) -> None:
+    def __init__(self, module: str, *, once: bool) -> None:
+        """`module` is run as the process."""
+        self._module = module
         self.has_room = False
         """Whether the edge is to have room for all topics from now on."""
         self._once = once
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 
-    def start(self, plan: DemoPlan) -> None:
+    def start(self, plan: msgspec.Struct) -> None:
         own, other = socket.socketpair()
         with other:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", MODULE], stdin=other.fileno(), start_new_session=True
+                [sys.executable, "-m", self._module], stdin=other.fileno(), start_new_session=True
             )
         with contextlib.suppress(BrokenPipeError):  # a Ctrl-C at this moment ends it before it has its own session
             own.sendall(frame(plan))

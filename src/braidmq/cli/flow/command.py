@@ -239,3 +239,33 @@ def _sites(given: list[str], cpu: float | None, memory: float) -> list[tuple[Flo
             raise UsageError(f"--at {cluster} is given twice")
         found[name] = (FlowSite(name, layer, float(cpu or os.cpu_count() or 1), memory, cluster), url)
     return list(found.values())
+
+
+DEMO_HELP: Final = (
+    "Run a braid of a cloud and two edges, as `braidmq up --brokers 3` does, and the example flow on it.\n\n"
+    "Four simulated buses publish frames and drive from edge to edge. Persons are detected beside them, counted, and "
+    "stored in the cloud; hard braking is told to the driver. Then a summary says whether all of it came, and the "
+    "brokers and the flow stay until Ctrl-C."
+)
+DEMO_EXAMPLES: Final = output.examples(
+    ("On ports 1883 to 1885", "braidmq flow demo"),
+    ("For a script: free ports, JSON, and the end after the summary", "braidmq flow demo --port 0 --json --once"),
+)
+
+
+@app.command("demo", help=DEMO_HELP, epilog=DEMO_EXAMPLES)
+def demo(
+    port: Annotated[
+        int,
+        typer.Option("-p", "--port", min=0, max=65535, help="Of the cloud; edges count up. 0 takes any free port."),
+    ] = 1883,
+    data: Annotated[Path, typer.Option("-d", "--data", help="The folder of the stores.")] = Path("data"),
+    brokers: Annotated[int, typer.Option("--brokers", min=2, max=20, metavar="N", help="The cloud and edges.")] = 3,
+    seconds: Annotated[float, typer.Option("--seconds", min=5.0, max=3600.0, help="How long the buses drive.")] = 20.0,
+    once: Annotated[bool, typer.Option("--once", help="End after the summary.")] = False,
+    json_lines: output.JsonOption = False,
+    color: output.ColorOption = output.Color.AUTO,
+) -> None:
+    from braidmq.cli.flow.demo import run_demo
+
+    raise typer.Exit(run_demo(port, data, brokers, seconds, once=once, json_lines=json_lines))

@@ -17,12 +17,12 @@ from typing import Any, Final
 
 import msgspec
 from paho.mqtt.client import MQTTMessage
-from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from braidmq.bounded import BoundedDict
 from braidmq.cli.errors import CliError
 from braidmq.cli.flow.notices import InstanceReport, report_topic
+from braidmq.cli.flow.stream_sender import TOPIC, Sending, StreamSender
 from braidmq.cli.mqtt_client.client import (
     Connected,
     ConnectRefused,
@@ -31,7 +31,6 @@ from braidmq.cli.mqtt_client.client import (
     PublishAnswered,
     StreamBroken,
     SubscribeAnswered,
-    new_properties,
 )
 from braidmq.cli.mqtt_client.messages import received
 from braidmq.cli.mqtt_client.options import ConnectionOptions
@@ -41,6 +40,10 @@ from braidmq.processors.loading import is_file, load_processor
 from braidmq.processors.processor import Failure, Message, Output, ProcessorError, Spool, spool_step
 
 REPORT_S: Final = 2.0
+STEP_S: Final = 0.05
+"""How often it is looked whether something has to be asked for again."""
+RESERVED: Final = "reserved"
+"""A level of topics on which nobody publishes: subscribing there makes a client a member of its group."""
 DELAYS_MAX: Final = 1_000
 """The last messages that delays are reckoned over."""
 STREAMS_MAX: Final = 10_000
@@ -77,62 +80,70 @@ class Instance:
         self._processor = load_processor(_source(component, Path(plan.folder)))
         self._spools: BoundedDict[str, Spool] = BoundedDict(STREAMS_MAX)
         self._offset = 0
-        self._under_way: dict[int, tuple[MQTTMessage, float]] = {}
-        """By number of a publication: what it came of, and since when that is in the flow."""
         self._delays: deque[float] = deque(maxlen=DELAYS_MAX)
         self._counts = {"received": 0, "published": 0, "failed": 0}
         self._reported = (0.0, 0, 0)
         self._problem = ""
         self._busy_since: float | None = None
         self._is_connected = True
-        report = report_topic(flow, component, plan.number)
+        self._sources = [flow.component(name) for name in component.sources]
+        client_id = f"flow-{flow.name}-{component.name}-{plan.number}"
         options = ConnectionOptions(
             **plan.options,
             url=plan.url,
-            client_id=f"flow-{flow.name}-{component.name}-{plan.number}",
-            will_topic=report,
+            client_id=client_id,
+            will_topic=report_topic(flow, component, plan.number),
             will_qos=1,
             will_retain=True,
             session_expiry_s=SESSION_S,
         )
         self._client = MqttClient(options, "flow", keep_session=True, reconnect=True, receive_max=component.slots)
+        self._sender = StreamSender(self._client, client_id, flow, component)
 
     def run(self) -> int:
         self._client.open()
         self._begin()
         threading.Thread(target=self._watch, daemon=True).start()
-        next_report_at = time.monotonic()
+        report_at = 0.0
         while True:
-            event = self._client.next_event(max(0.0, next_report_at - time.monotonic()))
-            match event:
-                case MQTTMessage():
+            event = self._client.next_event(STEP_S)
+            if isinstance(event, Disconnected) and "taken over" in event.words.lower():
+                return EXIT_TAKEN
+            if event is not None:
+                self._on_event(event)
+            now = time.monotonic()
+            self._sender.step(now)
+            if now >= report_at and self._is_connected:
+                self._report()
+                report_at = now + REPORT_S
+
+    def _on_event(self, event: Any) -> None:
+        match event:
+            case MQTTMessage():
+                if not self._sender.on_message(event, time.monotonic()):
                     self._on_message(event)
-                case PublishAnswered():
-                    self._on_answered(event)
-                case Connected():
-                    self._is_connected = True
-                    self._begin()  # again, after the connection was lost
-                case SubscribeAnswered() if any(reason >= 0x80 for reason in event.reasons):
-                    raise CliError(f"the broker refused a subscription: {event.words}")
-                case ConnectRefused():
-                    raise CliError(f"the broker refused the connection: {event.words}")
-                case StreamBroken():
-                    raise CliError(f"the connection broke: {event.words}")
-                case Disconnected() if "taken over" in event.words.lower():
-                    return EXIT_TAKEN
-                case Disconnected():
-                    self._is_connected = False
-                    self._under_way.clear()  # what was not acknowledged comes again, here or to others
-                case None:
-                    if self._is_connected:
-                        self._report()
-                    next_report_at = time.monotonic() + REPORT_S
+            case PublishAnswered():
+                self._sender.on_answered(event)
+            case Connected():
+                self._is_connected = True
+                self._begin()  # again, after the connection was lost
+            case SubscribeAnswered() if any(reason >= 0x80 for reason in event.reasons):
+                raise CliError(f"the broker refused a subscription: {event.words}")
+            case ConnectRefused():
+                raise CliError(f"the broker refused the connection: {event.words}")
+            case StreamBroken():
+                raise CliError(f"the connection broke: {event.words}")
+            case Disconnected():
+                self._is_connected = False  # what was not acknowledged comes again, here or to others
 
     def _begin(self) -> None:
-        sources = [self._flow.component(name) for name in self._component.sources]
         group = self._flow.group_of(self._component)
-        filters = [f"$share/{group}/{self._flow.output_filter(source)}" for source in sources]
+        filters = [f"$share/{group}/{self._flow.output_filter(source)}" for source in self._sources]
+        if self._component.use == "reserved":  # it is a member of its group, and gets what it is reserved for alone
+            filters = [f"$share/{group}/flow/{self._flow.name}/{RESERVED}/{self._component.name}"]
         self._client.subscribe(filters, SubscribeOptions(1), None)
+        self._sender.begin()
+        self._client.publish(f"$load/{group}", msgspec.json.encode({"slots": self._component.slots}), 1, False, None)
 
     # Messages
 
@@ -141,28 +152,24 @@ class Instance:
             return  # it comes again
         self._counts["received"] += 1
         one = received(message)
-        source = self._source_of(one.topic)
+        properties = tuple((str(name), str(value)) for name, value in one.properties.get("user_properties", ()))
+        topic = dict(properties).get(TOPIC, one.topic)
+        source = next((each for each in self._sources if matches(self._flow.output_filter(each), topic)), None)
         if source is None:
             self._client.ack(message)
             return
-        stream = self._flow.stream_of(source, one.topic)
-        properties = tuple((str(name), str(value)) for name, value in one.properties.get("user_properties", ()))
+        stream = self._flow.stream_of(source, topic)
         now = time.time()
         since = _since(properties, now)
         self._offset += 1
-        given = Message(one.topic, one.payload, one.qos, one.retain, now, now, "", None, properties, self._offset)
+        given = Message(topic, one.payload, one.qos, one.retain, now, now, "", None, properties, self._offset)
         outcome = self._step(stream, given)
         if isinstance(outcome, Output):
             self._publish(outcome, stream, message, since)
             return
         if isinstance(outcome, Failure):
-            self._counts["failed"] += 1
-            self._problem = f"{one.topic}: {outcome.text}"[:PROBLEM_MAX]
+            self._fail(f"{topic}: {outcome.text}")
         self._client.ack(message)
-
-    def _source_of(self, topic: str) -> FlowComponent | None:
-        found = [self._flow.component(name) for name in self._component.sources]
-        return next((one for one in found if matches(self._flow.output_filter(one), topic)), None)
 
     def _step(self, stream: str, message: Message) -> Output | Failure | None:
         spool = self._spools.get(stream)
@@ -177,23 +184,21 @@ class Instance:
             self._busy_since = None
 
     def _publish(self, output: Output, stream: str, message: MQTTMessage, since: float) -> None:
-        properties = new_properties(PacketTypes.PUBLISH)
-        properties.UserProperty = [*output.properties, (SINCE, f"{since:.6f}")]
-        mid = self._client.publish(output.topic, output.payload, max(1, output.qos), output.retain, properties)
-        self._under_way[mid] = (message, since)
+        def on_done(reason: int, words: str) -> None:
+            self._client.ack(message)
+            if reason:
+                self._fail(f"the broker refused what {self._component.name} published: {words}")
+            else:
+                self._counts["published"] += 1
+                self._delays.append(max(0.0, time.time() - since))
 
-    def _on_answered(self, event: PublishAnswered) -> None:
-        found = self._under_way.pop(event.mid, None)
-        if found is None:
-            return  # a report
-        message, since = found
-        self._client.ack(message)
-        if event.reason >= 0x80:
-            self._counts["failed"] += 1
-            self._problem = f"the broker refused what {self._component.name} published: {event.words}"[:PROBLEM_MAX]
-            return
-        self._counts["published"] += 1
-        self._delays.append(max(0.0, time.time() - since))
+        pairs = [*output.properties, (SINCE, f"{since:.6f}")]
+        sending = Sending(stream, output.payload, output.qos, output.retain, pairs, on_done)
+        self._sender.send(sending, time.monotonic())
+
+    def _fail(self, words: str) -> None:
+        self._counts["failed"] += 1
+        self._problem = words[:PROBLEM_MAX]
 
     def _watch(self) -> None:
         """Ends the process if the function does not come back: the message goes to another instance."""
@@ -223,7 +228,7 @@ class Instance:
             delay_p50_s=round(cuts[49], 6) if cuts else None,
             delay_p99_s=round(cuts[98], 6) if cuts else None,
             streams=len(self._spools),
-            problem=self._problem,
+            problem=self._problem or self._sender.reserver.problem,
         )
         self._reported = (now, counts["received"], counts["published"])
         topic = report_topic(self._flow, self._component, self._plan.number)
