@@ -38,8 +38,8 @@ from braidmq.braid.roaming.drain import Drain
 from braidmq.braid.roaming.published_before import PublishedBefore
 from braidmq.braid.roaming.roaming import RoamingParts
 from braidmq.braid.roaming.takers import Takers
-from braidmq.braid.shares.shares import ShareParts
 from braidmq.braid.selection.selection import SelectionParts
+from braidmq.braid.shares.shares import ShareParts
 from braidmq.braid.task_limiter import TaskLimiter
 from braidmq.braid.transfer.inbound import InboundStreams
 from braidmq.braid.transfer.outbound import OutboundTopics

@@ -13,8 +13,8 @@ from braidmq.braid.membership.presence import Presence
 from braidmq.braid.retained.retained import RetainedParts
 from braidmq.braid.roaming.drain import Drain
 from braidmq.braid.roaming.roaming import RoamingParts
-from braidmq.braid.shares.shares import ShareParts
 from braidmq.braid.selection.selection import SelectionParts
+from braidmq.braid.shares.shares import ShareParts
 from braidmq.braid.transfer.outbound_topic import OutboundTopic
 from braidmq.braid.transfer.transfer import TransferParts
 from braidmq.broker.admission import Arrived

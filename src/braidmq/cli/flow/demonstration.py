@@ -23,7 +23,7 @@ from braidmq.cli import output
 from braidmq.cli.errors import CliError
 from braidmq.cli.flow.agent import FlowFile, SiteAgent
 from braidmq.cli.flow.picture import FlowReader, FlowState, show_flow
-from braidmq.cli.flow.recorders import FRAME_S, Bus
+from braidmq.cli.flow.recorders import FRAME_S, RecordingBus
 from braidmq.cli.mqtt_client.client import MqttClient
 from braidmq.cli.mqtt_client.options import ConnectionOptions
 from braidmq.cli.up import ENDS
@@ -56,7 +56,7 @@ class FlowDemoPlan(msgspec.Struct, frozen=True):
     once: bool
 
 
-class BrokersEnded(Exception):
+class BrokersStopped(Exception):
     """The brokers end."""
 
 
@@ -70,7 +70,7 @@ class FlowDemonstration:
             SiteAgent(file, FlowSite(one.name, layer_of(one.cluster), SITE_CPU, SITE_MEMORY, one.cluster), one.mqtt, {})
             for one in plan.sites
         ]
-        self._buses: list[Bus] = []
+        self._buses: list[RecordingBus] = []
         self._moves = 0
         self._counts: dict[str, int] = {}
         """By stream: counts that came to the database."""
@@ -84,7 +84,7 @@ class FlowDemonstration:
         trip = secrets.token_hex(3)
         for number in range(len(self._edges) * BUSES_AN_EDGE):
             site = self._edges[number % len(self._edges)]
-            self._buses.append(Bus(self._flow, number + 1, site.name, site.mqtt, trip))
+            self._buses.append(RecordingBus(self._flow, number + 1, site.name, site.mqtt, trip))
         self._say(f"{len(self._buses)} buses drive, from edge to edge.", "bold")
         self._drive(database)
         self._settle(database)
@@ -125,7 +125,7 @@ class FlowDemonstration:
 
     def _turn(self) -> None:
         if self._ending.is_set():
-            raise BrokersEnded
+            raise BrokersStopped
         for agent in self._agents:
             agent.step()
         for bus in self._buses:
@@ -162,7 +162,7 @@ class FlowDemonstration:
             bus.move(site.name, site.mqtt)
             self._moves += 1
 
-    def _site_of(self, bus: Bus) -> FlowDemoSite:
+    def _site_of(self, bus: RecordingBus) -> FlowDemoSite:
         return next(one for one in self._edges if one.name == bus.site)
 
     def _settle(self, database: MqttClient) -> None:
@@ -248,7 +248,7 @@ def _run(plan: FlowDemoPlan, ending: threading.Event) -> int:
             if not plan.once:
                 demonstration.stay()
             return 0 if summary["is_well"] else 1
-        except BrokersEnded:
+        except BrokersStopped:
             return 0
         except CliError as error:
             if ending.is_set():

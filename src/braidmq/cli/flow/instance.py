@@ -72,7 +72,7 @@ class InstancePlan(msgspec.Struct, frozen=True):
     """Fields of `ConnectionOptions`."""
 
 
-class Instance:
+class FlowInstance:
     def __init__(self, plan: InstancePlan, flow: Dataflow, component: FlowComponent) -> None:
         self._flow = flow
         self._component = component
@@ -268,7 +268,7 @@ def main() -> int:
     threading.Thread(target=_end_with_input, daemon=True).start()
     try:
         flow = read_flow(plan.flow)
-        return Instance(plan, flow, flow.component(plan.component)).run()
+        return FlowInstance(plan, flow, flow.component(plan.component)).run()
     except (FlowError, ProcessorError, CliError) as error:
         _say(str(error))
         return 1

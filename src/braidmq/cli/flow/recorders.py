@@ -37,7 +37,7 @@ STOP_EVERY: Final = 5
 SESSION_S: Final = 300
 
 
-class Bus:
+class RecordingBus:
     """One device, at the broker that is next to it now."""
 
     def __init__(self, flow: Dataflow, number: int, site: str, url: str, trip: str) -> None:
