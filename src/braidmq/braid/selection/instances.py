@@ -44,7 +44,7 @@ SLOTS: Final = 1
 _log = logging.getLogger("braidmq.braid")
 
 
-class Instance(msgspec.Struct):
+class LocalInstance(msgspec.Struct):
     """A client, as one of a component."""
 
     component: str
@@ -76,7 +76,7 @@ class Instances:
         """Called with a member that is made, before anything is reserved there."""
         self.members: dict[str, Member] = {}
         """By component: this broker as a member of its group."""
-        self._by_client: dict[str, dict[str, Instance]] = {}
+        self._by_client: dict[str, dict[str, LocalInstance]] = {}
         self._standing: dict[str, None] = {}
         """Components for which this broker is in the overlay, or on its way."""
         self._sharing: dict[str, None] = {}
@@ -90,10 +90,10 @@ class Instances:
                 self._sharing[client_id] = None
                 self._look_later(client_id)
 
-    def __iter__(self) -> Iterator[Instance]:
+    def __iter__(self) -> Iterator[LocalInstance]:
         return (one for some in self._by_client.values() for one in some.values())
 
-    def get(self, component: str, client_id: str) -> Instance | None:
+    def get(self, component: str, client_id: str) -> LocalInstance | None:
         return self._by_client.get(client_id, {}).get(component)
 
     def member(self, component: str) -> Member:
@@ -137,7 +137,7 @@ class Instances:
             self._remove(known.pop(component), session)
         for component in [one for one in wanted if one not in known]:
             if session is not None and self._has_room(component):
-                instance = Instance(component, client_id, instance_topic(component, client_id))
+                instance = LocalInstance(component, client_id, instance_topic(component, client_id))
                 known[component] = instance
                 shared = [split_share(one)[1] for one in session.subscriptions if one.startswith("$share/")]
                 self._broker.federation.when_effective(shared, partial(self._add, instance))
@@ -157,7 +157,7 @@ class Instances:
             _log.warning("no more components can be reserved at this broker: an instance of %r is left out", component)
         return has_room
 
-    def _add(self, instance: Instance) -> None:
+    def _add(self, instance: LocalInstance) -> None:
         """What the client itself has subscribed to has taken effect: its own topic does not come before that."""
         session = self._broker.sessions.get(instance.client_id)
         if session is None or self.get(instance.component, instance.client_id) is not instance:
@@ -166,11 +166,11 @@ class Instances:
             self._broker.sessions.subscribe(session, instance.topic, Subscribed(min(2, self._broker.limits.qos_max)))
         self._broker.federation.when_effective([instance.topic], partial(self._effective, instance))
 
-    def _effective(self, instance: Instance) -> None:
+    def _effective(self, instance: LocalInstance) -> None:
         instance.is_effective = True
         self._offer(instance)
 
-    def _remove(self, instance: Instance, session: Session | None) -> None:
+    def _remove(self, instance: LocalInstance, session: Session | None) -> None:
         if session is not None:
             self._broker.sessions.unsubscribe(session, instance.topic)
         member = self.members.get(instance.component)
@@ -181,7 +181,7 @@ class Instances:
 
     # What can be reserved
 
-    def _offer(self, instance: Instance) -> None:
+    def _offer(self, instance: LocalInstance) -> None:
         """Its slots, while it is here and can be reached."""
         if not instance.is_effective or self.get(instance.component, instance.client_id) is not instance:
             return
@@ -226,7 +226,7 @@ class Instances:
 
     # What they say of themselves
 
-    def report(self, instance: Instance, slots: int | None, attributes: dict[str, float], now: float) -> None:
+    def report(self, instance: LocalInstance, slots: int | None, attributes: dict[str, float], now: float) -> None:
         """An instance says how it is; what it does not mention stays as it was."""
         instance.reported_at = now
         instance.slots = instance.slots if slots is None else slots
