@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.cli.braids import Subscriber
-from tests.cli.commands import COMMAND, environment, in_process
+from tests.cli.commands import COMMAND, braidmq, environment, in_process
 from tests.cli.mqtt import send
 from tests.conftest import Broker
 from tests.patience import PATIENCE_S
@@ -208,3 +208,15 @@ def test_the_example_can_be_laid_out(tmp_path: Path) -> None:
     again = in_process("flow", "example", tmp_path)
     assert again.returncode == 1
     assert "is there already" in again.stderr
+
+
+def test_the_demonstration_loses_nothing_while_buses_change_their_edges(tmp_path: Path) -> None:
+    """Streams that go on at another edge take along what was known of them: no change of passengers is missed, and
+    none is seen that was not."""
+    done = braidmq("flow", "demo", "--port", "0", "--data", tmp_path / "data", "--seconds", "8", "--json", "--once")
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert summary["moves"] == 8
+    assert summary["acknowledged"] == summary["frames"]
+    assert summary["counts"] == summary["changes"] > 0
+    assert summary["warnings"] == summary["brakings"] > 0

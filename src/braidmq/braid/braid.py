@@ -112,7 +112,9 @@ class Braid:
         self.shares = ShareParts(broker, host, presence, origin, cluster)
         self.transfer, self.catch_up, self.retained, self.roaming = transfer, catch_up, retained, roaming
         self.tail = self._new_tail()
-        self.selection = SelectionParts(broker, overlay, presence, membership.records, name, cluster)
+        self.selection = SelectionParts(
+            broker, overlay, presence, membership.records, name, cluster, origin, predecessors, inbound.predecessors
+        )
         self.drain = self._new_drain(Takers(host, membership.records, introducers, cluster))
         self.probes = Probes(host, method, name, cluster, broker.now)
         self.status = self._new_status(method_name)

@@ -20,7 +20,7 @@ from braidmq.braid.transfer.transfer import TransferParts
 from braidmq.broker.admission import Arrived
 from braidmq.broker.broker import Broker
 from braidmq.broker.federation import ANSWERED, RetainedQuery
-from braidmq.broker.local_topics import DEMAND_PREFIX, REQUEST_PREFIXES, is_local
+from braidmq.broker.local_topics import DEMAND_PREFIX, UNREAD_PREFIXES, is_local
 from braidmq.broker.message import Message, Reached
 from braidmq.broker.session import Session
 from braidmq.broker.subscription import Subscribed
@@ -136,7 +136,7 @@ class BraidFederation:
             self._selection.on_presence(session, is_over, moved)
 
     def refusal_of(self, topic_filter: str) -> Reason | None:
-        if topic_filter.startswith((SCOPE_PREFIX, *REQUEST_PREFIXES)):  # nothing is published under such a topic
+        if topic_filter.startswith((SCOPE_PREFIX, *UNREAD_PREFIXES)):  # nothing is published under such a topic
             return Reason.TOPIC_FILTER_INVALID
         if topic_filter.startswith(DEMAND_PREFIX) and not self._demand.has_room(topic_filter):
             return Reason.QUOTA_EXCEEDED

@@ -14,7 +14,11 @@ RESERVE_PREFIX = "$reserve/"
 RENEW_PREFIX = "$renew/"
 RELEASE_PREFIX = "$release/"
 LOAD_PREFIX = "$load/"
-REQUEST_PREFIXES = (RESERVE_PREFIX, RENEW_PREFIX, RELEASE_PREFIX, LOAD_PREFIX)
+STATE_PREFIX = "$state/"
+"""What an instance knows of a stream that goes on at another one; and where that one is given it."""
+UNREAD_PREFIXES = (RESERVE_PREFIX, RENEW_PREFIX, RELEASE_PREFIX, LOAD_PREFIX)
+"""Requests that nobody can read."""
+REQUEST_PREFIXES = (*UNREAD_PREFIXES, STATE_PREFIX)
 
 RESERVED_PREFIX = "$reserved/"
 """What a client that has reserved is told; its client id follows."""

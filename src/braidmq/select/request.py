@@ -53,6 +53,8 @@ class SelectionRequest(Message, frozen=True, array_like=True, gc=False):
     """Who asks: the client that is to have it."""
     asker: Address = ""
     """The broker that asks for it."""
+    key: str = ""
+    """What it is for, as the holder says: a stream, for one."""
 
 
 def problem_of(request: SelectionRequest) -> str | None:

@@ -50,14 +50,17 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     needs: tuple[Need, ...] = ()
     score: tuple[tuple[str, float], ...] = ()
     key: str = ""
+    source: str = ""
+    """The reservation whose stream goes on with this one."""
 
 
-class _Request(msgspec.Struct, forbid_unknown_fields=True):
+class _Request(msgspec.Struct, forbid_unknown_fields=True, rename={"source": "from"}):
     conditions: list[str] = []
     cluster: str | None = None
     lease: float = LEASE_S
     key: str = ""
     score: str | dict[str, float] = ""
+    source: str = ""
 
 
 _decode_request: Final = msgspec.json.Decoder(_Request).decode
@@ -78,12 +81,15 @@ def read_request(payload: bytes, own_cluster: str) -> Asked:
         raise Malformed(f"{len(request.conditions)} conditions: at most {NEEDS_MAX}, and as many attributes in a score")
     if len(request.key) > NAME_MAX:
         raise Malformed(f"a key of {len(request.key)} characters: at most {NAME_MAX}")
+    if request.source and "@" not in request.source:
+        raise Malformed(f"{request.source[:NAME_MAX]!r} is no id of a reservation to go on from")
     return Asked(
         lease_s=request.lease,
         cluster=_cluster(request.cluster, own_cluster),
         needs=tuple(read_condition(one) for one in request.conditions),
         score=read_score(request.score),
         key=request.key,
+        source=request.source,
     )
 
 

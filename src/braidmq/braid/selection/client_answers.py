@@ -49,10 +49,21 @@ class ClientAnswers:
         """Whether the client subscribes to the topic of its answers."""
         return bool(self._targets(to))
 
+    def is_heard(self, client_id: str, topic: str) -> bool:
+        """Whether a client subscribes to a topic."""
+        return self.hears(ReplyTo(client_id, topic, b""))
+
     def tell(self, to: ReplyTo, answer: dict[str, Any]) -> None:
+        self._give(to, _encode(answer))
+
+    def give(self, client_id: str, topic: str, payload: bytes) -> None:
+        """What a client is given as it is, if it subscribes to it."""
+        self._give(ReplyTo(client_id, topic, forwarded(Properties())), payload)
+
+    def _give(self, to: ReplyTo, payload: bytes) -> None:
         targets = self._targets(to)
         if targets:
-            message = Message(to.topic, string(to.topic), _encode(answer), 1, forward=to.forward)
+            message = Message(to.topic, string(to.topic), payload, 1, forward=to.forward)
             self._broker.deliver(message, targets, ())
             self._broker.request_flush()
 

@@ -8,7 +8,7 @@ at least as long as its holder counts on. A holder renews and releases by the id
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -85,7 +85,7 @@ class Holds(Service):
             self._broker.store.drop_cursor(HOLD + request.id)
             return False
         self._at[request.id] = self._instances.member(request.group.topic.removeprefix(GROUP_PREFIX))
-        self._tell_instance(hold, "reserved")
+        self.tell_instance(hold, "reserved")
         return True
 
     def _on_over(self, hold: Hold, end: End) -> None:
@@ -93,7 +93,7 @@ class Holds(Service):
         self._at.pop(request.id, None)
         self._broker.store.drop_cursor(HOLD + request.id)
         self._broker.request_flush()
-        self._tell_instance(hold, end.value)
+        self.tell_instance(hold, end.value)
         if end is not End.RELEASED:
             told = HoldEnded(request.id, request.holder, end.value)
             if request.asker == self._host.address:
@@ -111,11 +111,18 @@ class Holds(Service):
         if member is not None and is_absent and member.components.get(name) is hold.component:
             del member.components[name]
 
-    def _tell_instance(self, hold: Hold, event: str) -> None:
+    def tell_instance(self, hold: Hold, event: str) -> None:
         request = hold.request
         component = request.group.topic.removeprefix(GROUP_PREFIX)
         known_as = reservation_id(request.id, self._instances.broker_name)
-        answer = {"event": event, "id": known_as, "by": request.holder, "fence": fence_number(hold.fence)}
+        answer: dict[str, Any] = {
+            "event": event,
+            "id": known_as,
+            "by": request.holder,
+            "fence": fence_number(hold.fence),
+        }
+        if request.key:
+            answer["key"] = request.key
         self._answers.tell_session(hold.component.name, RESERVATION_PREFIX + component, answer)
 
     # By the ids of requests, from any broker
@@ -141,6 +148,11 @@ class Holds(Service):
         delegate = member.release(request, end=End.RELEASED if is_own else End.WITHDRAWN)
         self._selector.members.on_freed(member, self._host.address if delegate is None else delegate)
         return HoldState(0.0)
+
+    def held_by(self, request: str, holder: str = OPERATOR) -> Hold | None:
+        """What a request has reserved here, if this is its holder."""
+        member, _ = self._find(request, holder)
+        return None if member is None else member.held[request]
 
     def _find(self, request: str, holder: str) -> tuple[Member | None, str]:
         member = self._at.get(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from braidmq.braid.transfer.batch import Predecessor
 from braidmq.host import Message
 from braidmq.select.member import Version
 
@@ -25,6 +26,30 @@ class HoldState(Message, frozen=True, array_like=True, gc=False):
 
     lease_s: float
     problem: str = ""
+
+
+class AskState(Message, frozen=True, array_like=True, gc=False):
+    """To the broker of a reserved component: the holder goes on with another one. What does it know of the stream?
+    `published` is what the holder has published to it last, by broker."""
+
+    request: str
+    holder: str
+    published: tuple[Predecessor, ...] = ()
+
+
+class StreamState(Message, frozen=True, array_like=True, gc=False):
+    """What an instance knows of a stream; it is not known yet what that is, unless `is_known`."""
+
+    is_known: bool
+    state: bytes = b""
+
+
+class GiveState(Message, frozen=True, array_like=True, gc=False):
+    """To the broker of a component that goes on with a stream: what the one before it knew."""
+
+    request: str
+    holder: str
+    state: bytes
 
 
 class HoldEnded(Message, frozen=True, array_like=True, gc=False):

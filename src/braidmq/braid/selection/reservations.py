@@ -22,6 +22,7 @@ from braidmq.braid.selection.client_answers import ClientAnswers, ReplyTo
 from braidmq.braid.selection.holds import Holds, fence_number, reservation_id
 from braidmq.braid.selection.instances import Instances, group_topic
 from braidmq.braid.selection.messages import HoldEnded, HoldState, ReleaseHold, RenewHold
+from braidmq.braid.selection.state_transfers import StateTransfers
 from braidmq.broker.component_topics import instance_topic, level_of
 from braidmq.host import Address, Host, Reply, Service, ask, handles
 from braidmq.keys import parts_of
@@ -87,6 +88,7 @@ class Reservations(Service):
         self._answers = answers
         self._records = records
         self._cluster = cluster
+        self.transfers: StateTransfers
         self.has_session: Callable[[str], bool] = lambda _client_id: True
         """Whether a client has a session here: one that has ended meanwhile holds nothing."""
         self._held: dict[str, Held] = {}
@@ -115,6 +117,8 @@ class Reservations(Service):
             request = self._request(component, asked, holder)
             reserved = await self._find(request, asked)
             answer = await self._confirm(component, request, reserved, asked)
+            if asked.source:
+                answer["state"] = await self._go_on_from(component, holder, asked.source, answer["id"])
         except RefusedRequest:
             self.refused += 1
             raise
@@ -125,7 +129,9 @@ class Reservations(Service):
         return answer
 
     def _same(self, component: str, asked: Asked, holder: str) -> Answer | None:
-        """What a client has reserved by this key already."""
+        """What a client has reserved by this key already, unless it wants to go on from that."""
+        if asked.source:
+            return None
         key = f"{component}/{asked.key}"
         held = [self._held[one] for one in self._by_client.get(holder, ())] if asked.key else []
         return next((one.answer for one in held if one.key == key), None)
@@ -134,7 +140,9 @@ class Reservations(Service):
         """With an id that nobody can guess; by a key, the same request has the same id at every broker."""
         chance = self._host.chance.getrandbits(8 * ID_BYTES).to_bytes(ID_BYTES)
         if asked.key:
-            chance = blake2b(f"{component}\0{holder}\0{asked.key}".encode(), digest_size=ID_BYTES).digest()
+            chance = blake2b(
+                f"{component}\0{holder}\0{asked.key}\0{asked.source}".encode(), digest_size=ID_BYTES
+            ).digest()
         return SelectionRequest(
             chance.hex(),
             ComponentGroup(group_topic(component), ""),
@@ -144,6 +152,7 @@ class Reservations(Service):
             self._cluster,
             holder,
             self._host.address,
+            asked.key,
         )
 
     async def _find(self, request: SelectionRequest, asked: Asked) -> Reserved:
@@ -193,6 +202,17 @@ class Reservations(Service):
             "fence": fence_number(reservation.fence),
             "hops": reserved.hops,
         }
+
+    async def _go_on_from(self, component: str, holder: str, old: str, new: str) -> bool:
+        """The client's stream goes on with what it has reserved now; whether the new instance knows what the old one
+        did."""
+        try:
+            is_known = await self.transfers.bring(component, holder, self._locate(old), self._locate(new))
+        except RefusedRequest:  # the broker of the old one is gone
+            return False
+        self._drop(old)
+        await self._release_quietly(old, holder)
+        return is_known
 
     def _keep(self, answer: Answer, held: Held) -> None:
         known_as = answer["id"]

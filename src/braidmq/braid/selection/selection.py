@@ -16,9 +16,12 @@ from braidmq.braid.selection.client_answers import ClientAnswers, ReplyTo, reply
 from braidmq.braid.selection.holds import Holds
 from braidmq.braid.selection.instances import Instances
 from braidmq.braid.selection.reservations import Answer, RefusedRequest, Reservations
+from braidmq.braid.selection.state_transfers import StateTransfers
 from braidmq.braid.selection.survey import ComponentSurvey
+from braidmq.braid.transfer.awaited_predecessors import AwaitedPredecessors
+from braidmq.braid.transfer.predecessors import Predecessors
 from braidmq.broker.broker import Broker
-from braidmq.broker.local_topics import LOAD_PREFIX, RELEASE_PREFIX, RENEW_PREFIX, RESERVE_PREFIX
+from braidmq.broker.local_topics import LOAD_PREFIX, RELEASE_PREFIX, RENEW_PREFIX, RESERVE_PREFIX, STATE_PREFIX
 from braidmq.broker.session import Session
 from braidmq.host import Host
 from braidmq.mqtt.packets import Publish
@@ -41,7 +44,11 @@ class SelectionParts:
         records: BrokerRecords,
         name: str,
         cluster: str,
+        origin: str,
+        predecessors: Predecessors,
+        awaited: AwaitedPredecessors,
     ) -> None:
+        """`origin`, `predecessors` and `awaited`: see `state_transfers`."""
         host: Host = overlay.host
         self._broker = broker
         self._host = host
@@ -52,6 +59,9 @@ class SelectionParts:
         self.holds = Holds(broker, host, self.selector, self.instances, self.answers)
         self.reservations = Reservations(
             host, self.selector, self.instances, self.holds, self.answers, records, cluster
+        )
+        self.transfers = self.reservations.transfers = StateTransfers(
+            host, self.instances, self.holds, self.answers, origin, predecessors, awaited
         )
         self.survey = ComponentSurvey(host, self.selector, self.instances, records, name, cluster)
         self.reservations.has_session = broker.sessions.__contains__
@@ -82,6 +92,8 @@ class SelectionParts:
         try:
             if packet.topic.startswith(LOAD_PREFIX):
                 return self._load(session, packet)
+            if packet.topic.startswith(STATE_PREFIX):
+                return self._state(session, packet)
             return self._asked(session, packet)
         except Malformed as error:
             verdict = Reason.PAYLOAD_FORMAT_INVALID, str(error)
@@ -136,6 +148,14 @@ class SelectionParts:
             raise
         self.loads += 1
         self.instances.report(instance, slots, attributes, now)
+        return Reason.SUCCESS, ""
+
+    def _state(self, session: Session, packet: Publish) -> Verdict:
+        """An instance says what it knows of a stream."""
+        _, about = _split(packet.topic)
+        problem = self.transfers.on_state(session.client_id, about, packet.payload)
+        if problem:
+            raise RefusedRequest("not-held", problem)
         return Reason.SUCCESS, ""
 
 

@@ -176,7 +176,7 @@ class FlowDemonstration:
         return all(
             bus.is_settled
             and bus.warnings.keys() >= bus.brakings.keys()
-            and self._counts.get(bus.stream, 0) >= bus.changes
+            and self._counts.get(bus.stream, 0) == bus.changes
             for bus in self._buses
         )
 

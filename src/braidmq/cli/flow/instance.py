@@ -37,7 +37,7 @@ from braidmq.cli.mqtt_client.options import ConnectionOptions
 from braidmq.flows import Dataflow, FlowComponent, FlowError, read_flow
 from braidmq.mqtt.topics import matches
 from braidmq.processors.loading import is_file, load_processor
-from braidmq.processors.processor import Failure, Message, Output, ProcessorError, Spool, spool_step
+from braidmq.processors.processor import Failure, Message, Output, ProcessorError, Spool, SpoolState, spool_step
 
 REPORT_S: Final = 2.0
 STEP_S: Final = 0.05
@@ -55,6 +55,10 @@ SINCE: Final = "flow-since"
 """The user property that says when a device's message came into the flow, Unix time."""
 EXIT_TAKEN: Final = 5
 """Exit code: another instance of this number has come."""
+
+
+StreamSpools = dict[str, SpoolState]
+"""What an instance knows of streams."""
 
 
 class InstancePlan(msgspec.Struct, frozen=True):
@@ -120,7 +124,9 @@ class FlowInstance:
     def _on_event(self, event: Any) -> None:
         match event:
             case MQTTMessage():
-                if not self._sender.on_message(event, time.monotonic()):
+                if event.topic.startswith(("$reservation/", "$state/")):
+                    self._on_reservation(event)
+                elif not self._sender.on_message(event, time.monotonic()):
                     self._on_message(event)
             case PublishAnswered():
                 self._sender.on_answered(event)
@@ -141,9 +147,32 @@ class FlowInstance:
         filters = [f"$share/{group}/{self._flow.output_filter(source)}" for source in self._sources]
         if self._component.use == "reserved":  # it is a member of its group, and gets what it is reserved for alone
             filters = [f"$share/{group}/flow/{self._flow.name}/{RESERVED}/{self._component.name}"]
+            filters += [f"$reservation/{group}", f"$state/{group}/+"]
         self._client.subscribe(filters, SubscribeOptions(1), None)
         self._sender.begin()
         self._client.publish(f"$load/{group}", msgspec.json.encode({"slots": self._component.slots}), 1, False, None)
+
+    # Reservations
+
+    def _on_reservation(self, message: MQTTMessage) -> None:
+        """A stream goes on at another instance, or comes from one: its spool goes along."""
+        self._client.ack(message)
+        try:
+            if message.topic.startswith("$state/"):
+                state = msgspec.msgpack.decode(bytes(message.payload), type=StreamSpools)
+                for stream, known in state.items():
+                    self._spools.renew(stream, Spool(self._processor.spool, known))
+                    self._offset = max(self._offset, known.last)
+                return
+            event = msgspec.json.decode(bytes(message.payload), type=dict[str, Any])
+        except msgspec.MsgspecError as error:
+            self._fail(f"what came on {message.topic} cannot be read: {error}")
+            return
+        if event.get("event") == "handing-over":
+            stream = str(event.get("key", ""))
+            spool = self._spools.pop(stream, None)
+            state = {} if spool is None else {stream: spool.state}
+            self._client.publish(f"$state/{event.get('id')}", msgspec.msgpack.encode(state), 1, False, None)
 
     # Messages
 

@@ -72,8 +72,10 @@ class RecordingBus:
     def move(self, site: str, url: str) -> None:
         """Drives on to where another broker is nearer, once all that it has sent is acknowledged."""
         self._client.close()
+        before = self._sender.reserver
         self.site = site
         self._connect(url)
+        self._sender.reserver.go_on_near(before, time.monotonic())
 
     @property
     def is_settled(self) -> bool:

@@ -46,7 +46,8 @@ class _StreamReservation:
     asked_at: float = float("-inf")
     again_at: float = float("-inf")
     pause_s: float = AGAIN_S
-    problem: str = ""
+    before: tuple[str, str] = ("", "")
+    """Topic and id of the instance from which the stream goes on, while another is asked for."""
 
 
 class Reserver:
@@ -78,6 +79,13 @@ class Reserver:
         if not hold.topic:
             self._ask((group, stream), hold, now)
         return hold.topic
+
+    def go_on_near(self, before: Reserver, now: float) -> None:
+        """The client is at another broker: its streams go on at instances near that, with what the old ones know."""
+        for stream, hold in before._holds.items():
+            if hold.id:
+                self._holds[stream] = _StreamReservation(used_at=now, before=(hold.topic, hold.id))
+                self._ask(stream, self._holds[stream], now)
 
     def forget(self, topic: str) -> None:
         """The instance with this topic is gone: another is asked for when it is needed."""
@@ -114,6 +122,12 @@ class Reserver:
             hold.id = str(told.get("id") or hold.id)
             hold.renew_at = now + RENEW_AT * float(told.get("lease") or self._lease_s)
             hold.pause_s = AGAIN_S
+            hold.before = ("", "")
+            return
+        if hold.before[1]:  # none is free near: the old one goes on
+            hold.topic, hold.id = hold.before
+            hold.before = ("", "")
+            hold.renew_at = now
             return
         self.problem = str(told.get("text", ""))
         hold.topic = hold.id = ""
@@ -137,8 +151,8 @@ class Reserver:
         if now < hold.again_at or now - hold.asked_at < ANSWER_S:
             return
         hold.asked_at = now
-        body = msgspec.json.encode({"lease": self._lease_s, "key": stream[1]})
-        self._send(f"$reserve/{stream[0]}", body, stream)
+        asked = {"lease": self._lease_s, "key": stream[1], "from": hold.before[1]}
+        self._send(f"$reserve/{stream[0]}", msgspec.json.encode(asked), stream)
 
     def _send(self, topic: str, body: bytes, stream: Stream) -> None:
         properties = new_properties(PacketTypes.PUBLISH)
