@@ -10,12 +10,16 @@ What is allowed is what docs/braid.md says, and each case is counted:
 
 - A session begins anew if the broker that had it is out of reach and no copy of it is within reach. Then its client has
   what is published from its next SUBACK on; what was left behind may come later, and what was under way may come again.
+  So may what is published until the older session is found (`FOUND_S`).
 - A broker that has fewer copies than it wants goes on. What it does then is known to itself alone: if it cannot be
   reached when a client of its has gone elsewhere, what came to that client at that time, or was published by it, may
   come again. It is known to have lost its mirror a moment later than it has (`ALONE_S`).
 - A broker that is cut off from all others serves a client with an older session, if it has one. Then what the client
   has had may come again, and what was published since its last session late; and what it had sent elsewhere and sends
   again there may come twice.
+- What a publisher has published at one broker may come behind what it has published at another one later: if it began
+  anew in between, or one of the two had too few copies; to a subscriber that roams at the same time, or that waited for
+  it as long as it has to (`FOLLOW_S`, `FETCH_S`).
 """
 
 from __future__ import annotations
@@ -25,11 +29,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from braidmq.braid.roaming.directory_entries import REGISTER_S
+from braidmq.braid.roaming.displaced import OFFER_S
+from braidmq.braid.roaming.published_before import FOLLOW_S
+from braidmq.braid.transfer.inbound import FETCH_S
 from braidmq.mqtt.topics import matches
 from tests.braid.journeys.checking import ALONE_S
 from tests.chaos.chronicle import OUT, Chronicle
 from tests.chaos.client import Client, Visit
 from tests.chaos.load import Again, At, Late, Name, Publisher, Sent, Subscriber
+
+FOUND_S = REGISTER_S + OFFER_S
+"""How long after a session has begun anew an older one is found at the latest."""
 
 
 @dataclass(frozen=True)
@@ -163,8 +174,9 @@ class _Judging:
                 self._judge_again(subscriber, again)
             for late in subscriber.got.late:
                 sent = verdict.sent[late.name]
-                if self._was_served_alone(subscriber, sent.begun_at, late.at.time):
-                    self._excuse("late", "its broker was cut off when it came")
+                excuse = self._excuse_of_late(subscriber, sent, late)
+                if excuse is not None:
+                    self._excuse("late", excuse)
                 elif not self._is_explained("late", partial(_is_left_behind, subscriber=subscriber, sent=sent)):
                     verdict.late.append((subscriber, late))
 
@@ -195,7 +207,7 @@ class _Judging:
         if self._was_known_to_one(subscriber, again.first, again.then):
             return "it came at a broker with too few copies"
         if self._was_served_alone(subscriber, again.first.time, again.then.time):
-            return "its broker was cut off when it came"
+            return "the subscriber's broker was cut off when it came"
         for first, then in zip(sent.sends, sent.sends[1:], strict=False):
             if self._was_known_to_one(self._publisher(sent), first, then):
                 return "it was sent to a broker with too few copies"
@@ -203,6 +215,28 @@ class _Judging:
                 self._chronicle.is_cut_off(one.broker, one.time, one.time) for one in (first, then)
             ):
                 return "it was sent to a broker that was cut off"
+        return None
+
+    def _excuse_of_late(self, subscriber: Subscriber, sent: Sent, late: Late) -> str | None:
+        """Why it may come behind a later one; None if it may not."""
+        if self._was_served_alone(subscriber, sent.begun_at, late.at.time):
+            return "the subscriber's broker was cut off when it came"
+        behind = self._verdict.sent[late.name[0], late.name[1], late.behind]
+        came = subscriber.got.first[behind.name]
+        waited_s = came.time - behind.begun_at
+        if waited_s >= FETCH_S:
+            return f"it was waited for, for {FETCH_S:g} s"
+        if {one.broker for one in sent.sends} == {one.broker for one in behind.sends}:
+            return None
+        if waited_s >= FOLLOW_S and came.broker in [one.broker for one in behind.sends]:
+            return f"it was waited for at the publisher's new broker, for {FOLLOW_S:g} s"
+        if any(self._chronicle.has_lacked(one.broker, one.time, one.time) for one in (*sent.sends, *behind.sends)):
+            return "it was published at a broker with too few copies, and the later one at another"
+        visits = self._publisher(sent).visits
+        if any(one.is_anew and sent.begun_at <= one.asked_at <= behind.sends[-1].time for one in visits):
+            return "its publisher began anew before the later one"
+        if any(sent.begun_at <= one.asked_at <= late.at.time for one in subscriber.visits):
+            return "the subscriber roamed, and the publisher did"
         return None
 
     def _was_served_alone(self, client: Client, since: float, until: float) -> bool:
@@ -242,5 +276,9 @@ def _is_begun_anew(anew: BegunAnew, subscriber: Subscriber, sent: Sent, again: A
     """It was under way when its publisher's session, or the subscriber's, began anew."""
     if any(at.time >= (visit.answered_at or 0.0) for visit in anew.get(sent.publisher, []) for at in sent.as_new[:1]):
         return True
-    visits = anew.get(subscriber.name, [])
-    return any(again.first.time <= (visit.answered_at or 0.0) <= again.then.time for visit in visits)
+    for visit in anew.get(subscriber.name, []):
+        answered_at = visit.answered_at or 0.0
+        is_found = again.then.time - answered_at > FOUND_S
+        if again.first.time <= answered_at <= again.then.time or (visit.asked_at <= sent.begun_at and not is_found):
+            return True
+    return False

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import random
 
+from braidmq.braid.transfer.inbound import FETCH_S
 from braidmq.mqtt.packets import V5
 from tests.chaos.chronicle import Chronicle, Happening
 from tests.chaos.client import Visit
-from tests.chaos.judge import Verdict, judge
+from tests.chaos.judge import FOUND_S, Verdict, judge
 from tests.chaos.load import At, Publisher, Sent, Subscriber
 from tests.chaos.report import Report
 
@@ -41,10 +42,10 @@ class Run:
         visit = Visit(2, MOVED_AT, 1, 1.0, (), MOVED_AT + 0.5, is_anew=is_anew, subscribed_at=MOVED_AT + 0.6)
         self.subscriber.visits.append(visit)
 
-    def copy(self, *lines: tuple[float, str]) -> None:
-        """What broker 1 says about its copies."""
+    def copy(self, *lines: tuple[float, str], of: int = 1) -> None:
+        """What a broker says about its copies."""
         log = "\n".join(json.dumps({"time": at, "message": text}) for at, text in lines)
-        self.chronicle.learn_copies(1, log)
+        self.chronicle.learn_copies(of, log)
 
     def verdict(self) -> Verdict:
         found = judge([self.publisher], [self.subscriber], self.chronicle, 0.0)
@@ -228,3 +229,62 @@ def test_what_is_sent_again_to_a_broker_that_is_cut_off_may_come_twice() -> None
         run.arrive(1, At(50.0, 1))
         run.arrive(1, At(61.0, 1))
         assert run.verdict().is_good == (cut_off == 2)
+
+
+def test_what_is_published_until_an_older_session_is_found_may_come_twice() -> None:
+    run = Run()
+    run.copy(HELD)
+    run.kill(1, 3)
+    run.move(is_anew=True)
+    for number, at in ((1, MOVED_AT + 1), (2, MOVED_AT + 2)):
+        run.publish(number, At(at, 2))
+        run.arrive(number, At(at + 1, 2))
+    run.arrive(1, At(MOVED_AT + 10, 2))
+    run.arrive(2, At(MOVED_AT + FOUND_S + 10, 2))
+    verdict = run.verdict()
+    assert verdict.allowed == {"twice": 1}
+    assert [again.name[2] for _, again in verdict.twice] == [2]
+
+
+def roamed(late_s: float = 3.0) -> Run:
+    """The publisher publishes at broker 1, then at broker 3; that comes first."""
+    run = Run()
+    for broker in (1, 3):
+        run.copy(HELD, of=broker)
+    run.publish(1, At(20.0, 1))
+    run.publish(2, At(21.0, 3))
+    run.arrive(2, At(21.0 + late_s, 1))
+    run.arrive(1, At(21.1 + late_s, 1))
+    return run
+
+
+def test_a_publisher_that_roams_is_in_order() -> None:
+    assert [late.name[2] for _, late in roamed().verdict().late] == [1]
+
+
+def test_a_publisher_that_roams_is_not_waited_for_for_ever() -> None:
+    assert roamed(FETCH_S).verdict().is_good
+    run = roamed(FETCH_S - 1.5)
+    assert len(run.verdict().late) == 1, "it has come to another broker than the publisher's"
+    run.publisher.sent[1].sends[0] = At(21.0, 1)
+    run.publisher.sent[0].sends[0] = At(20.0, 3)
+    assert run.verdict().is_good
+
+
+def test_a_publisher_is_not_in_order_behind_a_broker_that_had_too_few_copies() -> None:
+    run = roamed()
+    run.copy(HELD, (19.0, LACKED[1]))
+    assert run.verdict().is_good
+
+
+def test_a_publisher_that_began_anew_is_not_in_order() -> None:
+    run = roamed()
+    visit = Visit(3, 20.5, 1, 1.0, (), 20.6, is_anew=True)
+    run.publisher.visits.append(visit)
+    assert not run.verdict().late
+
+
+def test_a_publisher_that_roams_is_not_in_order_for_a_subscriber_that_does() -> None:
+    run = roamed()
+    run.subscriber.visits.append(Visit(1, 22.0, 2, 1.0, (), 22.1))
+    assert run.verdict().is_good
