@@ -14,9 +14,8 @@ MORE_S = 0.3
 STEP_S = 0.005
 OLD, NEW = 1, 3
 
-SINCE_S = {"cut both ways": 2.5}
-"""How long before the client comes it happens, if that is not just before: a broker that has answered within the last
-two seconds is answered directly, so what it asks by a detour goes unanswered until then."""
+SINCE_S = 0.3
+"""How long before the client comes it happens."""
 
 
 def befall(sites: FaultySites, situation: str) -> None:
@@ -43,7 +42,7 @@ def test_a_client_that_has_roamed_is_in_soon(tmp_path: Path, situation: str, see
     ada.drop()
     sites.run(2)
     befall(sites, situation)
-    sites.run(SINCE_S.get(situation, 0.3))
+    sites.run(SINCE_S)
     sites.settle_s = 0.001
     peer = sites[NEW].peer(V5)
     began = sites.sim.now

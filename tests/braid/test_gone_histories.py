@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from braidmq.braid.catch_up.cursors import SavedCursor
+from braidmq.braid.catch_up.missed_fetching import FoundBehind
 from braidmq.braid.catch_up.reconcile import AskMissed, Missed
 from tests.braid.journeys.faulty_sites import FaultySites
 from tests.braid.sites import payloads
@@ -47,3 +49,21 @@ def test_one_that_does_not_have_a_history_says_so(tmp_path: Path) -> None:
     answer = sites[1].braid.catch_up.reconciler.on_ask_missed(0, asked)
     assert isinstance(answer, Missed)
     assert answer.is_elsewhere
+
+
+def test_an_origin_of_which_nothing_has_come_is_asked_where_it_says_that_it_is(tmp_path: Path) -> None:
+    sites = FaultySites(tmp_path, 3, seed=1, unreliable=False)
+    sites.client(2, "other").subscribe("tide", 1)
+    assert sites.client(0, "publisher").publish("tide", b"0", 1) == 0
+    origin = sites[0].braid.identity
+    assert sites[1].braid.catch_up.cursors.get(origin) is None
+    fetcher = sites[1].braid.catch_up.missed_fetcher
+    answers: list[FoundBehind] = []
+
+    async def ask() -> None:
+        answers.append(await fetcher.fetch_behind(["tide"], {origin: SavedCursor("", 0, 0.0, [])}))
+
+    sites[1].host.spawn(ask())
+    sites.run(1)
+    assert [one.silent for one in answers] == [[]]
+    assert [sent.offset for _, sent in answers[0].found] == [1]

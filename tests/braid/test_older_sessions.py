@@ -8,10 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from braidmq.braid.roaming.directory_entries import REGISTER_S
-from braidmq.braid.roaming.directory_messages import Claimed, SessionHolder
+from braidmq.braid.roaming.directory_messages import Claimed, DirectoryEntry, SessionHolder
 from braidmq.braid.roaming.incoming import OVERLAP_S
 from braidmq.braid.roaming.marks import Horizon
 from braidmq.braid.roaming.messages import (
@@ -84,6 +85,13 @@ def test_what_a_giver_has_that_died_before_it_was_told_is_not_left_behind(sites:
         sites.run(1)
         assert payloads(ada) == []
     assert "ada" not in sites[0].broker.sessions
+
+
+def test_a_horizon_knows_what_it_lacks_of_another() -> None:
+    own = Horizon([("a", 3, ((5, 6), (9, 9))), ("a", 0, ((7, 7),))])
+    assert own.covers_all([("a", 3, ()), ("a", 0, ((5, 7), (9, 9))), ("b", 0, ())])
+    for row in (("a", 4, ()), ("a", 9, ()), ("a", 0, ((5, 8),)), ("a", 0, ((8, 9),)), ("b", 1, ())):
+        assert not own.covers_all([row]), row
 
 
 @pytest.mark.parametrize("at", [1, 4])
@@ -301,3 +309,34 @@ def test_what_nobody_knows_of_is_not_claimed_back_from_where_its_client_has_come
     assert "ada" in sites[3].broker.sessions
     assert sites[3].broker.sessions["ada"].connection is not None
     assert "ada" not in sites[1].broker.sessions
+
+
+def test_a_drained_broker_does_not_push_what_is_older_than_the_session_elsewhere(sites: FaultySites) -> None:
+    """It was cut off while its client went on, and has not learnt of that yet."""
+    ada = come(sites, 2)
+    ada.subscribe("tide", 2)
+    ada.subscribe("ebb", 2)
+    isolate(sites, 2)
+    sites.run(3)
+    ada.drop()
+    ada = come(sites, 1)
+    ada.unsubscribe("ebb")
+    ada = come(sites, 3)
+    sites.mend(set(sites.cuts.now))
+    sites.run(1)
+    for site in sites:  # a registrar that is behind
+        directory = site.braid.roaming.directory
+        entry = directory.registrar.get("ada")
+        if entry is not None and entry.holder.name != sites[1].braid.identity:
+            holder = entry.holder
+            old = msgspec.structs.replace(holder, name=sites[1].braid.identity, address=1, epoch=holder.epoch - 1)
+            directory.registrar._entries.keep(DirectoryEntry(old))
+    pusher = sites[2].braid.roaming.pusher
+    pusher.begin("ada")
+    (record,) = [one for one in sites[2].braid.membership.records if one.address == 1]
+    sites[2].host.spawn(pusher.push(sites[2].broker.sessions["ada"], record))
+    sites.run(5)
+    ada = come(sites, 4)
+    assert ada.connack is not None
+    assert ada.connack.session_present
+    assert list(sites[4].broker.sessions["ada"].subscriptions) == ["tide"]

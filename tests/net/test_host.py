@@ -269,6 +269,17 @@ async def test_a_ping_that_waited_for_a_link_is_not_heard_by_a_detour(start_host
     assert not counter.pings
 
 
+async def test_a_reply_goes_the_way_that_its_request_came(start_host: StartHost) -> None:
+    (a, _), (b, _), (between, _) = await start_host(), await start_host(), await start_host()
+    for host in (a, b):
+        assert await host.call(between.address, Ping(1), PATIENCE_S) == Pong(2)
+    a.send(b.address, Note("to wait for a link"))
+    a.ways.go_round(b.address, between.address)
+    assert await a.call(b.address, Ping(1), PATIENCE_S) == Pong(2)
+    peer = b._peers.get(a.address)
+    assert peer is None or peer.counters.messages_out == 0
+
+
 async def test_the_link_of_a_host_that_goes_round_is_ended_here_too(start_host: StartHost) -> None:
     """Its own end is gone, and if nothing gets through from there, nobody says so."""
     (a, _), (b, told), (between, _) = await start_host(), await start_host(), await start_host()

@@ -175,6 +175,7 @@ class Braid:
         self.roaming.incoming.proofs.fetcher = self.catch_up.missed_fetcher
         self.roaming.incoming.proofs.is_effective = self.interest.announcer.waits.is_effective
         self.catch_up.missed_fetcher.round_trips = self.roaming.round_trips
+        self.catch_up.missed_fetcher.address_of = self.membership.records.address_of
         introducers = self.membership.introducers
         self.roaming.search.others = self.roaming.reach.others = self._others
         self.roaming.search.is_unreached = self.detours.is_unreached
@@ -187,6 +188,7 @@ class Braid:
         self.catch_up.reconciler.is_known = lambda: self.tail.known.is_set
         self.roaming.takeovers.tail_known = self.tail.known
         self.drain.announce = self.announce
+        self.drain.register = self.roaming.displaced.register
         self.drain.leave_history = self._leave_history
         self.drain.ask_for_missed = self.catch_up.reconciler.ask_all_once
         self.retained.replication.send_late = self.transfer.sender.send_late

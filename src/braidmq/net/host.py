@@ -89,6 +89,8 @@ class NetHost:
         self._handlers: dict[type[Message], Handler] = {Farewell: self._on_farewell, Passed: self._on_passed}
         self._calls: dict[int, asyncio.Future[Message]] = {}
         self._next_call = secrets.randbits(62)  # an answer to an earlier incarnation finds no call
+        self._answers_by = ""
+        """The host by which a request has come that is being handled: it passes the reply on, too."""
         self._own: deque[Envelope] = deque()
         self._own_counters = Counters()
         self._procedures: dict[asyncio.Task[object], None] = {}
@@ -138,7 +140,11 @@ class NetHost:
             return
         self.ways.note_passed(passed.origin, sender)
         envelopes = self._codec.decode(passed.frame)
-        self._handle_all(passed.origin, [one for one in envelopes if not _is_direct_ping(one)])
+        self._answers_by = sender
+        try:
+            self._handle_all(passed.origin, [one for one in envelopes if not _is_direct_ping(one)])
+        finally:
+            self._answers_by = ""
 
     # Who it is to others
 
@@ -294,7 +300,9 @@ class NetHost:
 
     def _answer(self, origin: str, call: int, reply: Message) -> None:
         self._codec.check(reply)
-        self._post(origin, Reply(call, reply))
+        answer, by = Reply(call, reply), self._answers_by
+        if not by or not self.ways.answer_round(origin, by, self._codec.frame(answer)):
+            self._post(origin, answer)
 
     def _refuse(self, origin: str, call: int, reason: str) -> None:
         counters = self._peers.counters_of(origin) or self._own_counters

@@ -97,6 +97,16 @@ class NetWays:
             peer.link.abort(f"the other side goes round by {by}")
         self.on_passed(origin, by)
 
+    def answer_round(self, origin: str, by: str, frame: bytes) -> bool:
+        """Sends a reply the way that its request came; False if it has to go as anything else does."""
+        peer = self._peers.get(origin)
+        if origin == by or (peer is not None and peer.by):
+            return False
+        if self._links.is_confined(frame):
+            return False
+        passed = Passed(origin, self._links.address, frame[LENGTH_BYTES:])
+        return self._links.queue(by, Tell(1, passed), is_direct=True) is None
+
     def pass_on(self, sender: str, passed: Passed) -> None:
         """Sends on what another peer has for a third, if there is a link to that."""
         peer = self._peers.get(passed.to)

@@ -317,14 +317,16 @@ class Simulator:
         if passed.is_reply:
             self._reply((self.now, REPLY, passed.call, passed.origin, passed.message))
         else:
+            if passed.call is not None:
+                passed.call.by = sender
             self._deliver((self.now, DELIVER, passed.to, passed.origin, passed.message, passed.call, passed.hops))
 
     def _answer(self, host: SimHost, call: Call, reply: Message) -> None:
-        """Sends a reply to the first caller, directly."""
+        """Sends a reply to the first caller: directly, unless there is a detour, or the request has come by one."""
         if not host.alive:
             return
         sender, to = host.address, call.host.address
-        if host.taken_ways is not None and (by := host.taken_ways.detour_of(reply, to)) is not None:
+        if host.taken_ways is not None and (by := host.taken_ways.detour_of(reply, to, call.by)) is not None:
             self.transmit(host, by, SimPassed(to, sender, reply, call, 0, is_reply=True), None, 1)
             return
         network = self.network

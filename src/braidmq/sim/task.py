@@ -48,7 +48,7 @@ class Cancelled(BaseException):
 class Call:
     """A request that waits for its reply."""
 
-    __slots__ = ("deadline", "host", "origin", "request", "task", "timeout_s", "to")
+    __slots__ = ("by", "deadline", "host", "origin", "request", "task", "timeout_s", "to")
 
     def __init__(self, host: TaskHost, to: Address, request: Message, timeout_s: float) -> None:
         self.host = host
@@ -57,6 +57,8 @@ class Call:
         self.request = request
         self.timeout_s = timeout_s
         self.deadline = 0.0
+        self.by: Address | None = None
+        """The host that has passed it on, if one has: the reply goes the same way."""
         self.task: SimTask | None = None
 
     def __await__(self) -> Generator[Any, Any, Any]:

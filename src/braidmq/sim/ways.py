@@ -48,9 +48,10 @@ class SimWays:
         self._linked: BoundedDict[Address, float] = BoundedDict(LINKED_MAX)
         """When each of them was last sent something."""
 
-    def detour_of(self, message: Message, to: Address) -> Address | None:
-        """The host that is to pass a message on, if any is. What is passed on already goes directly."""
-        by = self._detours.get(to)
+    def detour_of(self, message: Message, to: Address, came_by: Address | None = None) -> Address | None:
+        """The host that is to pass a message on, if any is. What is passed on already goes directly. A reply goes by
+        the host by which its request came."""
+        by = self._detours.get(to, came_by)
         if by is None or type(message) is SimPassed or self.is_confined(msgspec.msgpack.encode(message)):
             return None
         return by

@@ -57,6 +57,8 @@ class MissedFetcher:
         self._cursors = cursors
         self._cluster = cluster
         self._now = now
+        self.address_of: Callable[[str], Address | None] = lambda _origin: None
+        """Where a broker is, as it says of itself."""
         self._elsewhere: BoundedDict[tuple[str, Address], float] = BoundedDict(ELSEWHERE_MAX)
         """By origin and address: until when it is not asked there, since another broker is there."""
         self.round_trips = RoundTrips(host)
@@ -90,15 +92,16 @@ class MissedFetcher:
         silent: list[str] = []
 
         async def ask_one(origin: str, cursor: SavedCursor) -> None:
+            known = self._cursors.get(origin)
+            head = 0 if known is None else known.head
             if origin == self._origin:
                 found[origin], floors[origin] = self._own(wanted, cursor), self._history.head
             elif (page := await self._fetch_all(origin, cursor, wanted)) is None:
                 silent.append(origin)
             else:
                 found[origin], floors[origin] = page
-                known = self._cursors.get(origin)
-                if known is not None and floors[origin] < known.head:
-                    silent.append(origin)  # there is more, elsewhere
+                if floors[origin] < head:  # there is more, elsewhere
+                    silent.append(origin)
 
         await run_all(self._host, [ask_one(origin, cursor) for origin, cursor in behind.items()])
         return FoundBehind(_by_time(found), silent, floors)
@@ -121,6 +124,8 @@ class MissedFetcher:
         gone, and nobody has said yet that it answers for it."""
         known = self._cursors.get(origin)
         address = cursor.address if known is None else known.address
+        if address == "" and (said := self.address_of(origin)) is not None:  # nothing has come from there directly
+            address = said
         is_elsewhere = self._host.now() < self._elsewhere.get((origin, address), 0.0)
         if is_elsewhere or self.round_trips.is_silent(address):
             return None

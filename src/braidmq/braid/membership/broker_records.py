@@ -58,6 +58,11 @@ class BrokerRecords:
         """Those of other brokers."""
         return iter(list(self._others.values()))
 
+    def address_of(self, identity: str) -> Address | None:
+        """Where another broker is, as it has said itself."""
+        record = self._others.get(identity)
+        return None if record is None else record.address
+
     def set_listeners(self, listeners: Iterable[ClientListener]) -> None:
         self._listeners = tuple(listeners)[:LISTENERS_MAX]
 

@@ -101,11 +101,12 @@ class ClientDirectory:
         over: int = 0,
         giver: str = "",
         is_wanted: Callable[[], bool] = lambda: True,
+        given: int = 0,
     ) -> Claimed | None:
         """Makes this broker the holder of a client id; which broker was it before. None if no registrar answered.
 
-        With a `giver`, only if that broker is the holder until now; and no longer than it `is_wanted`: a claim that
-        comes late would take the client from where it has gone since.
+        With a `giver`, only if that broker is the holder until now, or has what is as new (`given`); and no longer than
+        it `is_wanted`: a claim that comes late would take the client from where it has gone since.
         """
         hash_key = hash_key_of(client_id)
         epoch = int(self._now() * 1000)
@@ -116,7 +117,9 @@ class ClientDirectory:
             if hash_range is None or not is_wanted():
                 return None
             stands_in = self.ranges.is_silent(hash_range.registrar.address)
-            claim = Claim(client_id, self.name, epoch, number, stands_in, owner, over, giver, self.mirrors())
+            claim = Claim(
+                client_id, self.name, epoch, number, stands_in, owner, over, giver, self.mirrors(), given=given
+            )
             ask_for = self._ask if stands_in else self._ask_either
             answer = await ask_for(hash_range, claim, is_wanted)
             if isinstance(answer, Claimed):

@@ -57,6 +57,8 @@ class Claim(Message, frozen=True, array_like=True, gc=False):
     """Of the claimant."""
     slow: Address | None = None
     """The registrar, if it is slow to answer: stand in for it if it does not answer you either."""
+    given: int = 0
+    """The epoch of what the giver has: only if there is nothing newer elsewhere."""
 
 
 class Claimed(Message, frozen=True, array_like=True, gc=False):

@@ -144,6 +144,10 @@ class DisplacedSessions(Service):
                 return
             await self._host.sleep(REGISTER_AGAIN_S)
 
+    async def register(self) -> None:
+        """Tells the directory of all clients here, and learns which of them are elsewhere."""
+        await self._register()
+
     async def _register(self, is_entering: bool = False) -> None:
         clients = await self._own_clients()
         self._clients.forget_all_but(self._broker.sessions)
@@ -287,9 +291,10 @@ class DisplacedSessions(Service):
         """The broker that was about to take the session knows nothing of it: it has lost all memory of it, or was told
         to have it too late. Then the session is the client's, unless that has come to another broker: which one."""
         session = self._clients.displaced[client_id]
-        for one in (await self.search(client_id)).found():
-            if one.is_live and one.name != self._identity and one.epoch > self._clients.epochs.get(client_id, 0):
-                return SessionHolder(client_id, one.address, one.name, one.epoch)
+        own_epoch = self._clients.epochs.get(client_id, 0)
+        newer = (await self.search(client_id)).newer_than(own_epoch, self._identity)
+        if newer is not None:
+            return newer
         claimed = await self._directory.claim(client_id, session.owner or "", giver=holder.name)
         is_arriving = client_id in self._clients.arriving
         if claimed is None or claimed.is_foreign or is_arriving or not self._clients.is_displaced(client_id):

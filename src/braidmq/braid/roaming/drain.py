@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from braidmq.braid.membership.broker_records import BrokerRecord, BrokerRecords
 from braidmq.braid.retained.handing_over import RetainedHandover
@@ -113,6 +113,8 @@ class Drain:
         """Tells all brokers what this one says of itself."""
         self.ask_for_missed: Callable[[float], Awaitable[bool]]
         """Asks all brokers for what was missed of them, and waits for it, but not longer than so long."""
+        self.register: Callable[[], Coroutine[Any, Any, None]]
+        """Tells the directory which sessions are here, and learns which are elsewhere: these are not given away."""
         self.leave_history: Callable[[list[Address], float], Awaitable[None]]
         """Has all others follow the history of this broker to its end, or one of these keep it, by a time."""
         self.on_over: Callable[[DrainOutcome], None] = lambda _outcome: None
@@ -206,6 +208,7 @@ class Drain:
     # Step by step
 
     async def _drain(self, turn: int) -> None:
+        self._host.spawn(self.register())
         await self._takers.find()
         looked_at = found_at = self._host.now()
         await self._host.sleep(NOTICE_S)

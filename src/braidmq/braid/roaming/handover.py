@@ -266,9 +266,7 @@ class Handovers(Service):
 
     def has_followed(self, horizon: Iterable[Row]) -> bool:
         """Whether this broker has come as far in the histories as a session had before it came here."""
-        own = Horizon(self._followed())
-        ends = [(origin, end) for origin, floor, ranges in horizon for end in (floor, *(high for _, high in ranges))]
-        return all(own.covers(one) for one in ends if one[1])
+        return Horizon(self._followed()).covers_all(horizon)
 
     def put_back(self, client_id: str) -> None:
         """The session stays here after all."""

@@ -43,6 +43,17 @@ class Horizon:
                 return True
         return False
 
+    def covers_all(self, rows: Iterable[Row]) -> bool:
+        """Whether nothing of other rows is missing."""
+        own = {origin: (floor, ranges) for origin, floor, ranges in merged(self.rows)}
+        for origin, floor, ranges in rows:
+            own_floor, own_ranges = own.get(origin, (0, ()))
+            for low, high in ((1, floor), *ranges):
+                begin = max(low, own_floor + 1)
+                if begin <= high and not any(first <= begin and high <= last for first, last in own_ranges):
+                    return False
+        return True
+
 
 def merged(rows: Iterable[Row]) -> list[Row]:
     """The same with one row for each origin."""

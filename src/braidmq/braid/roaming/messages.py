@@ -210,6 +210,8 @@ class TakeSession(Message, frozen=True, array_like=True, gc=False):
     client_id: str
     name: str
     owner: str | None
+    epoch: int = 0
+    """Of the session, as far as it is known: if there is a newer one anywhere, it is not to be taken."""
 
 
 class TakeAnswer(IntEnum):

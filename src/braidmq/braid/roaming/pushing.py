@@ -11,11 +11,14 @@ A session stays in its place, and gathers what comes for it, until the taker has
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from braidmq.braid.membership.broker_records import BrokerRecord
 from braidmq.braid.roaming.clients import ClientRecords
 from braidmq.braid.roaming.directory import ClientDirectory
 from braidmq.braid.roaming.handover import SILENCE_S, Handovers
 from braidmq.braid.roaming.messages import NotTaken, TakeAnswer, TakeSession, TakingSession
+from braidmq.braid.roaming.searching import SearchResult
 from braidmq.broker.broker import Broker
 from braidmq.broker.session import Session
 from braidmq.host import Address, Host, Reply, Service, ask, handles
@@ -42,6 +45,8 @@ class SessionPusher(Service):
         self._clients = clients
         self._directory = directory
         self._handovers = handovers
+        self.search: Callable[[str], Awaitable[SearchResult]]
+        """Asks all brokers what they have of a client's session."""
         host.serve(self)
 
     @property
@@ -63,7 +68,7 @@ class SessionPusher(Service):
         client_id = session.client_id
         gone = self._clients.pushed[client_id]
         try:
-            asked = TakeSession(client_id, self._identity, session.owner)
+            asked = TakeSession(client_id, self._identity, session.owner, self._clients.epochs.get(client_id, 0))
             told = await ask(self._host, taker.address, asked, TakingSession, timeout_s=ASK_TIMEOUT_S)
             if told is not None and told.answer is not TakeAnswer.TAKING:
                 return told.answer
@@ -77,8 +82,11 @@ class SessionPusher(Service):
             del self._clients.pushed[client_id]
 
     async def _claim_back(self, session: Session, taker: BrokerRecord) -> None:
-        """The taker may have claimed it before it failed."""
+        """The taker may have claimed it before it failed. It may also have found that there is a newer one."""
         client_id = session.client_id
+        own_epoch = self._clients.epochs.get(client_id, 0)
+        if (await self.search(client_id)).newer_than(own_epoch, self._identity) is not None:
+            return
         claimed = await self._directory.claim(client_id, session.owner or "", giver=taker.identity)
         is_here = self._broker.sessions.get(client_id) is session and not self._handovers.is_under_way(client_id)
         if claimed is not None and is_here and not claimed.is_foreign and not claimed.is_elsewhere:

@@ -215,7 +215,7 @@ class Registrar(Service):
             return Claimed(old.holder.epoch, old.before, old.earlier, is_sure=is_sure)
         if old is not None and is_foreign(old.holder.owner, claim.owner) and claim.over != old.holder.epoch:
             return Claimed(old.holder.epoch, old.holder, None, is_foreign=True)
-        if old is not None and claim.giver and old.holder.name not in (claim.giver, claim.name):
+        if old is not None and claim.giver and self._is_elsewhere(old.holder, claim):
             return Claimed(old.holder.epoch, old.holder, None, is_elsewhere=True)
         epoch = claim.epoch if old is None else max(claim.epoch, old.holder.epoch + 1)
         before, earlier = (None, None) if old is None else (old.holder, old.before)
@@ -224,6 +224,12 @@ class Registrar(Service):
         self._entries.keep(entry)
         self._copy([entry])
         return Claimed(epoch, before, earlier, is_sure=is_sure)
+
+    @staticmethod
+    def _is_elsewhere(holder: SessionHolder, claim: Claim) -> bool:
+        """Whether the giver of a claim has not got the client's session, but another broker, or the claimant itself."""
+        is_newer = bool(claim.given) and holder.epoch > claim.given
+        return holder.name != claim.giver and (holder.name != claim.name or is_newer)
 
     def _is_settled(self) -> bool:
         """Whether the entries of this registrar have been its own for long enough that all holders have repeated

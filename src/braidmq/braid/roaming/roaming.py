@@ -58,7 +58,7 @@ class RoamingParts:
         self.displaced = DisplacedSessions(
             broker, host, presence, identity, clients, self.directory, self.handovers, fetcher
         )
-        self.displaced.search = partial(self.search.search, own_epoch=0)
+        self.displaced.search = search = partial(self.search.search, own_epoch=0)
         self.incoming = IncomingSessions(
             broker, host, clients, self.marks, self.handovers, fetcher, until_effective, predecessors
         )
@@ -78,6 +78,7 @@ class RoamingParts:
         )
         self.taker = SessionTaker(broker, host, presence, clients, self.directory, fetcher, self.incoming)
         self.pusher = SessionPusher(broker, host, identity, clients, self.directory, self.handovers)
+        self.pusher.search = search
 
     async def enter(self) -> None:
         await self.directory.enter()

@@ -44,7 +44,8 @@ class FoundAt(NamedTuple):
 class SearchResult:
     """What brokers have said."""
 
-    def __init__(self, own: FoundSession, here: Address) -> None:
+    def __init__(self, own: FoundSession, here: Address, client_id: str = "") -> None:
+        self.client_id = client_id
         self._answers: dict[Address, FoundSession] = {here: own}
 
     def add(self, address: Address, answer: FoundSession) -> None:
@@ -102,6 +103,13 @@ class SearchResult:
     def has_live(self, holder: SessionHolder) -> bool:
         """Whether a broker says that it has the session, as new as is known."""
         return any(one.is_live and one.name == holder.name and one.epoch >= holder.epoch for one in self.found())
+
+    def newer_than(self, epoch: int, name: str) -> SessionHolder | None:
+        """Another broker than the one of this name that says that it has a newer session than one of an epoch."""
+        for one in self.found():
+            if one.is_live and one.name != name and one.epoch > epoch:
+                return SessionHolder(self.client_id, one.address, one.name, one.epoch)
+        return None
 
     def found(self) -> list[FoundAt]:
         """Where it is, the newest first. Of two copies of what one broker has, only the one that counted last does, and
@@ -252,7 +260,7 @@ class SessionSearch(Service):
 
     def begin(self, client_id: str, own_epoch: int) -> Search:
         """Asks all brokers. `own_epoch` is that of the session that was here before, 0 if there was none."""
-        result = SearchResult(self._answer(client_id, own_epoch), self._host.address)
+        result = SearchResult(self._answer(client_id, own_epoch), self._host.address, client_id)
         search = Search(self._host, self._round_trips, client_id, result, self.is_unreached, self._reach)
         self._host.ways.hurry()
         search.ask_all(self.others())

@@ -96,7 +96,7 @@ class SessionTaker(Service):
 
     async def _fetch(self, arrival: Arrival, giver: Address, asked: TakeSession) -> bool:
         client_id = arrival.client_id
-        claimed = await self._directory.claim(client_id, arrival.user, giver=asked.name)
+        claimed = await self._directory.claim(client_id, arrival.user, giver=asked.name, given=asked.epoch)
         if claimed is None or claimed.is_foreign or claimed.is_elsewhere:
             return False
         arrival.epoch = self._clients.epochs[client_id] = claimed.epoch
