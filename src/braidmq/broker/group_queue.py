@@ -19,8 +19,9 @@ from braidmq.broker.metrics import Metrics
 from braidmq.broker.store import SavedSession, Store
 from braidmq.mqtt.topics import SHARE_PREFIX
 
-NUMBER_BITS: Final = 63
-"""Of the number by which a message is known at other brokers, too: chance alone makes it one of a kind."""
+CHANCE_BITS: Final = 39
+COUNT_BITS: Final = 24
+"""Of the number by which a message is known at other brokers, too: chance makes the numbers of a queue its own."""
 
 PASSED_OVER_MAX: Final = 256
 """Messages that may not go everywhere, and that others overtake which may."""
@@ -36,13 +37,14 @@ def number_of(kept: Delivery) -> int:
 
 
 class GroupQueue:
-    __slots__ = ("_metrics", "_row", "_store", "bytes", "full_filter", "lent", "waiting")
+    __slots__ = ("_last_number", "_metrics", "_row", "_store", "bytes", "full_filter", "lent", "waiting")
 
     def __init__(self, full_filter: str, store: Store, metrics: Metrics) -> None:
         self.full_filter = full_filter
         self._store = store
         self._metrics = metrics
         self._row = 0
+        self._last_number = -1
         self.waiting: deque[Delivery] = deque()
         self.lent: dict[int, Delivery] = {}
         """By number: what a member has, and has not acknowledged."""
@@ -69,7 +71,7 @@ class GroupQueue:
         self.waiting.appendleft(self._new(message, is_stored))
 
     def _new(self, message: Message, is_stored: bool, number: int = 0) -> Delivery:
-        number = number or secrets.randbits(NUMBER_BITS)
+        number = number or self._next_number()
         kept = Delivery(message, message.qos, message.retain, (number,), self.full_filter)
         if is_stored:
             if not self._row:
@@ -78,6 +80,12 @@ class GroupQueue:
             self._store.save_delivery(self._row, kept)
         self._count(kept, 1)
         return kept
+
+    def _next_number(self) -> int:
+        self._last_number += 1
+        if not self._last_number & (1 << COUNT_BITS) - 1:
+            self._last_number = secrets.randbits(CHANCE_BITS) << COUNT_BITS | 1
+        return self._last_number
 
     def _count(self, kept: Delivery, change: int) -> None:
         self.bytes += change * kept.message.size
