@@ -29,7 +29,7 @@ AGAIN_S, AGAIN_S_MAX = 0.2, 5.0
 """The pause after a refusal before it is asked again, unless the answer says when to expect one; within a bound."""
 UNUSED_S: Final = 120.0
 """A reservation that was not used for so long is released."""
-HELD_MAX: Final = 1_000
+HELD_MAX: Final = 100
 """Reservations of one client: as many as a broker grants."""
 
 Stream = tuple[str, str]
