@@ -1,6 +1,6 @@
 # make run    a braid of three brokers on loopback, with their stores in ./data, and a demonstration on it
-#             (DEMO= leaves the demonstration out; PORT=1883, BROKERS=3 and DATA=data say where and how many;
-#             admin ports are 8000 above)
+#             (DEMO= leaves the demonstration out, DEMO=flow shows a dataflow; PORT=1883, BROKERS=3 and
+#             DATA=data say where and how many; admin ports are 8000 above)
 # make test   all tests            make check  ruff and mypy --strict
 # make bench  the benchmarks       make soak   overlays under faults, many seeds
 # make docs   the generated tables in docs/    make chaos  brokers that are killed, drained, cut off, lost
