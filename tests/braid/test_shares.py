@@ -247,3 +247,22 @@ def test_a_broker_that_comes_back_leaves_to_its_mirror_what_that_has_taken_up(tm
     sites.run(100)
     assert done(worker) == []
     assert sites[1].broker.metrics.queued_messages == 0
+
+
+def test_a_broker_that_starts_again_knows_of_members_that_stay_before_it_meets_the_others(tmp_path: Path) -> None:
+    sites = MirroredSites(tmp_path, 3)
+    worker = member(sites, 2, "w", **persistent(V5))
+    sites.crash(1)
+    sites.run(1.0)
+    sites.settle_s = 0.0
+    sites.add(1)
+    publisher = sites[1].peer()
+    publisher.send(wire.connect("p"))
+    while publisher.connack is None:
+        sites.run(0.01)
+        publisher.take()
+    publisher.send(wire.publish("jobs/a", b"early", qos=1, packet_id=1))
+    sites.run(20.0)
+    assert [(one.type, one.reason) for one in publisher.take()] == [(Type.PUBACK, 0)]
+    sites.settle_s = 1.0
+    assert done(worker) == [b"early"]

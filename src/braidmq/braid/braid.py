@@ -126,8 +126,7 @@ class Braid:
     def _stand_for_earlier_sessions(self) -> None:
         for topic_filter in self.broker.router.filters():
             self.demand.on_filter(topic_filter, True)
-        for group in self.broker.router.groups():
-            self.shares.announcer.on_group(group)
+        self.shares.begin()
 
     def _new_tail(self) -> UnconfirmedTail:
         last = [] if self.mirrors.own is None else list(self.mirrors.own.set.mirrors)
@@ -314,6 +313,7 @@ class Braid:
         """Another broker has ended, or is elsewhere: nobody looks for it, or asks it anything, at this address."""
         self.membership.admission.on_parted(address)
         self.roaming.directory.ranges.part(address)
+        self.shares.lender.on_parted(address)
 
     async def _leave_history(self, takers: list[Address], ends_at: float) -> None:
         """Before this broker leaves: its history can be followed to the end then, too."""
@@ -324,6 +324,7 @@ class Braid:
 
     async def leave(self) -> None:
         """Leaves in good order: neighbours are told, and nobody waits for this broker."""
+        self.shares.announcer.leave()
         self.presence.leave()
         wanted = (*self.interest.announcer.filters, *self.retained.replication.leave())
         await self.selection.leave()

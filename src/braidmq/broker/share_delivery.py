@@ -30,6 +30,11 @@ class ShareDelivery:
         self._hungry: dict[ShareGroup, None] = {}
         """Those with something waiting, here or at another broker."""
 
+    @property
+    def waiting(self) -> int:
+        """How many messages wait for a member that is free."""
+        return sum([len(group.queue.waiting) for group in self._hungry if group.queue is not None])
+
     # Publications
 
     def deliver(

@@ -7,17 +7,12 @@ import msgspec
 from braidmq.braid.catch_up.cursors import Cursors
 from braidmq.braid.catch_up.heads import HistoryHeads
 from braidmq.braid.catch_up.history import History, Sent
-from braidmq.braid.catch_up.left_history import LEFT, LeftHistories
+from braidmq.braid.catch_up.left_history import LeftHistories
 from braidmq.braid.catch_up.missed_fetching import MissedFetcher
 from braidmq.braid.catch_up.reconcile import Reconciler
 from braidmq.braid.identity import IDENTITY_ROW
 from braidmq.braid.interest.client_filters import ClientFilters
-from braidmq.braid.interest.clusters import CLUSTERS_ROW
 from braidmq.braid.membership.introducers import Introducers
-from braidmq.braid.mirrors.mirror_set import MIRRORS_ROW
-from braidmq.braid.roaming.epochs import EPOCH
-from braidmq.braid.roaming.incoming import MOVED
-from braidmq.braid.selection.hold_rows import HOLD
 from braidmq.braid.transfer.inbound import InboundStreams
 from braidmq.broker.broker import Broker
 from braidmq.host import Host
@@ -61,5 +56,5 @@ class CatchUpParts:
 
 
 def _is_cursor(key: str) -> bool:
-    """Other rows stand among the store's cursors."""
-    return key not in (IDENTITY_ROW, CLUSTERS_ROW, MIRRORS_ROW) and not key.startswith((MOVED, EPOCH, LEFT, HOLD))
+    """Other rows stand among the store's cursors: their keys begin with `$`, which no broker's identity does."""
+    return key != IDENTITY_ROW and not key.startswith("$")

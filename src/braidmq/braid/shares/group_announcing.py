@@ -111,6 +111,17 @@ class GroupAnnouncer(Service):
     def _pending_at(self, full_filter: str) -> str | None:
         return full_filter if full_filter in self._news or full_filter in self._telling else None
 
+    def leave(self) -> None:
+        """This broker ends: groups of which nobody stays here are told, as long as there is time for it."""
+        gone = []
+        for said in self._records.own:
+            group = self._broker.router.group(said.full_filter)
+            if said.members and (group is None or not group.members):
+                record = self._records.say(said.full_filter, self._host.address, self._broker.now(), 0, False)
+                gone += [] if record is None else [record]
+        for first in range(0, len(gone), TOLD_AT_ONCE):
+            self.announce(tuple(gone[first : first + TOLD_AT_ONCE]), lambda _outcome: None)
+
     # Groups elsewhere
 
     def _on_change(self, full_filter: str) -> None:

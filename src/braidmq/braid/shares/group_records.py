@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import Final
 
+import msgspec
+
 from braidmq.braid.shares.messages import GroupRecord
+from braidmq.broker.store import Store
 from braidmq.host import Address
 
 RECORDS_MAX: Final = 65_536
@@ -23,13 +26,20 @@ LASTING_S: Final = 7 * 86_400.0
 
 DIGEST_BYTES: Final = 8
 
+GROUPS: Final = "$group/"
+"""What the store's rows for groups of other brokers begin with, among the cursors."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(GroupRecord).decode
+
 _Key = tuple[str, str]
 """A broker's identity, and a group's filter."""
 
 
 class GroupRecords:
-    def __init__(self, identity: str, cluster: str) -> None:
-        """Of the broker that keeps them."""
+    def __init__(self, identity: str, cluster: str, store: Store, saved: Iterable[tuple[str, bytes]]) -> None:
+        """Of the broker that keeps them; `saved` are rows of its store from an earlier process."""
+        self._store = store
         self._identity = identity
         self._cluster = cluster
         self._others: dict[_Key, GroupRecord] = {}
@@ -42,6 +52,8 @@ class GroupRecords:
         """Called with a group that has members at other brokers than before."""
         self.on_contradiction: Callable[[str], None] = _ignore
         """Called with a group of which others know something that is not so any more."""
+        self.restored = [_decode(row) for key, row in saved if key.startswith(GROUPS)]
+        """What was known of lasting sessions at other brokers; to be learnt."""
 
     def members_of(self, full_filter: str) -> Iterable[GroupRecord]:
         """The other brokers that have members of a group."""
@@ -53,6 +65,10 @@ class GroupRecords:
     def address_of(self, identity: str) -> Address | None:
         """Where a broker is that has, or had, members of a group."""
         return self._addresses.get(identity, (0.0, None))[1]
+
+    def identity_at(self, address: Address) -> str | None:
+        """Which broker, of those that have or had members of a group, is there."""
+        return next((identity for identity, (_, one) in self._addresses.items() if one == address), None)
 
     # Own
 
@@ -88,9 +104,19 @@ class GroupRecords:
             if (known is None and len(self._others) >= RECORDS_MAX) or (known is not None and known.at >= record.at):
                 continue
             self._others[key] = record
+            self._save(record, known)
             if record.at >= self._addresses.get(record.identity, (0.0, None))[0]:
                 self._addresses[record.identity] = (record.at, record.address)
             self._note(record)
+
+    def _save(self, record: GroupRecord, known: GroupRecord | None) -> None:
+        """Members with lasting sessions are remembered after a restart, too: what is published before this broker has
+        met the others again waits for them."""
+        key = f"{GROUPS}{record.identity}/{record.full_filter}"
+        if record.members and record.is_kept:
+            self._store.save_cursor(key, _encode(record))
+        elif known is None or known.is_kept:
+            self._store.drop_cursor(key)
 
     def _note(self, record: GroupRecord) -> None:
         group = self._by_group.setdefault(record.full_filter, {})
@@ -112,6 +138,8 @@ class GroupRecords:
         for key, record in list(self._others.items()):
             if now - record.at > (LASTING_S if record.is_kept else KEPT_S):
                 del self._others[key]
+                if record.is_kept:
+                    self._store.drop_cursor(f"{GROUPS}{record.identity}/{record.full_filter}")
                 group = self._by_group.get(record.full_filter, {})
                 if group.pop(record.identity, None) is not None:
                     if not group:

@@ -234,6 +234,12 @@ class Lender(Service):
         for room in self._rooms_of(identity):
             room.forget(self._host.now(), is_silent=True)
 
+    def on_parted(self, address: Address) -> None:
+        """A broker has ended, and said so."""
+        identity = self._records.identity_at(address)
+        if identity is not None:
+            self.on_silent(identity)
+
     def silent(self) -> list[str]:
         """The brokers that do not answer."""
         return list(dict.fromkeys(identity for (_, identity), room in self._rooms.items() if room.is_silent))

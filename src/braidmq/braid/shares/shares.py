@@ -24,13 +24,20 @@ from braidmq.host import Host
 
 class ShareParts:
     def __init__(self, broker: Broker, host: Host, presence: Presence, identity: str, cluster: str) -> None:
-        self.records = GroupRecords(identity, cluster)
+        self._broker = broker
+        self.records = GroupRecords(identity, cluster, broker.store, broker.saved_cursors)
         self.announcer = GroupAnnouncer(broker, host, presence, self.records)
         self.outbox = Outbox(broker, host)
         self.lender = Lender(broker, host, self.records, cluster, self.outbox)
         self.checks = LoanChecks(broker, host, self.records, self.lender)
         self.borrower = Borrower(broker, host, identity, cluster, self.outbox)
         self.adoption = QueueAdoption(broker, self.checks, self.borrower)
+
+    def begin(self) -> None:
+        """All parts are joined: what an earlier process left is taken up."""
+        self.records.learn(self.records.restored)
+        for group in self._broker.router.groups():
+            self.announcer.on_group(group)
 
     def enter(self) -> None:
         self.announcer.enter()

@@ -47,6 +47,7 @@ class BraidCollector(Collector):
             yield from _collect_history(braid)
             yield _hops(braid.transfer.hops)
             yield from _collect_copies(braid)
+            yield from _collect_shares(braid)
             yield from collect_selection(braid.selection)
             yield from self._collect_links()
 
@@ -177,6 +178,21 @@ def _collect_copies(braid: Braid) -> Iterator[Metric]:
     yield SummaryMetricFamily(
         f"{PREFIX}copies_wait_seconds", text, count_value=delayed.waits, sum_value=delayed.waited_s
     )
+
+
+def _collect_shares(braid: Braid) -> Iterator[Metric]:
+    lender = braid.shares.lender
+    for name, text, value in (
+        ("share_waiting", "Messages that wait for a member of a group, here.", braid.broker.sessions.shares.waiting),
+        ("share_lent", "Messages published here that members at other brokers have.", len(lender.loans)),
+    ):
+        yield GaugeMetricFamily(PREFIX + name, text, value=value)
+    for name, text, value in (
+        ("share_assigned", "Messages that were given to members at other brokers.", lender.assigned),
+        ("share_returned", "Of these, messages that came back.", lender.returned),
+        ("share_adopted", "Messages taken up from queues of brokers that are gone.", braid.shares.adoption.adopted),
+    ):
+        yield CounterMetricFamily(PREFIX + name, text, value=value)
 
 
 def _hops(counts: HopCounts) -> Metric:
