@@ -113,7 +113,16 @@ class Braid:
         self.transfer, self.catch_up, self.retained, self.roaming = transfer, catch_up, retained, roaming
         self.tail = self._new_tail()
         self.selection = SelectionParts(
-            broker, overlay, presence, membership.records, name, cluster, origin, predecessors, inbound.predecessors
+            broker,
+            overlay,
+            presence,
+            membership.records,
+            self.shares.records,
+            name,
+            cluster,
+            origin,
+            predecessors,
+            inbound.predecessors,
         )
         self.drain = self._new_drain(Takers(host, membership.records, introducers, cluster))
         self.probes = Probes(host, method, name, cluster, broker.now)

@@ -13,6 +13,7 @@ from braidmq.braid.membership.presence import Presence
 from braidmq.braid.retained.retained import RetainedParts
 from braidmq.braid.roaming.drain import Drain
 from braidmq.braid.roaming.roaming import RoamingParts
+from braidmq.braid.selection.indexing import INDEX_PREFIX
 from braidmq.braid.selection.selection import SelectionParts
 from braidmq.braid.shares.shares import ShareParts
 from braidmq.braid.transfer.outbound_topic import OutboundTopic
@@ -20,13 +21,18 @@ from braidmq.braid.transfer.transfer import TransferParts
 from braidmq.broker.admission import Arrived
 from braidmq.broker.broker import Broker
 from braidmq.broker.federation import ANSWERED, RetainedQuery
+from braidmq.broker.feed import TopicFeed
 from braidmq.broker.local_topics import DEMAND_PREFIX, UNREAD_PREFIXES, is_local
 from braidmq.broker.message import Message, Reached
 from braidmq.broker.session import Session
+from braidmq.broker.shares import ShareGroup
 from braidmq.broker.subscription import Subscribed
 from braidmq.mqtt.packets import Publish, Will
 from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.topics import SHARE_PREFIX
+
+_NEVER_PUBLISHED = (SCOPE_PREFIX, INDEX_PREFIX, *UNREAD_PREFIXES)
+"""Nothing comes under a topic that begins so: what clients publish there has another topic, or is for their broker."""
 
 
 class BraidFederation:
@@ -72,6 +78,7 @@ class BraidFederation:
     # Publications of clients here
 
     def resolve_scope(self, packet: Publish | Will) -> None:
+        self._selection.indexed.resolve(packet)
         self._interest.scopes.resolve(packet)
 
     def is_for_here(self, message: Message) -> bool:
@@ -102,6 +109,13 @@ class BraidFederation:
         return self._selection.request(session, packet)
 
     # Routes
+
+    def feed_for(self, topic: str) -> TopicFeed | None:
+        indexed = self._selection.indexed
+        return indexed if topic[:1] == "$" and topic == indexed.topic else None
+
+    def deliver_by_index(self, message: Message, group: ShareGroup) -> bool:
+        return self._selection.indexed.deliver(message, group)
 
     def outbound_for(self, topic: str) -> OutboundTopic | None:
         return self._outbound.published(topic)
@@ -138,7 +152,7 @@ class BraidFederation:
             self._selection.on_presence(session, is_over, moved)
 
     def refusal_of(self, topic_filter: str) -> Reason | None:
-        if topic_filter.startswith((SCOPE_PREFIX, *UNREAD_PREFIXES)):  # nothing is published under such a topic
+        if topic_filter.startswith(_NEVER_PUBLISHED):
             return Reason.TOPIC_FILTER_INVALID
         if topic_filter.startswith(DEMAND_PREFIX) and not self._demand.has_room(topic_filter):
             return Reason.QUOTA_EXCEEDED

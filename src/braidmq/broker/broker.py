@@ -308,7 +308,10 @@ class Broker:
             retain = message.retain and target.retain_as_published  # [MQTT-3.3.1-12], [MQTT-3.3.1-13]
             session.deliver(message, qos, retain, target.ids, "", publisher)
         for group in groups:
-            reached = self.sessions.shares.deliver(message, group, publisher, is_for_here) or reached
+            if message.forward and self.federation.deliver_by_index(message, group):
+                reached = True
+            else:
+                reached = self.sessions.shares.deliver(message, group, publisher, is_for_here) or reached
         return reached
 
     # Retained messages

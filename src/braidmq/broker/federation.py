@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from braidmq.broker.acknowledged_run import AcknowledgedRun
 from braidmq.broker.admission import Arrived
+from braidmq.broker.feed import TopicFeed
 from braidmq.broker.message import Message, Reached
 from braidmq.broker.session import Session
 from braidmq.broker.shares import ShareGroup
@@ -144,6 +145,14 @@ class Federation(Outgoing, Protocol):
         """
         ...
 
+    def feed_for(self, topic: str) -> TopicFeed | None:
+        """Who gets what is published to a topic of the brokers themselves; None of any other."""
+        ...
+
+    def deliver_by_index(self, message: Message, group: ShareGroup) -> bool:
+        """Gives a publication that names a member of a group by an index to that member; False if it names none."""
+        ...
+
     def on_filter(self, topic_filter: str, wanted: bool) -> None:
         """A filter has its first subscription here, or has lost its last."""
         ...
@@ -251,6 +260,12 @@ class Alone:
 
     def outbound_for(self, topic: str) -> Outbound | None:
         return None
+
+    def feed_for(self, topic: str) -> TopicFeed | None:
+        return None
+
+    def deliver_by_index(self, message: Message, group: ShareGroup) -> bool:
+        return False
 
     def on_filter(self, topic_filter: str, wanted: bool) -> None: ...
     def on_processed(self, topic_filter: str, wanted: bool) -> None: ...

@@ -217,10 +217,13 @@ class Router:
     def route(self, topic: str, name: bytes | None = None) -> Route:
         """Where what is published here to a valid topic name goes; remembered by its bytes on the wire."""
         if is_local(topic):  # no client may publish there: never on the fast path
-            return Route(self._receivers(topic), self.feed_for(topic), self.is_logged(topic))
+            return Route(self._receivers(topic), self._feed_of(topic), self.is_logged(topic))
         if name is None:
             name = string(topic)
         return self.routes.get(name) or self._remember(topic, name)
+
+    def _feed_of(self, topic: str) -> TopicFeed | None:
+        return self.federation.feed_for(topic) or self.feed_for(topic)
 
     def new_route(self, name: bytes, levels_max: int) -> Route | None:
         """The route of a topic of which nothing is known but its bytes; None if it has to be looked at with care."""
@@ -235,7 +238,7 @@ class Router:
 
     def _remember(self, topic: str, name: bytes) -> Route:
         outbound = self.federation.outbound_for(topic)
-        route = Route(self._receivers(topic), self.feed_for(topic), self.is_logged(topic), outbound)
+        route = Route(self._receivers(topic), self._feed_of(topic), self.is_logged(topic), outbound)
         if len(self.routes) >= self.routes_max:
             self._thin_out(self.routes)
         self.routes[name] = route
@@ -245,7 +248,7 @@ class Router:
         """Where what comes from another broker goes here; remembered for some of the topics."""
         route = self._arriving.get(topic)
         if route is None:
-            route = Route(self._receivers(topic, is_arriving=True), self.feed_for(topic))
+            route = Route(self._receivers(topic, is_arriving=True), self._feed_of(topic))
             if is_local(topic):
                 return route
             if len(self._arriving) >= min(ARRIVING_MAX, self.routes_max):
@@ -392,7 +395,7 @@ class Router:
 
     def has_receivers(self, topic: str) -> bool:
         """Whether anybody here subscribes to a topic, connected or not, or processes it."""
-        return any(one.has_anybody for one in self._tree.match(topic)) or self.feed_for(topic) is not None
+        return any(one.has_anybody for one in self._tree.match(topic)) or self._feed_of(topic) is not None
 
     def forget(self, full_filter: str) -> None:
         """Drops the routes that a change of this filter, or of a session behind it, can have changed."""

@@ -74,6 +74,8 @@ class Instances:
         self._cluster = cluster
         self.on_member: Callable[[Member], None] = lambda _member: None
         """Called with a member that is made, before anything is reserved there."""
+        self.on_first: Callable[[], None] = lambda: None
+        """Called when there is an instance."""
         self.members: dict[str, Member] = {}
         """By component: this broker as a member of its group."""
         self._by_client: dict[str, dict[str, LocalInstance]] = {}
@@ -139,6 +141,7 @@ class Instances:
             if session is not None and self._has_room(component):
                 instance = LocalInstance(component, client_id, instance_topic(component, client_id))
                 known[component] = instance
+                self.on_first()
                 shared = [split_share(one)[1] for one in session.subscriptions if one.startswith("$share/")]
                 self._broker.federation.when_effective(shared, partial(self._add, instance))
         for instance in known.values():

@@ -90,3 +90,13 @@ class TellComponents(Message, frozen=True, array_like=True, gc=False):
     cluster: str
     instances: tuple[ToldInstance, ...]
     holds: tuple[ToldHold, ...]
+
+
+class AskMemberCount(Message, frozen=True, array_like=True, gc=False):
+    """How many members of a group have you that are connected?"""
+
+    full_filter: str
+
+
+class MemberCount(Message, frozen=True, array_like=True, gc=False):
+    count: int

@@ -14,10 +14,12 @@ from braidmq.braid.membership.presence import Presence
 from braidmq.braid.selection.asked import Malformed, read_load, read_request
 from braidmq.braid.selection.client_answers import ClientAnswers, ReplyTo, reply_to
 from braidmq.braid.selection.holds import Holds
+from braidmq.braid.selection.indexing import IndexedDelivery
 from braidmq.braid.selection.instances import Instances
 from braidmq.braid.selection.reservations import Answer, RefusedRequest, Reservations
 from braidmq.braid.selection.state_transfers import StateTransfers
 from braidmq.braid.selection.survey import ComponentSurvey
+from braidmq.braid.shares.group_records import GroupRecords
 from braidmq.braid.transfer.awaited_predecessors import AwaitedPredecessors
 from braidmq.braid.transfer.predecessors import Predecessors
 from braidmq.broker.broker import Broker
@@ -42,6 +44,7 @@ class SelectionParts:
         overlay: Overlay,
         presence: Presence,
         records: BrokerRecords,
+        groups: GroupRecords,
         name: str,
         cluster: str,
         origin: str,
@@ -63,6 +66,8 @@ class SelectionParts:
         self.transfers = self.reservations.transfers = StateTransfers(
             host, self.instances, self.holds, self.answers, origin, predecessors, awaited
         )
+        self.indexed = IndexedDelivery(broker, host, groups, origin, cluster)
+        self.instances.on_first = self.indexed.stand
         self.survey = ComponentSurvey(host, self.selector, self.instances, records, name, cluster)
         self.reservations.has_session = broker.sessions.__contains__
         self.loads = self.loads_refused = self.requests_refused = 0

@@ -30,6 +30,7 @@ def collect_selection(parts: SelectionParts) -> Iterator[Metric]:
         ("reservations_refused", "Requests for which nothing could be reserved.", reservations.refused),
         ("reservations_ended", "Reservations that ended before they were released.", reservations.ended),
         ("requests_malformed", "Requests of clients that made no sense.", parts.requests_refused),
+        ("indexed", "Publications here that picked a member of a group by an index.", parts.indexed.delivered),
         ("loads", "Reports of load.", parts.loads),
         ("loads_refused", "Reports of load that made no sense, or came too often.", parts.loads_refused),
     ):
