@@ -121,8 +121,9 @@ class Ways(Protocol):
         """Tells, as `Host.send`, whatever the detours are."""
         ...
 
-    def go_round(self, to: Address, by: Address) -> None:
-        """From now on what is sent to a host goes by another, and so does what still waits for it."""
+    def go_round(self, to: Address, by: Address, is_sure: bool = True) -> None:
+        """From now on what is sent to a host goes by another, and so does what still waits for it. Whether it is sure
+        that nothing gets there directly: else what may be under way to it, or from it, is let alone."""
         ...
 
     def go_directly(self, to: Address) -> None: ...

@@ -20,7 +20,7 @@ from tests.chaos.network import Network, Site
 from tests.chaos.proxy import Proxy
 from tests.chaos.security import Credentials
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 240.0
 ASK_S = 2.0
 SEEDS = 4
 """Brokers that all look for when they start: one that comes back should find one that is up."""

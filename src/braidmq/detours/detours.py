@@ -93,6 +93,8 @@ class Detours(Service):
         self._ways = host.ways
         self.on_reached: Callable[[Address], None] = _ignore
         """Called with a host that could not be reached directly, and can again."""
+        self._unsure: dict[Address, None] = {}
+        """Detours that began since the last look, round hosts that may just be slow."""
         self._round: dict[Address, Address] = {}
         """The detours as they were at the last look."""
         self._probes: dict[Address, _Probe] = {}
@@ -133,6 +135,10 @@ class Detours(Service):
         now = self._host.now()
         for address in [one for one, it in self._unreached.items() if now - it.missed_at > UNREACHED_S]:
             del self._unreached[address]
+        for address in self._unsure:
+            if address in detours:  # it has not answered a ping meanwhile
+                self._go_round(address, detours[address])
+        self._unsure.clear()
         if self._unreached:
             self._ways.hurry()
         for address in (*detours, *self._unreached):
@@ -192,16 +198,20 @@ class Detours(Service):
     # Going round
 
     def go_round(self, address: Address, by: Address) -> None:
-        """Somebody has found out that a host does not answer, and that another one hears it."""
+        """Somebody has found out that a host does not answer in time, and that it answers another one. It may be slow:
+        it is pinged, and if it answers, nothing was lost by the detour."""
         if by != address and by not in self._ways.detours and address not in self._ways.detours:
-            self._go_round(address, by)
+            self._unsure[address] = None
+            self._go_round(address, by, is_sure=False)
+            self._ways.send_directly(address, PingDirectly())
 
-    def _go_round(self, address: Address, by: Address) -> None:
+    def _go_round(self, address: Address, by: Address, is_sure: bool = True) -> None:
         self._end_detours_by(address)
         self._unreached.pop(address, None)
         self._round[address] = by
-        self._ways.go_round(address, by)
-        _log.warning("%s cannot be reached directly: what is for it goes by %s", address, by)
+        self._ways.go_round(address, by, is_sure)
+        if is_sure:
+            _log.warning("%s cannot be reached directly: what is for it goes by %s", address, by)
 
     def _end_detours_by(self, by: Address) -> None:
         """A host that passes on does not answer: others are looked for."""
@@ -217,11 +227,12 @@ class Detours(Service):
     def _note_reached(self, address: Address) -> None:
         """A host is reached directly."""
         self._answered.renew(address, self._host.now())
+        was_unsure = self._unsure.pop(address, address) is None
         was_unreached = self._unreached.pop(address, None) is not None
         was_round = self._round.pop(address, None) is not None
         if address in self._ways.detours:
             self._ways.go_directly(address)
-        if was_round:
+        if was_round and not was_unsure:
             _log.info("%s is reached directly again", address)
         if was_round or was_unreached:
             self.on_reached(address)

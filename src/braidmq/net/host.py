@@ -138,7 +138,7 @@ class NetHost:
         if passed.to != self._links.address:
             self.ways.pass_on(sender, passed)
             return
-        self.ways.note_passed(passed.origin, sender)
+        self.ways.on_passed(passed.origin, sender)
         envelopes = self._codec.decode(passed.frame)
         self._answers_by = sender
         try:

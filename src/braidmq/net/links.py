@@ -48,11 +48,11 @@ Receive = Callable[[str, list[Envelope]], None]
 REFUSALS = (Fault.TERMS, Fault.NAME, Fault.REFUSED, Fault.VERSION, Fault.SECURITY)
 """Faults by which a host that is dialled says that this one is not let in."""
 
-HURRY_S = 0.2
+HURRY_S = 0.5
 """Peers that could not be reached are tried at once, when that is asked for, at most so often."""
 
-SILENT_S = 0.5
-"""A link is silent if nothing came on two looks at it so far apart at least, though something was sent."""
+SILENT_S = 2.0
+"""A link is silent if nothing has come since a look so long ago, though something was sent."""
 
 SHORT_BYTES_MAX = 4096
 """A larger frame is not offered to a shortcut."""

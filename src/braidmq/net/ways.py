@@ -1,7 +1,7 @@
 """Directly or by a third: the ways of a host that has links.
 
-A peer is gone round to only while there is no link to it, for a link is the direct way, in both directions: one that
-nothing comes through is cut when the detour begins, and a new one ends the detour. To try the direct way is to dial.
+A link is the direct way, in both directions: one that nothing comes through is cut when the detour is sure, and a new
+one ends the detour. To try the direct way is to dial.
 """
 
 from __future__ import annotations
@@ -17,9 +17,6 @@ from braidmq.net.links import Links
 
 HEARD_S = 1.5
 """A peer from which something has come so recently is heard."""
-
-LATE_S = 1.0
-"""What a peer sent by another before there was a link to it may come so long after that."""
 
 
 class NetWays:
@@ -70,11 +67,11 @@ class NetWays:
         if peer is None or not peer.has_left:
             self._links.queue(to, Tell(1, message), is_direct=True)
 
-    def go_round(self, to: Address, by: Address) -> None:
+    def go_round(self, to: Address, by: Address, is_sure: bool = True) -> None:
         peer = self._peers.get(to)
         if peer is None or not isinstance(by, str):
             return
-        if peer.link is not None:
+        if peer.link is not None and is_sure:
             peer.link.abort(f"nothing comes through: by {by} instead")
         peer.by = by
         for frame in map(bytes, peer.take_waiting()):
@@ -88,14 +85,6 @@ class NetWays:
 
     def hurry(self) -> None:
         self._links.hurry()
-
-    def note_passed(self, origin: str, by: Address) -> None:
-        """Something has come from a peer by another. It has ended its link then: what is sent on this end of it is
-        lost, and it may take long until that is noticed here."""
-        peer = self._peers.get(origin)
-        if peer is not None and peer.link is not None and time.monotonic() - peer.link.opened_at > LATE_S:
-            peer.link.abort(f"the other side goes round by {by}")
-        self.on_passed(origin, by)
 
     def answer_round(self, origin: str, by: str, frame: bytes) -> bool:
         """Sends a reply the way that its request came; False if it has to go as anything else does."""

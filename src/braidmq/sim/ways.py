@@ -87,7 +87,7 @@ class SimWays:
         if by is not None:
             self._detours[to] = by
 
-    def go_round(self, to: Address, by: Address) -> None:
+    def go_round(self, to: Address, by: Address, is_sure: bool = True) -> None:
         self._detours[to] = by
 
     def go_directly(self, to: Address) -> None:
