@@ -210,6 +210,10 @@ class RoamingSession(Session):
         """Whether something of an origin waits."""
         return origin in self._unproven
 
+    def last_unproven(self, origin: str) -> int:
+        """The offset of the last publication of an origin that waits; 0 if none does."""
+        return max((one.mark[1] for one in self._unproven.get(origin, ()) if one.mark is not None), default=0)
+
     def standing(self, origin: str) -> tuple[int, Ranges]:
         """Of an origin's history: up to where it has all, and what behind it."""
         rows: list[Row] = [(origin, self._proven.get(origin, 0), ())]
