@@ -14,7 +14,7 @@ def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
-    if item.path.name == "test_cut_through.py":
+    if item.path.name.endswith("cut_through.py"):
         loops["uvloop"] = uvloop.new_event_loop
     return loops
 

@@ -6,25 +6,17 @@ Real brokers over loopback, all in the test's own loop, with clients on real soc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Protocol, cast
+from typing import cast
 
 import msgspec
 import pytest
 
 from braidmq.braid.transfer.batch import PublicationBatch, pack
-from braidmq.braid.transfer.cut_through import (
-    TELL_BYTES,
-    Carrier,
-    CutThrough,
-    CutThroughReceiver,
-    first_bytes,
-    head_of,
-    tell_of,
-    template_of,
-)
-from braidmq.config.settings import BraidConfig, Config, Listener
+from braidmq.braid.transfer.carrier_template import TELL_BYTES, Carrier, field_bytes, head_of, tell_of, template_of
+from braidmq.braid.transfer.cut_through import CutThrough
+from braidmq.braid.transfer.cut_through_receivers import CutThroughReceiver
 from braidmq.host import Message
 from braidmq.mqtt.packets import V3, V5
 from braidmq.net.frames import Codec, Tell
@@ -32,73 +24,12 @@ from braidmq.overlay.ranges import Deliver, Plan
 from braidmq.pubsub.covers.multicast_messages import MulticastCopy
 from braidmq.pubsub.registry import MethodName
 from braidmq.pubsub.relay_free.signals import MESSAGE
-from braidmq.server.server import Server
-from tests.patience import PATIENCE_S
-
-WAIT_S = PATIENCE_S
-TOPIC = b"solo/1"
-MANY = 200
+from tests.braid.linked_sites import BRAID_KEY, MANY, TOPIC, WAIT_S, Client, StartSite, is_silent, linked_sites
 
 
 def plain(payload: bytes, topic: bytes = TOPIC) -> bytes:
     """A PUBLISH of QoS 0, as MQTT 3.1.1 writes it."""
     return bytes([0x30, 2 + len(topic) + len(payload), 0, len(topic)]) + topic + payload
-
-
-class Client:
-    """A connection of MQTT 3.1.1."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    @classmethod
-    async def connect(cls, server: Server, name: bytes) -> Client:
-        port = int(server.addresses[0].rpartition(":")[2])
-        client = cls(*await asyncio.open_connection("127.0.0.1", port))
-        client.writer.write(b"\x10" + bytes([12 + len(name)]) + b"\0\4MQTT\4\2\0\0" + bytes([0, len(name)]) + name)
-        assert await client.read() == (0x20, b"\0\0")
-        return client
-
-    async def read(self) -> tuple[int, bytes]:
-        async with asyncio.timeout(WAIT_S):
-            header, length = await self.reader.readexactly(2)
-            return header, await self.reader.readexactly(length)
-
-    async def subscribe(self, topic: bytes = TOPIC, qos: int = 0) -> None:
-        self.writer.write(bytes([0x82, 5 + len(topic), 0, 1, 0, len(topic)]) + topic + bytes([qos]))
-        assert await self.read() == (0x90, bytes([0, 1, qos]))
-
-    async def payload(self) -> bytes:
-        """Of the next publication."""
-        header, body = await self.read()
-        assert header >> 4 == 3
-        behind = 2 + body[1] + (2 if header & 6 else 0)
-        return body[behind:]
-
-
-class Site:
-    """A broker, and what went through it on which way."""
-
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        assert server._node is not None
-        assert server._node.braid is not None
-        self.transfer = server._node.braid.transfer
-
-    @property
-    def cut_through(self) -> CutThrough:
-        assert self.transfer.cut_through is not None
-        return self.transfer.cut_through
-
-    @property
-    def long_ways(self) -> int:
-        """Batches that came in on the long way."""
-        return self.transfer.receiver.arrivals
-
-
-class StartSite(Protocol):
-    def __call__(self, cluster: str = "") -> Awaitable[Site]: ...
 
 
 @pytest.fixture(params=["adaptive", "covers"])
@@ -109,28 +40,8 @@ def method(request: pytest.FixtureRequest) -> MethodName:
 @pytest.fixture(params=["open", "sealed"])
 async def start(request: pytest.FixtureRequest, tmp_path: Path, method: MethodName) -> AsyncIterator[StartSite]:
     """Starts a broker that joins those that are there."""
-    servers: list[Server] = []
-    key = "correct horse battery" if request.param == "sealed" else None
-
-    async def start_one(cluster: str = "") -> Site:
-        join = tuple([str(server.braid_address) for server in servers])
-        number = len(servers)
-        config = Config(
-            data=str(tmp_path / f"site{number}"),
-            listeners=(Listener(name="mqtt", port=0),),
-            braid=BraidConfig(
-                listen="127.0.0.1:0", join=join, name=f"site{number}", cluster=cluster, key=key, method=method
-            ),
-        )
-        server = Server(config)
-        await server.start()
-        servers.append(server)
-        assert await server.wait_until_in(WAIT_S)
-        return Site(server)
-
-    yield start_one
-    for server in reversed(servers):
-        await server.stop()
+    async with linked_sites(tmp_path, method, BRAID_KEY if request.param == "sealed" else None) as start_one:
+        yield start_one
 
 
 async def one_by_one(
@@ -142,16 +53,6 @@ async def one_by_one(
         publisher.writer.write(plain(payload, topic))
         for receiver in receivers:
             assert await receiver.payload() == payload
-
-
-async def is_silent(client: Client) -> bool:
-    """Whether nothing more comes."""
-    try:
-        async with asyncio.timeout(0.3):
-            await client.reader.readexactly(1)
-    except TimeoutError:
-        return True
-    return False
 
 
 async def test_a_stream_takes_the_short_way_and_is_counted_as_on_the_long_one(start: StartSite) -> None:
@@ -409,7 +310,7 @@ def test_a_filled_frame_is_the_one_that_would_have_been_encoded(
         assert template is not None
         run = begin + b"other"
         number = 2**61 + 3
-        filled = template.fill((number.to_bytes(8), first.to_bytes(8)[-first_bytes(first) :], run[len(head) :]))
+        filled = template.fill((number.to_bytes(8), first.to_bytes(8)[-field_bytes(first) :], run[len(head) :]))
         like = msgspec.structs.replace(batch, run=run)
         body = msgspec.structs.replace(carrier_of(pack(like)), number=number)
         assert filled == CODEC.frame(Tell(1, body))

@@ -44,6 +44,7 @@ def without_fast_path() -> Iterator[None]:
         patch.setattr(receiving, "forward_and_acknowledge", lambda *_arguments: 0)
         patch.setattr(receiving, "PLAIN_ACKS", frozenset())
         patch.setattr(receiving, "send_repeat", lambda *_arguments: False)
+        patch.setattr(receiving, "on_lone_puback", lambda *_arguments: False)
         yield
 
 
@@ -487,11 +488,14 @@ def test_every_client_is_sent_the_same_with_and_without_it(scenario: Scenario) -
 # That it is taken where it should be
 
 
+TAKING = ("forward_run", "forward_and_acknowledge", "send_repeat", "on_lone_puback")
+
+
 class Counted:
     """How many packets each part of the fast path took."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.taken = dict.fromkeys(("forward_run", "forward_and_acknowledge", "send_repeat"), 0)
+        self.taken = dict.fromkeys(TAKING, 0)
         for name in self.taken:
             patch.setattr(receiving, name, self._counting(name, getattr(receiving, name)))
 
@@ -533,10 +537,34 @@ def test_a_client_that_sends_one_at_a_time_takes_the_shortest_way(counted: Count
     publisher = world.client("p", version)
     for number in range(10):
         publisher.publish("t", b"%d" % number)
-    assert counted.taken == {"forward_run": 1, "forward_and_acknowledge": 0, "send_repeat": 9}
+    assert counted.taken == {"forward_run": 1, "forward_and_acknowledge": 0, "send_repeat": 9, "on_lone_puback": 0}
     subscriber.expect_payloads(*(b"%d" % number for number in range(10)))
     metrics = world.broker.metrics
     assert (metrics.messages_received, metrics.messages_sent) == (10, 10)
+
+
+@pytest.mark.parametrize("version", [V3, V5])
+def test_one_at_a_time_is_acknowledged_on_the_shortest_way_too(counted: Counted, version: int) -> None:
+    world = World()
+    subscriber = world.client("s", version)
+    subscriber.subscribe("t", 1)
+    publisher = world.client("p", version)
+    for number in range(1, 11):
+        publisher.send(wire.publish("t", b"%02d" % number, version=version, qos=1, packet_id=number))
+        got = subscriber.take()
+        assert [one.payload for one in got] == [b"%02d" % number]
+        assert [(one.type, one.packet_id) for one in publisher.take()] == [(Type.PUBACK, number)]
+        subscriber.send(b"\x40\x02" + (got[0].packet_id or 0).to_bytes(2))
+    assert counted.taken == {
+        "forward_run": 0,
+        "forward_and_acknowledge": 1,
+        "send_repeat": 9,
+        "on_lone_puback": 10,
+    }
+    metrics = world.broker.metrics
+    assert (metrics.messages_received, metrics.messages_sent) == (10, 10)
+    session = world.broker.sessions["s"]
+    assert session.free == session.window
 
 
 @pytest.mark.parametrize("version", [V3, V5])

@@ -161,7 +161,7 @@ class Braid:
         outbound, inbound = self.transfer.outbound, self.transfer.inbound
         outbound.advertise = self.membership.entering.advertise
         outbound.withdraw = self.method.withdraw
-        outbound.queue.on_touched = self.broker.request_flush
+        outbound.queue.on_touched = self.broker.tick.request_flush
         outbound.on_open = self.broker.router.forget
         outbound.on_demand = self.demand.on_change
         inbound.is_next = self.catch_up.cursors.is_next

@@ -51,6 +51,8 @@ class BraidFederation:
         self._cursors = cursors
         self._retained = retained
         self._roaming = roaming
+        self._incoming = roaming.incoming
+        self._epochs = roaming.clients.epochs
         self._drain = drain
         self._shares = shares
         self._selection = selection
@@ -167,8 +169,10 @@ class BraidFederation:
     def before_commit(self) -> None:
         """Writes how far histories of other brokers were followed, with what came of them."""
         self._shares.before_commit()
-        self._roaming.incoming.save_marks()
-        self._roaming.clients.epochs.save(self._broker, self._roaming.clients.arriving)
+        if self._incoming.is_checking:
+            self._incoming.save_marks()
+        if self._epochs.is_changed:
+            self._epochs.save(self._broker, self._roaming.clients.arriving)
         if self._cursors.is_changed:
             self._cursors.save_if_due(self._broker.now())
 

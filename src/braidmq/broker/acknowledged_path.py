@@ -10,9 +10,9 @@ from __future__ import annotations
 from braidmq.broker.acknowledged_run import RUN_MAX, AcknowledgedRun
 from braidmq.broker.connection import Connection
 from braidmq.broker.message import Message
+from braidmq.broker.plain_acks import ACK_BYTES
 from braidmq.broker.router import Route
-from braidmq.broker.runs import messages_of, send_run
-from braidmq.broker.runs_in_flight import SENT
+from braidmq.broker.runs import messages_of, put_lone_in_flight, send_run
 from braidmq.broker.session import Session
 from braidmq.mqtt.packets import V5
 
@@ -54,12 +54,7 @@ def forward_and_acknowledge(connection: Connection, data: bytes, at: int, body: 
     if len(data) - stop >= after - at:
         stop = _end_of_run(data, at, name_end, after, min(room, route.receivers.room_for_run(session)))
     count = 1
-    if (
-        stop == after
-        and data[at] == 0x32
-        and route.receivers.sure_version == connection.version
-        and not (route.logged or is_kept)
-    ):
+    if stop == after and data[at] == 0x32 and _is_plain(connection, route) and not (route.logged or is_kept):
         if not _forward_one(connection, session, route, data[at:name_end], data[name_end:after], name):
             return 0
     else:
@@ -71,7 +66,69 @@ def forward_and_acknowledge(connection: Connection, data: bytes, at: int, body: 
         connection.unacknowledged += count
     if broker.store.dirty:
         connection.awaits_commit = True
+    if after == len(data) and not at and data[0] == 0x32 and not route.logged:
+        connection.repeat = (data[:name_end], after, broker.router.version, [], None, (route, name))
     return stop if count else 0
+
+
+def forward_alone(connection: Connection, route: Route, name: bytes, data: bytes, ids_at: int) -> bool:
+    """Forwards and acknowledges a publication of QoS 1 that is a read for itself, as the one before it was, with the
+    same topic and size; False if it is not plain, or has to be looked at with more care.
+
+    Nothing else has come in this tick. What only clients here want goes straight to the sockets; what is kept for other
+    brokers waits for the commit, as everything does.
+    """
+    session = connection.session
+    tick = connection.tick
+    if session is None or tick.refusal or connection.held is not None or not connection.writable:
+        return False
+    packet_id, behind = data[ids_at : ids_at + 2], data[ids_at + 2 :]
+    if packet_id == b"\0\0":
+        return False
+    if connection.version == V5 and (behind[0] or len(session.received) >= connection.broker.limits.receive_max):
+        return False
+    outbound = route.outbound
+    if outbound is not None and outbound.is_kept:
+        if not _may_leave(route):
+            return False
+        _keep_alone(connection, session, route, AcknowledgedRun(data, len(data), connection.version, name, ids_at))
+        return True
+    if not _is_plain(connection, route) or tick.store.dirty or tick.is_delaying:
+        return False
+    targets = route.receivers.targets
+    for target in targets:
+        if not target.session.ready:
+            return False
+    head = data[:ids_at]
+    for target in targets:
+        client = target.session.connection
+        assert client is not None  # the session is ready
+        client.link.write(b"%b%b%b" % (head, put_lone_in_flight(target.session).to_bytes(2), behind))
+    connection.link.write(b"\x40\x02" + packet_id)
+    metrics = tick.metrics
+    metrics.messages_received += 1
+    metrics.bytes_received += len(data)
+    metrics.messages_sent += len(targets)
+    metrics.bytes_sent += len(targets) * len(data) + ACK_BYTES
+    return True
+
+
+def _keep_alone(connection: Connection, session: Session, route: Route, run: AcknowledgedRun) -> None:
+    """The first that happens in a tick is a publication that other brokers may want."""
+    tick = connection.tick
+    tick.request_flush()
+    tick.read_bytes += run.size
+    tick.metrics.messages_received += 1
+    if connection.version == V5:
+        connection.unacknowledged_tick = tick.number
+        connection.unacknowledged = len(session.received) + 1
+    _forward_plain(connection, session, route, run, is_kept=True)
+    connection.awaits_commit = True
+
+
+def _is_plain(connection: Connection, route: Route) -> bool:
+    """Whether all receivers here take publications of QoS 1 as they come, and there are any."""
+    return route.receivers.sure_version == connection.version
 
 
 def _may_leave(route: Route) -> bool:
@@ -108,7 +165,7 @@ def _forward_one(
         if session.free > 0 and session.backlog is None and client is not None and client.writable:
             if not client.out:
                 tick.touched.append(client)
-            client.out.append(b"%b%b%b" % (head, session.put_in_flight(SENT[1]).to_bytes(2), behind))
+            client.out.append(b"%b%b%b" % (head, put_lone_in_flight(session).to_bytes(2), behind))
             tick.metrics.messages_sent += 1
         else:
             payload = behind[1:] if connection.version == V5 else behind
@@ -138,17 +195,23 @@ def _forward_run(connection: Connection, session: Session, route: Route, run: Ac
         for payload in run.payloads():
             broker.recorder.record_plain(run.name[2:], session.client_id, now, payload, run.qos)
         connection.awaits_commit = True
+    _forward_plain(connection, session, route, run, is_kept)
+    return count
+
+
+def _forward_plain(connection: Connection, session: Session, route: Route, run: AcknowledgedRun, is_kept: bool) -> None:
+    """Gives a run to all that want it, here and elsewhere, and acknowledges it."""
+    broker = connection.broker
     to = route.receivers
     reached = bool(to.sure)
-    if to.sure is not None:
+    if to.sure:
         send_run(connection.tick, to.sure, run, session.client_id)
-    else:
+    elif to.targets or to.groups:
         for message in messages_of(run, session.client_id):
             reached = broker.deliver(message, to.targets, to.groups, connection.flow)
     if is_kept and route.outbound is not None:
-        reached = route.outbound.send_acknowledged_run(run, session.client_id, broker.now()) or reached
+        reached = route.outbound.send_acknowledged_run(run, session.client_id, connection.tick.now()) or reached
     connection.send(run.acknowledgements(reached))
-    return count
 
 
 def _count_of_new(run: AcknowledgedRun, count: int, session: Session) -> int:

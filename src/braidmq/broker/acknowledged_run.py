@@ -85,6 +85,8 @@ class AcknowledgedRun:
     def acknowledgements(self, reached: bool) -> bytes:
         """PUBACKs or PUBRECs for all of it; MQTT 5 can say that it has reached nobody (§3.4.2.1)."""
         pattern = (_ACKNOWLEDGED if reached or self.version != V5 else _NOBODY)[self.qos]
+        if self.count == 1:
+            return b"%b%b%b%b" % (pattern[:2], self.high, self.low, pattern[4:])
         packets = bytearray(pattern * self.count)
         packets[2 :: len(pattern)] = self.high
         packets[3 :: len(pattern)] = self.low

@@ -8,6 +8,7 @@ and 2 are in `acknowledged_path`.
 
 from __future__ import annotations
 
+from braidmq.broker.acknowledged_path import forward_alone
 from braidmq.broker.connection import Connection
 from braidmq.broker.message import Message
 from braidmq.broker.runs import Repeat, append_run, payloads_of, translated
@@ -17,12 +18,16 @@ from braidmq.mqtt.packets import V5
 def send_repeat(connection: Connection, repeat: Repeat, data: bytes) -> bool:
     """Passes a read on that is one publication with the same topic and size as the last one; False if it is not.
 
-    A device that sends one reading at a time always takes this way. Nothing waits in this tick (the caller has looked),
-    so the bytes go straight to the sockets.
+    A device that sends one reading at a time always takes this way. Nothing has come in this tick (the caller has
+    looked), so if nothing waits for copies either, the bytes go straight to the sockets.
     """
-    first_bytes, size, version, receivers, outbound = repeat
+    first_bytes, size, version, receivers, outbound, acknowledged = repeat
     broker = connection.broker
     if len(data) != size or version != broker.router.version or not data.startswith(first_bytes):
+        return False
+    if acknowledged is not None:
+        return forward_alone(connection, *acknowledged, data, len(first_bytes))
+    if connection.tick.is_delaying:
         return False
     if outbound is not None and outbound.is_open:
         cut_through = outbound.cut_through
@@ -84,7 +89,7 @@ def forward_run(connection: Connection, data: bytes, at: int, body: int, after: 
         broker.recorder.record_run(name[2:], session.client_id, broker.now(), run, count, payload_at - at, after - at)
     if starts is None:
         if count == 1 and after - at == len(data) and not route.logged:
-            connection.repeat = (data[:payload_at], after, broker.router.version, same, route.outbound)
+            connection.repeat = (data[:payload_at], after, broker.router.version, same, route.outbound, None)
         return stop
 
     payloads = payloads_of(data, starts, stop, len(name) + is_v5)

@@ -13,6 +13,7 @@ from braidmq.broker.connection import Connection
 from braidmq.broker.dispatch import on_pubrec
 from braidmq.broker.packet_ids import ids_of
 from braidmq.broker.publishing import on_pubrel
+from braidmq.broker.runs_in_flight import SENT
 from braidmq.broker.session import Session
 from braidmq.mqtt.errors import malformed
 from braidmq.mqtt.reasons import Reason
@@ -22,6 +23,22 @@ PLAIN_ACKS = frozenset((PUBACK, PUBREC, PUBREL, PUBCOMP))
 """First bytes."""
 
 ACK_BYTES = 4
+
+
+def on_lone_puback(connection: Connection, data: bytes) -> bool:
+    """Acts on a PUBACK that came alone, if there is nothing else to do for it: it is for a publication that is not sent
+    again in any case, and nothing waits for its place."""
+    session = connection.session
+    if session is None or session.backlog is not None or session.shares or data[1] != 2:
+        return False
+    packet_id = data[2] << 8 | data[3]
+    if session.inflight.get(packet_id) is SENT[1]:
+        del session.inflight[packet_id]
+    elif session.runs is None or not session.runs.answer(PUBACK, data[2:3], data[3:]):
+        return False
+    session.free += 1
+    connection.tick.metrics.bytes_received += ACK_BYTES
+    return True
 
 
 def on_plain_acks(connection: Connection, session: Session, data: bytes, at: int) -> int:

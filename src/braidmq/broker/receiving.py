@@ -12,7 +12,7 @@ from braidmq.broker.connection import Connection
 from braidmq.broker.connection_state import ConnectionState
 from braidmq.broker.dispatch import dispatch
 from braidmq.broker.fast_path import forward_run, send_repeat
-from braidmq.broker.plain_acks import PLAIN_ACKS, on_plain_acks
+from braidmq.broker.plain_acks import ACK_BYTES, PLAIN_ACKS, PUBACK, on_lone_puback, on_plain_acks
 from braidmq.broker.transport import Transport
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.errors import PacketError, malformed, violation
@@ -61,15 +61,13 @@ class PacketReader:
         tick = connection.tick
         connection.seen_at = tick.clock()
         repeat = connection.repeat
-        if (
-            repeat is not None
-            and not tick.flush_wanted
-            and not tick.is_delaying
-            and send_repeat(connection, repeat, data)
-        ):
+        if repeat is not None and not tick.flush_wanted and send_repeat(connection, repeat, data):
             return
         if connection.seen_at > tick.sure_until and self._must_wait(data):
             return
+        if len(data) == ACK_BYTES and data[0] == PUBACK and not (tick.flush_wanted or self._tail):
+            if on_lone_puback(connection, data):
+                return
         tick.read_bytes += len(data)
         first = not tick.flush_wanted
         tick.flush_wanted = True

@@ -9,13 +9,15 @@ from braidmq.broker.client import ConnectedClient
 from braidmq.broker.federation import Outbound
 from braidmq.broker.flow import Flow
 from braidmq.broker.message import Message
-from braidmq.broker.router import Target
+from braidmq.broker.router import Route, Target
+from braidmq.broker.runs_in_flight import SENT
+from braidmq.broker.session import Session
 from braidmq.broker.tick import Tick
 from braidmq.mqtt.wire import varint
 
-Repeat = tuple[bytes, int, int, list[ConnectedClient], Outbound | None]
+Repeat = tuple[bytes, int, int, list[ConnectedClient], Outbound | None, tuple[Route, bytes] | None]
 """What a connection published last, alone in its read: first bytes, size, the router's version, the receivers here, and
-the way to other brokers."""
+the way to other brokers; of QoS 1 the route, instead, and the topic's name as it stands on the wire."""
 
 
 def append_run(tick: Tick, receivers: list[ConnectedClient], run: bytes, count: int, publisher: Flow | None) -> None:
@@ -73,6 +75,13 @@ def send_run(tick: Tick, targets: Iterable[Target], run: AcknowledgedRun, sender
             tick.touched.append(client)
         client.out.append(its_run.with_ids(ids, qos))
         tick.metrics.messages_sent += run.count
+
+
+def put_lone_in_flight(session: Session) -> int:
+    """Puts a publication of QoS 1 in flight that came alone and is never sent again; its packet id. Behind runs it is
+    one of them, so that their ids go on without a gap."""
+    ids = None if session.runs is None else session.put_run_in_flight(1, 1)
+    return session.put_in_flight(SENT[1]) if ids is None else ids.first
 
 
 def messages_of(run: AcknowledgedRun, sender: str) -> list[Message]:

@@ -95,6 +95,7 @@ _GONE = Sent(0, "", 0, 0, 0.0, None)
 """Stands where one was that is forgotten."""
 
 _last_offset = attrgetter("last")
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class MissedPage(NamedTuple):
@@ -186,11 +187,11 @@ class History:
         return kept
 
     def _append(self, sent: Sent) -> None:
-        self.head = sent.last
+        self.head = last = sent.last
         self._sent.append(sent)
         self._count += sent.count
         self._bytes += sent.size
-        self._store.save_sent(sent.last, msgspec.msgpack.encode(sent))
+        self._store.save_sent(last, _encode(sent))
         self.trim(sent.stored_at)
 
     def void(self, senders: Container[str], behind: int) -> int:

@@ -77,6 +77,11 @@ class SessionEpochs(dict[str, int]):
                 else:
                     self._changed[client_id] = None
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether something is to be written."""
+        return bool(self._changed)
+
     def save(self, broker: Broker, arriving: Container[str]) -> None:
         """Writes what has changed with the commit that follows; of a client that is just coming, with its session."""
         for client_id in list(self._changed):

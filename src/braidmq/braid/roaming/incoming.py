@@ -273,6 +273,11 @@ class IncomingSessions:
 
     # Marks
 
+    @property
+    def is_checking(self) -> bool:
+        """Whether what sessions get that have come is looked at, so that they do not get it twice."""
+        return bool(self._checking)
+
     def save_marks(self) -> None:
         """Writes what sessions that have come have had since, with what came of it."""
         news = [session for session in self._checking if session.has_news]

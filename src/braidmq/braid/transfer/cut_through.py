@@ -1,10 +1,11 @@
 """Cut-through: the short way between two brokers for publications that come one at a time.
 
 A device that sends a reading now and then takes the same way each time: the same receivers, the same link, the same
-message but for its number and the payload. So when a plain QoS 0 publication has gone the long way alone, through the
+message but for its number and the payload. So when a plain publication has gone the long way alone, through the
 method and the overlay, and the one before it was like it, what became of it is remembered: out of this broker as
-frames to be filled in (`CutThroughSender`), into it as frames to be recognised (`CutThroughReceiver`). What travels is
-the same, byte for byte; the other end cannot tell, and need not know, which way it took.
+frames to be filled in (`CutThroughSender`) or the links that they leave by (`AcknowledgedSender`), into it as frames to
+be recognised (`CutThroughReceiver`). What travels is the same, byte for byte; the other end cannot tell, and need not
+know, which way it took.
 
 A cut-through holds as long as nothing has changed that the long way would look at: the demand, the routes, the link,
 and where range delivery finds the way (`Deliver`), the routing view. What comes by multicast (`MulticastCopy`) has its
@@ -15,18 +16,25 @@ long way again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import msgspec
-
 from braidmq.braid.transfer.accounting import HopCounts
-from braidmq.braid.transfer.batch import PublicationBatch, pack
+from braidmq.braid.transfer.acknowledged_sender import AcknowledgedSender
+from braidmq.braid.transfer.batch import PublicationBatch
+from braidmq.braid.transfer.carrier_template import (
+    FIELD_MAX,
+    NUMBER_BYTES,
+    Carrier,
+    field_bytes,
+    field_max,
+    head_of,
+    tell_of,
+    template_of,
+)
+from braidmq.braid.transfer.cut_through_receivers import AcknowledgedReceiver, CutThroughReceiver, InboundWay
 from braidmq.braid.transfer.delivering import PublicationReceiver
-from braidmq.braid.transfer.inbound import InboundStream, InboundStreams
-from braidmq.braid.transfer.outbound_topic import OutboundTopic
-from braidmq.braid.transfer.sending import PublicationSender
+from braidmq.braid.transfer.inbound import InboundStreams
+from braidmq.braid.transfer.outbound_topic import LastingPath, OutboundTopic
+from braidmq.braid.transfer.sending import PROOF_S, PublicationSender
 from braidmq.broker.broker import Broker
-from braidmq.broker.client import ConnectedClient
 from braidmq.host import Address, Message
 from braidmq.mqtt.packets import V5
 from braidmq.net.frame_template import FrameTemplate
@@ -53,75 +61,11 @@ RUN_BYTES_MAX = 2048
 PEERS_MAX = 8
 """Brokers that a cut-through leads to; with more of them the way is not what takes the time."""
 
+QOS_1 = 0x32
+"""The first byte of a plain publication of QoS 1."""
+
 RECEIVERS_MAX = 4096
 """Cut-throughs into this broker; with one more all are made anew."""
-
-TELL_BYTES = 48
-"""Bytes behind the number of a range delivery by which a frame is known before it is compared: those of its range."""
-
-Carrier = Deliver | MulticastCopy
-"""What brings publications to a broker: (root, number) names it, and its body ends with a batch."""
-
-_NUMBERS = (0x1111111111111111, 0x2222222222222222)
-_NUMBER_BYTES = 8
-_WIDTHS = (
-    (0x7F, 1, 0x01, 0x02),
-    (0xFF, 1, 0x81, 0x82),
-    (0xFFFF, 2, 0x1111, 0x2222),
-    (0xFFFFFFFF, 4, 0x11111111, 0x22222222),
-)
-"""Whole numbers up to here take so many bytes that can differ; two of them of which each byte does."""
-
-
-def template_of(
-    frame_of: Callable[[Envelope], bytes], told: Tell[Message], batch: PublicationBatch, head: bytes
-) -> FrameTemplate | None:
-    """The template of frames like one that carries this batch.
-
-    It has three holes: the delivery's number, the batch's, and what is behind the head of its run.
-    """
-    body = pack(batch)
-    message = told.body
-    if not isinstance(message, Carrier) or not message.body.endswith(body) or batch.first > _WIDTHS[-1][0]:
-        return None
-    carried = message.body
-    around = carried[: len(carried) - len(body)]
-    firsts = next((one, other) for last, _, one, other in _WIDTHS if batch.first <= last)
-    rest = len(batch.run) - len(head)
-    samples = []
-    for number, first, byte in zip(_NUMBERS, firsts, (b"\0", b"\xff"), strict=True):
-        sample = msgspec.structs.replace(batch, first=first, run=head + byte * rest)
-        carrier = msgspec.structs.replace(message, number=number, body=around + pack(sample))
-        samples.append(frame_of(Tell(told.hops, carrier)))
-    template = FrameTemplate(*samples)
-    sizes = [end - begin for begin, end in template.holes]
-    return template if sizes == [_NUMBER_BYTES, first_bytes(batch.first), rest] else None
-
-
-def tell_of(frame: bytes, at: int) -> bytes:
-    """What a frame is known by before it is compared, behind its number: all of a copy's topic, or some of a range.
-
-    A topic is a string of msgpack, with its length before it; what is behind the number in a range delivery is none.
-    """
-    if len(frame) < at + 2:
-        return b""
-    kind = frame[at]
-    if 0xA0 <= kind <= 0xBF:
-        return frame[at : at + 1 + kind - 0xA0]
-    return frame[at : at + (2 + frame[at + 1] if kind == 0xD9 else TELL_BYTES)]
-
-
-def first_bytes(first: int) -> int:
-    """The bytes in which a batch's number can differ from another one's that takes as many."""
-    return next(size for last, size, _, _ in _WIDTHS if first <= last)
-
-
-def head_of(run: bytes, topic: str, version: int) -> bytes:
-    """A plain publication up to its payload."""
-    begin = 2
-    while run[begin - 1] > 127:
-        begin += 1
-    return run[: begin + 2 + len(topic.encode()) + (version == V5)]
 
 
 class CutThroughSender:
@@ -159,8 +103,8 @@ class CutThroughSender:
         self._view = view
         self._size = len(batch.run)
         self._version = batch.version
-        self._first_bytes = first_bytes(batch.first)
-        self._first_max = next(last for last, _, _, _ in _WIDTHS if batch.first <= last)
+        self._first_bytes = field_bytes(batch.first)
+        self._first_max = field_max(batch.first)
         self._frames = frames
 
     def holds(self, version: int, size: int, now: float) -> bool:
@@ -186,84 +130,9 @@ class CutThroughSender:
         number = self._all.number
         self._all.number = number + PEERS_MAX
         for peer, template, which, weight in self._frames:
-            fields = ((number + which).to_bytes(_NUMBER_BYTES), first.to_bytes(self._first_bytes), run)
+            fields = ((number + which).to_bytes(NUMBER_BYTES), first.to_bytes(self._first_bytes), run)
             peer.send_lone(template.fill(fields), weight)
         return True
-
-
-class CutThroughReceiver:
-    """From another broker's topic to the clients here that take it as it comes."""
-
-    __slots__ = (
-        "_all",
-        "_connections",
-        "_ends_at",
-        "_hops",
-        "_offsets",
-        "_overlay",
-        "_router",
-        "_routes",
-        "_stream",
-        "_template",
-        "_view",
-        "_weight",
-    )
-
-    def __init__(
-        self,
-        all_: CutThrough,
-        template: FrameTemplate,
-        head: bytes,
-        stream: InboundStream,
-        connections: list[ConnectedClient],
-        hops: int,
-        weight: int,
-        view: View | None,
-    ) -> None:
-        self._all = all_
-        self._ends_at = all_.now() + CUT_THROUGH_S
-        self._overlay = all_.overlay
-        self._view = view
-        self._router = all_.broker.router
-        self._routes = self._router.version
-        self._template = template
-        _, first, payload = template.holes
-        self._offsets = (*first, payload[0] - len(head), payload[1])
-        self._stream = stream
-        self._connections = connections
-        self._hops = hops
-        self._weight = weight
-
-    def holds(self, frame: bytes) -> bool:
-        """Whether the long way would lead where this one does, for a publication like this."""
-        return (
-            self._routes == self._router.version
-            and self._template.fits(frame)
-            and self._all.now() < self._ends_at
-            and (self._view is None or self._overlay.view is self._view)
-            and not self._stream.is_new
-        )
-
-    def pass_on(self, frame: bytes) -> int:
-        """Passes a publication on at once; the bytes that it counts for, 0 if it has to take the long way."""
-        stream = self._stream
-        first_at, first_end, run_at, run_end = self._offsets
-        if not self.holds(frame) or stream.held or int.from_bytes(frame[first_at:first_end]) != stream.last + 1:
-            return 0
-        stream.last += 1
-        run = frame[run_at:run_end]
-        sent = 0
-        for connection in self._connections:
-            if connection.writable:
-                connection.link.write(run)
-                sent += 1
-        self._all.hops.add(self._hops)
-        metrics = self._all.broker.metrics
-        metrics.messages_received += 1
-        metrics.messages_sent += sent
-        metrics.bytes_sent += sent * len(run)
-        metrics.messages_dropped += len(self._connections) - sent
-        return self._weight
 
 
 class CutThrough:
@@ -274,6 +143,7 @@ class CutThrough:
         broker: Broker,
         host: NetHost,
         overlay: Overlay,
+        method: Method,
         sender: PublicationSender,
         receiver: PublicationReceiver,
         inbound: InboundStreams,
@@ -287,6 +157,7 @@ class CutThrough:
         self.number = host.chance.getrandbits(61) | 1 << 61
         """Of the next delivery: far from those that the method counts itself, and always eight bytes."""
         self.host = host
+        self._multicast = method.multicast if isinstance(method, MulticastMethod) else None
         self._sender = sender
         self._receiver = receiver
         self._inbound = inbound
@@ -304,6 +175,13 @@ class CutThrough:
 
     # Out
 
+    def publish_alone(self, outbound_topic: OutboundTopic, batch: PublicationBatch) -> bool:
+        """Sends the only batch of a tick a short way, if it is of QoS 1 or 2 and there is one."""
+        if batch.kept is None or batch.count != 1:
+            return False
+        path = outbound_topic.cut_through
+        return isinstance(path, AcknowledgedSender) and path.publish(batch)
+
     def publish(self, outbound_topic: OutboundTopic, batch: PublicationBatch) -> None:
         """Sends a batch the long way, and makes a cut-through for those like it, if it comes alone and often enough."""
         if not self._is_lively(outbound_topic, batch):
@@ -314,23 +192,42 @@ class CutThrough:
         with self.host.recording() as posts:
             self._sender.publish(outbound_topic, batch)
         if list(outbound_topic.wanted) == wanted and (posts or self._receiver.arrivals == arrivals + len(wanted)):
-            outbound_topic.cut_through = self._make_sender(outbound_topic, batch, posts)
+            make = self._make_sender if batch.kept is None else self._make_acknowledged
+            outbound_topic.cut_through = make(outbound_topic, batch, posts)
 
     def _is_lively(self, outbound_topic: OutboundTopic, batch: PublicationBatch) -> bool:
-        if batch.count != 1 or batch.offset or batch.items or batch.skips or len(batch.run) > RUN_BYTES_MAX:
+        if batch.count != 1 or batch.items or batch.skips or len(batch.run) > RUN_BYTES_MAX:
+            return False
+        is_kept = batch.kept is not None
+        if is_kept and self._multicast is None:
             return False
         now = self.now()
         version, size, at = outbound_topic.lone
         outbound_topic.lone = (batch.version, len(batch.run), now)
-        cut_through = outbound_topic.cut_through
-        if cut_through is not None and cut_through.holds(batch.version, len(batch.run), now):
+        path = outbound_topic.cut_through
+        if isinstance(path, AcknowledgedSender) == is_kept and path and path.holds(batch.version, len(batch.run), now):
             return False  # it has one, which could not be taken this time
         return version == batch.version and size == len(batch.run) and now - at < LIVELY_S
+
+    def _make_acknowledged(
+        self, _outbound_topic: OutboundTopic, batch: PublicationBatch, posts: list[tuple[Address, Envelope]]
+    ) -> LastingPath | None:
+        """If each broker that wants it has been sent its copy."""
+        peers = [peer for to, _ in posts if (peer := self.host.peer(to)) is not None]
+        copies = [told.body for _, told in posts if isinstance(told, Tell) and isinstance(told.body, MulticastCopy)]
+        if not 0 < len(peers) == len(copies) == len(posts) <= PEERS_MAX or self._multicast is None:
+            return None
+        copy, told = copies[0], posts[0][1]
+        begin = self._multicast.repeater(copy.number, PROOF_S)
+        if begin is None or any(one is not copy for one in copies):
+            return None
+        weight = self.host.weight_of(told) - len(copy.body)
+        return AcknowledgedSender(self.host, begin, peers, weight, self.host.now() + CUT_THROUGH_S)
 
     def _make_sender(
         self, outbound_topic: OutboundTopic, batch: PublicationBatch, posts: list[tuple[Address, Envelope]]
     ) -> CutThroughSender | None:
-        if len(posts) > PEERS_MAX or batch.first > _WIDTHS[-1][0]:
+        if len(posts) > PEERS_MAX or batch.first > FIELD_MAX:
             return None
         frames = []
         deliveries: dict[int, int] = {}
@@ -366,12 +263,12 @@ class CutThrough:
         if (self._receiver.arrivals - 1, self.host.posted) != self._before:
             return
         batch = self._receiver.last_batch
-        if batch is None or batch.count != 1 or batch.offset:
+        if batch is None or batch.count != 1 or (batch.offset and self._multicast is None):
             return
         if not isinstance(told, Tell) or not isinstance(told.body, Carrier):
             return
-        at = frame.find(told.body.number.to_bytes(_NUMBER_BYTES)) + _NUMBER_BYTES
-        if at < _NUMBER_BYTES or batch.items or batch.skips or told.body.root != sender:
+        at = frame.find(told.body.number.to_bytes(NUMBER_BYTES)) + NUMBER_BYTES
+        if at < NUMBER_BYTES or batch.items or batch.skips or told.body.root != sender:
             return
         self._tell_at[sender] = at
         name = (sender, tell_of(frame, at))
@@ -399,18 +296,30 @@ class CutThrough:
         same, other = (to.plain5, to.plain3) if batch.version == V5 else (to.plain3, to.plain5)
         if not same or other or to.special or to.groups or route.feed is not None:
             return None
-        head = head_of(batch.run, batch.topic, batch.version)
+        if batch.kept is None:
+            head = head_of(batch.run, batch.topic, batch.version)
+        elif to.sure is not None and batch.run[0] == QOS_1:
+            head = batch.run[: batch.acknowledged_run.ids_at]
+        else:
+            return None
         template = template_of(self._content_of, told, batch, head)
         if template is None or not template.fits(frame):
             return None
-        (_, number_end), (first_at, _), _ = template.holes
+        (_, number_end), (first_at, _) = template.holes[:2]
         if number_end + len(tell_of(frame, number_end)) > first_at:
             return None
         stream = self._inbound.at_rest(batch)
         if stream is None:
             return None
         view = self.overlay.view if isinstance(told.body, Deliver) else None
-        return CutThroughReceiver(self, template, head, stream, same, hops, self.host.weight_of(told), view)
+        ends_at = self.now() + CUT_THROUGH_S
+        weight = self.host.weight_of(told)
+        way = InboundWay(self.broker, self.overlay, self.hops, template, head, stream, hops, weight, view, ends_at)
+        if batch.kept is None:
+            return CutThroughReceiver(way, same)
+        if to.sure is None or self._multicast is None or not isinstance(told.body, MulticastCopy):
+            return None
+        return AcknowledgedReceiver(way, to.sure, self._receiver, self._multicast, told.body.root)
 
     def _content_of(self, envelope: Envelope) -> bytes:
         """A frame without its length, as it is handed over."""

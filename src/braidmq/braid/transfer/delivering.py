@@ -15,6 +15,7 @@ from braidmq.braid.roaming.marks import Marks
 from braidmq.braid.transfer.batch import BatchItem, KeptRun, Predecessor, PublicationBatch, message_of, unpack
 from braidmq.braid.transfer.inbound import InboundStreams
 from braidmq.broker.broker import Broker
+from braidmq.host import Address
 from braidmq.pubsub.method import Publication
 
 _log = logging.getLogger("braidmq.braid")
@@ -76,6 +77,15 @@ class PublicationReceiver:
     def is_handled(self, origin: str, offset: int) -> bool:
         """Whether clients here have had a publication, or it is not for them."""
         return origin == self._origin or self._cursors.is_handled(origin, offset)
+
+    def follow(self, origin: str, address: Address, offset: int) -> bool:
+        """A publication of QoS 1 came a short way, and is given to the clients here now: notes it; False, and nothing,
+        if something of its origin's history is missing before it, or anything may wait for it."""
+        cursor = self._cursors.get(origin)
+        if cursor is None or cursor.seen or offset != cursor.floor + 1 or self._inbound.predecessors:
+            return False
+        cursor.address = address
+        return self._cursors.mark_run_handled(origin, cursor, offset, 1)
 
     def deliver(self, batch: PublicationBatch) -> None:
         """Gives publications of another broker to the clients here."""

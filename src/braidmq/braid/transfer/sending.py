@@ -34,6 +34,10 @@ Ready = tuple[OutboundTopic, list[PublicationBatch]]
 class BatchPublisher(Protocol):
     def publish(self, outbound_topic: OutboundTopic, batch: PublicationBatch) -> None: ...
 
+    def publish_alone(self, outbound_topic: OutboundTopic, batch: PublicationBatch) -> bool:
+        """Sends the only batch of a tick a short way, if there is one for it."""
+        ...
+
 
 class PublicationSender:
     def __init__(
@@ -136,6 +140,9 @@ class PublicationSender:
         return send
 
     def _send_all(self, ready: list[Ready]) -> None:
+        outbound_topic, batches = ready[0]
+        if len(ready) == 1 and len(batches) == 1 and self.publisher.publish_alone(outbound_topic, batches[0]):
+            return
         is_corked = self.cork()
         if len(ready) > FEW_TOPICS and self._wildcard is not None:
             self._publish_many(self._wildcard, ready)
@@ -166,6 +173,10 @@ class PublicationSender:
             method.publish_many(told)
         if proven:
             method.publish_many_surely(proven, PROOF_S, self._on_outcome)
+
+    def publish_alone(self, outbound_topic: OutboundTopic, batch: PublicationBatch) -> bool:
+        """It knows no short way."""
+        return False
 
     def publish(self, outbound_topic: OutboundTopic, batch: PublicationBatch) -> None:
         """Gives a batch to the method, for each filter that wants it."""

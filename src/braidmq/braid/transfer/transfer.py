@@ -62,7 +62,7 @@ class TransferParts:
         host.on_read = self._broker.tick.begin_read
         if CutThrough.can_serve(self._method):
             self.cut_through = CutThrough(
-                self._broker, host, overlay, self.sender, self.receiver, self.inbound, self.hops
+                self._broker, host, overlay, self._method, self.sender, self.receiver, self.inbound, self.hops
             )
             self.sender.publisher = self.cut_through
             host.take_shortcut(self.cut_through)

@@ -118,6 +118,10 @@ class WildcardTopic(OutboundTopic):
     def cut_through(self, path: LastingPath | None) -> None:
         self._cut_through = path
 
+    @property
+    def is_kept(self) -> bool:
+        return self.is_open or self.was_recently_wanted(self._queue.now())
+
     def was_recently_wanted(self, now: float) -> bool:
         return self.is_open or now < self._queue.keeps_all_until or self.is_missed
 

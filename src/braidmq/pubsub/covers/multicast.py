@@ -74,6 +74,9 @@ Publishing = tuple[str, bytes]
 OnMissing = Callable[[tuple[Receiver, ...]], None]
 """Called once, with those that have not said that they have the message."""
 
+BeginCopy = Callable[[bytes, float], MulticastCopy | None]
+"""Given a body and the time: its copy, if there is room for one more delivery."""
+
 OnHop = Callable[[Address, MulticastCopy], None]
 """The host that it comes from, and the copy."""
 
@@ -125,15 +128,43 @@ class Multicast(Service):
         if not receivers:
             on_outcome(())
             return
-        self._number += 1
-        copy = MulticastCopy(self.host.address, self._number, topic, 1, (), True, body)
-        now = self.host.now()
         missing = {receiver.address: receiver for receiver in receivers}
-        self._open[copy.number] = _Unacknowledged(copy, missing, on_outcome, now + RESEND_S, now + timeout_s)
+        copy = self._begin(self.host.address, topic, body, missing, self.host.now(), timeout_s, on_outcome)
         self._spread(copy, receivers)
+
+    def _begin(
+        self,
+        root: Address,
+        topic: str,
+        body: bytes,
+        missing: dict[Address, Receiver],
+        now: float,
+        timeout_s: float,
+        on_outcome: OnMissing,
+    ) -> MulticastCopy:
+        """The copy of a delivery that is proven from now on."""
+        self._number = number = self._number + 1
+        copy = MulticastCopy(root, number, topic, 1, (), True, body)
+        self._open[number] = _Unacknowledged(copy, missing, on_outcome, now + RESEND_S, now + timeout_s)
         if not self._is_sweeping:
             self._is_sweeping = True
             self.host.spawn(self._sweep())
+        return copy
+
+    def repeater(self, number: int, timeout_s: float) -> BeginCopy | None:
+        """What begins further deliveries like one that is under way, to the same brokers: whoever has it sends the copy
+        to these. It gives None while too many are under way."""
+        mine = self._open.get(number)
+        if mine is None:
+            return None
+        root, topic, missing, on_outcome = mine.copy.root, mine.copy.topic, dict(mine.missing), mine.on_outcome
+
+        def begin(body: bytes, now: float) -> MulticastCopy | None:
+            if len(self._open) >= OPEN_MAX:
+                return None
+            return self._begin(root, topic, body, missing.copy(), now, timeout_s, on_outcome)
+
+        return begin
 
     def _spread(self, copy: MulticastCopy, receivers: Sequence[Receiver]) -> None:
         if len(receivers) <= DIRECT_MAX:
@@ -165,12 +196,20 @@ class Multicast(Service):
                 self._pass_on(msgspec.structs.replace(copy, hops=copy.hops + 1, to=()), copy.to)
             self._hand_over(copy)
         if copy.is_proven:
-            self._received.append((copy.root, copy.number))
-            if len(self._received) == 1:
-                self.host.spawn(self._acknowledge_soon())
-            elif len(self._received) >= ACKNOWLEDGED_AT_ONCE:
-                self._acknowledge()
+            self._acknowledge_later(copy.root, copy.number)
         return None
+
+    def note_received(self, root: Address, number: int) -> None:
+        """A proven copy for this broker alone came a short way, and was handed over: as if it had come here."""
+        self._seen_proven.is_new((root, number))
+        self._acknowledge_later(root, number)
+
+    def _acknowledge_later(self, root: Address, number: int) -> None:
+        self._received.append((root, number))
+        if len(self._received) == 1:
+            self.host.spawn(self._acknowledge_soon())
+        elif len(self._received) >= ACKNOWLEDGED_AT_ONCE:
+            self._acknowledge()
 
     async def _acknowledge_soon(self) -> None:
         await self.host.sleep(ACKNOWLEDGE_S)
