@@ -24,10 +24,15 @@ from tests.braid.linked_sites import BRAID_KEY, MANY, TOPIC, WAIT_S, Client, Sit
 
 
 @pytest.fixture(params=["open", "sealed", "copied"])
-async def start(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StartSite]:
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def start(kind: str, tmp_path: Path) -> AsyncIterator[StartSite]:
     """Starts a broker that joins those that are there, with a copy of its journal at another or without."""
-    key = BRAID_KEY if request.param == "sealed" else None
-    async with linked_sites(tmp_path, "covers", key, copies=2 if request.param == "copied" else 1) as start_one:
+    key = BRAID_KEY if kind == "sealed" else None
+    async with linked_sites(tmp_path, "covers", key, copies=2 if kind == "copied" else 1) as start_one:
         yield start_one
 
 
@@ -69,7 +74,9 @@ def followed(site: Site, of: Site) -> int:
     return 0 if cursor is None or cursor.seen else cursor.floor
 
 
-async def test_a_stream_takes_the_short_way_and_is_counted_and_proven_as_on_the_long_one(start: StartSite) -> None:
+async def test_a_stream_takes_the_short_way_and_is_counted_and_proven_as_on_the_long_one(
+    start: StartSite, kind: str
+) -> None:
     a, b = await start(), await start()
     subscriber, publisher = await Client.connect(b.server, b"s"), await Client.connect(a.server, b"p")
     await subscriber.subscribe(qos=1)
@@ -82,7 +89,9 @@ async def test_a_stream_takes_the_short_way_and_is_counted_and_proven_as_on_the_
     ]
     hops, out, into = b.cut_through.hops.total, a.cut_through.host.counters(), b.cut_through.host.counters()
     await one_by_one(publisher, [subscriber], MANY, 2)
-    assert b.long_ways - before < MANY / 2
+    long_ways = b.long_ways - before
+    if kind != "copied":  # what is for the copy goes to the same broker, and both leave in one frame
+        assert long_ways < MANY / 2
     assert [getattr(metrics, name) - value for metrics, name, value in counted] == [MANY] * 3
     assert b.cut_through.hops.total - hops == MANY
     sent, heard = a.cut_through.host.counters(), b.cut_through.host.counters()
@@ -96,7 +105,7 @@ async def test_a_stream_takes_the_short_way_and_is_counted_and_proven_as_on_the_
     assert multicast is not None
     await until(lambda: not multicast._open)
     assert a.transfer.sender.unproven == 0
-    assert b.long_ways - before < MANY / 2, "nothing was sent again"
+    assert b.long_ways - before == long_ways, "nothing was sent again"
     session = b.server.broker.sessions["s"]
     await until(lambda: session.free == session.window)
     assert await is_silent(subscriber)
