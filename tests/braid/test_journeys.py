@@ -13,7 +13,7 @@ def test_a_seed_is_the_same_each_time() -> None:
     assert first.trace == second.trace
 
 
-@pytest.mark.parametrize("seed", [3, 10, 31])
+@pytest.mark.parametrize("seed", [3, 10, 11, 31])
 def test_nobody_loses_anything_or_gets_it_twice(seed: int) -> None:
     outcome = play(seed)
     assert outcome.complaints == []

@@ -59,6 +59,10 @@ class RoundTrips:
         """How long to wait before a broker is taken for gone: if nothing is known of it, long."""
         return self.timeout_s(address) if address in self._longest else FAR_S
 
+    def moment_s(self, address: Address) -> float:
+        """How long to wait for one that was silent just now, and may be back: not long, however far it is."""
+        return min(LEAST_S, SLACK * self._longest.get(address, LEAST_S))
+
     @property
     def slowest_s(self) -> float:
         """The round trip to the farthest broker."""

@@ -71,25 +71,36 @@ def _missing_and_twice(subscriber: Subscriber, publisher: Publisher) -> Iterator
             yield f"{subscriber.client_id} misses {_name(one)}"
         if count > 1 and one.qos == 2 and all(each.qos == 2 for each in matching) and not one.was_repeated_anew:
             got = _got(subscriber, one)
-            if _was_safe(subscriber, one, got[0], got[-1]) and not _was_taken_alone(subscriber, one):
+            if _is_once(subscriber, one, got) and not _was_taken_alone(publisher, one):
                 where = ", ".join(f"at {each.site} {each.at:.3f}" for each in got)
                 yield f"{subscriber.client_id} got {_name(one)} {count} times: {where}"
 
 
-def _was_taken_alone(subscriber: Subscriber, one: Published) -> bool:
-    """Whether it was sent to several brokers, of which one had, or was about to have, fewer copies."""
-    unsafe_s = subscriber.sites.unsafe_s
-    where = {number for _, number in one.tried}
-    return len(where) > 1 and any(
-        at <= unsafe <= at + ALONE_S for at, number in one.tried for unsafe in unsafe_s.get(number, ())
-    )
+def _was_taken_alone(publisher: Publisher, one: Published) -> bool:
+    """Whether it was sent to several brokers, of which one had, or was about to have, fewer copies; and the next could
+    not ask it."""
+    unsafe_s = publisher.sites.unsafe_s
+    was_alone = any(at <= unsafe <= at + ALONE_S for at, number in one.tried for unsafe in unsafe_s.get(number, ()))
+    first_s, last_s = one.tried[0][0], one.tried[-1][0]
+    return was_alone and any(not each.is_home_reached for each in publisher.connects if first_s <= each.at <= last_s)
+
+
+def _is_once(subscriber: Subscriber, one: Published, got: list[Got]) -> bool:
+    """Whether a publication that came several times should have come once."""
+    first, last = got[0], got[-1]
+    return not _was_doubtful(subscriber, one, first, last) and not subscriber.may_be_behind(first.at, last.at)
+
+
+def _was_doubtful(subscriber: Subscriber, one: Published, first: Got, last: Got) -> bool:
+    """Whether the client had begun anew, and an older session of it was somewhere."""
+    begin_s = one.first_s or first.at
+    return any(begin_s <= until_s and from_s <= last.at for from_s, until_s in subscriber.doubts)
 
 
 def _was_safe(subscriber: Subscriber, one: Published, first: Got, last: Got) -> bool:
     """Whether the client was only at brokers with all their copies from one delivery to another, which could ask those
     that had its session, and had one session only."""
-    begin_s = one.first_s or first.at
-    was_doubtful = any(begin_s <= until_s and from_s <= last.at for from_s, until_s in subscriber.doubts)
+    was_doubtful = _was_doubtful(subscriber, one, first, last)
     is_safe = all(each.was_safe for each in subscriber.connects if first.at <= each.at <= last.at)
     return is_safe and not was_doubtful and not any(first.at <= at <= last.at for at in subscriber.unsafe_s)
 
@@ -144,8 +155,8 @@ def _unwanted(subscriber: Subscriber, publisher: Publisher) -> Iterator[str]:
             continue
         ends = [each.until_s for each in _matching(subscriber, one)]
         last_s = max((end for end in ends if end is not None), default=0.0)
-        is_safe = all(each.was_safe for each in subscriber.connects if each.at >= last_s)
-        if is_safe and all(end is not None and end < one.first_s for end in ends):
+        is_over = all(end is not None and end < one.first_s for end in ends)
+        if is_over and not subscriber.may_be_behind(last_s, float("inf")):
             yield f"{subscriber.client_id} got {_name(one)}, to which it does not subscribe any more"
 
 

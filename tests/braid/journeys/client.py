@@ -40,6 +40,10 @@ class Connected(NamedTuple):
     """Why the session need not have been found; empty if it must."""
     was_safe: bool
     """Whether the broker had all its copies, and could ask those that had the session."""
+    is_known: bool
+    """Whether it could ask the broker that had the session, or a mirror of that …"""
+    is_home_reached: bool
+    """… and whether it could ask that broker itself."""
 
 
 class RoamingClient:
@@ -60,7 +64,7 @@ class RoamingClient:
         self._began_at = 0.0
         self._situation = ""
         self._turn = 0
-        self._may_ask = True
+        self._may_ask = self._reaches_home = True
         self.unsafe_s: list[float] = []
         """When it got something from a broker that had fewer copies than are configured."""
         self.doubts: list[list[float]] = []
@@ -89,6 +93,7 @@ class RoamingClient:
         self._began_at = self.sim.now
         self._situation = self._situation_at(number)
         self._may_ask = self.sites.is_known_at(number, self.home)
+        self._reaches_home = self.sites.is_reached_at(number, self.home)
         self.note(f"comes to {number} ({self._situation})")
         self.link.send(wire.connect(self.client_id, version=self.version, **persistent(self.version)))
         self.after((PATIENCE_S, PATIENCE_S), self._give_up)
@@ -115,6 +120,15 @@ class RoamingClient:
         cut = sites.cuts.now
         there, back = (number, home.number) in cut, (home.number, number) in cut
         return ("cut both ways" if there and back else "cut one way") if there or back else "up"
+
+    def may_be_behind(self, since_s: float, until_s: float) -> bool:
+        """Whether it has come to a broker meanwhile that could not know all that its session has had since then: the
+        broker before could not be asked, and had fewer copies than are configured, or none of these could be asked."""
+        for one in self.connects:
+            if since_s <= one.at <= until_s and not one.is_home_reached:
+                if not one.is_known or any(since_s <= at <= one.at for at in self.unsafe_s):
+                    return True
+        return False
 
     # Going
 
@@ -168,12 +182,15 @@ class RoamingClient:
         may = ""
         if not is_known:
             may = "nobody can be asked that has it"
-        elif self.sites.changed_at >= self._began_at - JUST_S:
-            may = "something has just happened"
+        elif self.sites.broken_at >= self._began_at - JUST_S:
+            may = "something has just broken"
         took_s = now - self._began_at
         was_safe = self.sites.has_copies(site.number) and is_known
+        is_reached = self._reaches_home and self.sites.is_reached_at(site.number, self.home)
         self.connects.append(
-            Connected(now, site.number, took_s, self._situation, packet.session_present, may, was_safe)
+            Connected(
+                now, site.number, took_s, self._situation, packet.session_present, may, was_safe, is_known, is_reached
+            )
         )
         self.note(f"is in at {site.number}, present {packet.session_present:d}, after {took_s:.3f}")
         self.is_in = True

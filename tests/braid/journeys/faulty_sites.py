@@ -54,8 +54,8 @@ class FaultySites(Sites):
         """By identity: the brokers that have all that a broker has, as it was when it was last looked."""
         self.unsafe_s: dict[int, list[float]] = {}
         """By number: when a broker was seen to have fewer copies than are configured."""
-        self.changed_at = 0.0
-        """When something was last cut, mended, ended or started."""
+        self.broken_at = 0.0
+        """When something was last cut, or ended."""
         self.trace: list[str] = []
         self.complaints: list[str] = []
         """What was wrong while it happened."""
@@ -88,31 +88,31 @@ class FaultySites(Sites):
         site.braid.mirrors.close()
         self.stores.pop(number).close()
         self.down[number] = None
-        self._changed(f"site {number} crashes")
+        self._break(f"site {number} crashes")
 
     def destroy(self, number: int) -> None:
         """A broker ends, and its disk is gone."""
         self.destroyed.add(self[number].braid.identity)
         self.crash(number)
         shutil.rmtree(self.folder / f"site{number}")
-        self._changed(f"site {number} is destroyed")
+        self._break(f"site {number} is destroyed")
 
     def start(self, number: int) -> None:
         """One that ended starts again, with what is on its disk."""
         del self.down[number]
         self.add(number)
-        self._changed(f"site {number} starts")
+        self.note(f"site {number} starts")
 
     def cut(self, pairs: set[tuple[Address, Address]]) -> None:
         self.cuts.now |= pairs
-        self._changed(f"cut {sorted(pairs)}")
+        self._break(f"cut {sorted(pairs)}")
 
     def mend(self, pairs: set[tuple[Address, Address]]) -> None:
         self.cuts.now -= pairs
-        self._changed(f"mended {sorted(pairs)}")
+        self.note(f"mended {sorted(pairs)}")
 
-    def _changed(self, text: str) -> None:
-        self.changed_at = self.sim.now
+    def _break(self, text: str) -> None:
+        self.broken_at = self.sim.now
         self.note(text)
 
     # What an outsider can see
@@ -137,12 +137,16 @@ class FaultySites(Sites):
             if own is not None:
                 self.mirrors[site.braid.identity] = own.mirrors
 
-    def is_known_at(self, number: int, home: Home | None) -> bool:
-        """Whether a broker can ask the one where a session was last, or one that has all that that one has."""
+    def is_reached_at(self, number: int, home: Home | None) -> bool:
+        """Whether a broker can ask the one where a session was last."""
         if home is None:
             return True
         site = self.all.get(home.number)
-        if site is not None and site.braid.identity == home.identity and self.reaches(number, home.number):
+        return site is not None and site.braid.identity == home.identity and self.reaches(number, home.number)
+
+    def is_known_at(self, number: int, home: Home | None) -> bool:
+        """Whether a broker can ask the one where a session was last, or one that has all that that one has."""
+        if home is None or self.is_reached_at(number, home):
             return True
         return any(self.reaches(number, int(one)) for one in self.mirrors.get(home.identity, ()))
 

@@ -106,7 +106,7 @@ class Subscriber(RoamingClient):
         if known is None:
             self.note(f"gets {packet.payload.decode()} ({packet_id}, QoS {packet.qos})")
             self.got.append(Got(packet.payload, self.sim.now, number, packet.qos))
-        elif known[0] != packet.payload and self._was_unsafe_since(known[1]):
+        elif known[0] != packet.payload and self.may_be_behind(known[1], self.sim.now):
             self.mistaken.add(packet.payload)
         elif known[0] != packet.payload:
             self.sites.complaints.append(
@@ -116,12 +116,6 @@ class Subscriber(RoamingClient):
         if packet.qos == 2:
             self._unreleased[packet_id] = known or (packet.payload, self.sim.now)
         self._answer(link, Type.PUBREC if packet.qos == 2 else Type.PUBACK, packet_id)
-
-    def _was_unsafe_since(self, since_s: float) -> bool:
-        stays = [one for one in self.connects if one.at >= since_s]
-        return any(not one.was_safe or not one.is_present for one in stays) or any(
-            at >= since_s for at in self.unsafe_s
-        )
 
     def _answer(self, link: ClientLink, kind: Type, packet_id: int) -> None:
         delay_s = self.chance.uniform(*ACKNOWLEDGE_S) if self.roams else 0.0

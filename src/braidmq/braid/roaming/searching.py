@@ -158,8 +158,9 @@ class Search:
             if address not in self._asked and len(self._asked) <= SEARCHED_MAX:
                 self._asked[address] = None
                 self._waiting[address] = None
-                if not self._round_trips.is_silent(address) and not self._is_unreached(address):
-                    self._awaited[address] = self._host.now() + self._round_trips.timeout_s(address)
+                is_silent = self._round_trips.is_silent(address) or self._is_unreached(address)
+                wait_s = self._round_trips.moment_s(address) if is_silent else self._round_trips.timeout_s(address)
+                self._awaited[address] = self._host.now() + wait_s
                 self._host.spawn(self._ask(address))
 
     async def _ask(self, address: Address) -> None:
@@ -238,7 +239,7 @@ class SessionSearch(Service):
         self.others: Callable[[], Iterable[Address]] = tuple
         """The brokers that are known."""
         self.is_unreached: Callable[[Address], bool] = lambda _address: False
-        """Whether a broker is known not to answer: it is asked, and not waited for."""
+        """Whether a broker is known not to answer: it is asked, and not waited for longer than a moment."""
         self.copies: Callable[[str], tuple[HeldCopyOf, ...]] = lambda _client_id: ()
         """What copies that are here have of a client's session."""
         self.gone_to: Callable[[str], SessionHolder | None] = lambda _client_id: None
