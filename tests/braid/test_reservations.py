@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from braidmq.broker.journal_store import JournalStore
+from braidmq.security.access import AccessRules
+from braidmq.security.settings import AccessConfig, Rule
 from tests.conformance import wire
 
 from .reserving import VERSIONS, Device, Worker
@@ -346,3 +348,64 @@ def test_a_component_that_is_away_cannot_be_reserved_and_keeps_who_has_it() -> N
     worker = Worker(sites, 1, "cam", **options)
     assert (answer["topic"], b"frame") in worker.seen()
     assert device.reserve()["ok"]
+
+
+def test_a_key_that_was_used_before_is_not_answered_from_memory() -> None:
+    sites = Sites(3)
+    Worker(sites, 1, "cam")
+    device, other = Device(sites, 0, "device"), Device(sites, 2, "other")
+    first = device.reserve(key="camera", lease=10)
+    assert device.request(f"$release/{first['id']}")["ok"]
+    assert other.reserve()["ok"]
+    assert device.reserve(key="camera", lease=10)["reason"] == "none-free"
+
+
+def test_requests_with_the_same_key_at_the_same_time_are_one() -> None:
+    sites = Sites(3)
+    Worker(sites, 1, "cam1")
+    Worker(sites, 2, "cam2")
+    device = Device(sites, 0, "device")
+    properties = wire.props(response_topic="answers/device")
+    ids = [device.client.new_id() for _ in range(3)]
+    body = b'{"key": "camera"}'
+    device.client.send(
+        *(wire.publish("$reserve/detector", body, qos=1, packet_id=one, properties=properties) for one in ids)
+    )
+    answers = device.answers()
+    assert len(answers) == 3
+    assert len({one["id"] for one in answers}) == 1
+
+
+def test_what_ended_unheard_does_not_count_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("braidmq.braid.selection.reservations.HELD_MAX", 1)
+    sites = Sites(3)
+    Worker(sites, 2, "cam2")
+    device = Device(sites, 0, "device")
+    first = device.reserve(lease=15, key="camera")
+    assert device.reserve()["reason"] == "too-many"
+    sites[2].crash()
+    sites.run(30)
+    Worker(sites, 1, "cam1")
+    device.ask("$reserve/detector", lease=15, key="camera")
+    sites.run(10)
+    (again,) = device.answers()
+    assert again["instance"] == "cam1"
+    assert again["id"] != first["id"]
+
+
+def test_access_rules_hold_for_requests_and_loads() -> None:
+    rules = (
+        Rule(topics=("$reserve/detector", "$load/detector"), deny=("publish",)),
+        Rule(topics=("#", "$reserve/#", "$reservation/#"), allow=("publish", "subscribe")),
+    )
+    sites = Sites(1)
+    sites.add(1, access=AccessRules(AccessConfig(rules=rules)))
+    sites.run(10)
+    worker = Worker(sites, 1, "cam")
+    assert worker.load(cpu=1.0) == 0x87
+    other = Worker(sites, 1, "lidar", component="ranger")
+    device = Device(sites, 1, "device")
+    assert device.ask("$reserve/detector") == 0x87
+    assert device.reserve("ranger")["instance"] == "lidar"
+    assert [one["event"] for one in other.events()] == ["reserved"]
+    assert worker.events() == []

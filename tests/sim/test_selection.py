@@ -140,7 +140,7 @@ def test_a_member_that_forgets_and_does_not_rest_is_found_out(monkeypatch: pytes
         return await offer(self, *given[:4])
 
     monkeypatch.setattr(Selector, "offer", offer_at_once)
-    report = play(Trial(method="ledger", pattern="", group=12, nodes=12, slots=2, faults="churn=0.2"))
+    report = play(Trial(method="ledger", pattern="", group=12, nodes=12, slots=2, seed=2, faults="churn=0.2"))
     assert any("holders" in complaint for complaint in report.complaints)
 
 

@@ -335,6 +335,7 @@ class Tick:
     def commit_early(self) -> bool:
         """In the middle of a tick: what has changed so far is kept before another broker hears of it; whether it is."""
         self.outgoing.before_commit()
+        self.request_flush()
         return not (self.store.dirty or self.recorder.dirty) or self.commit()
 
     def _retry_store(self) -> None:

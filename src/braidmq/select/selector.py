@@ -24,8 +24,10 @@ from braidmq.select.messages import AskDelegate, DelegateAnswer, Elsewhere, Noti
 from braidmq.select.multicast import GroupMulticast
 from braidmq.select.request import SelectionRequest, problem_of
 
-ASK_TIMEOUT_S: Final = 8.0
-ASK_TRIES: Final = 3
+ASK_TIMEOUT_S: Final = 2.0
+ASK_TRIES: Final = 8
+"""A delegate may take longer, and is not disturbed by being asked again; one that is gone should be noticed soon."""
+
 DELEGATES_MAX: Final = 10_000
 """Groups whose delegates a broker remembers."""
 

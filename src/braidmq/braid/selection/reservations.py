@@ -11,7 +11,6 @@ component is, so the client renews and releases from wherever it is.
 from __future__ import annotations
 
 from collections.abc import Callable
-from hashlib import blake2b
 from typing import Any, Final
 
 import msgspec
@@ -24,7 +23,7 @@ from braidmq.braid.selection.instances import Instances, group_topic
 from braidmq.braid.selection.messages import HoldEnded, HoldState, ReleaseHold, RenewHold
 from braidmq.braid.selection.state_transfers import StateTransfers
 from braidmq.broker.component_topics import instance_topic, level_of
-from braidmq.host import Address, Host, Reply, Service, ask, handles
+from braidmq.host import Address, Event, Host, Reply, Service, ask, handles
 from braidmq.keys import parts_of
 from braidmq.select import ComponentGroup, NotReserved, Reserved, SelectionRequest, Selector
 from braidmq.select.group import groups_around
@@ -37,7 +36,7 @@ UNDER_WAY_MAX: Final = 1_000
 HELD_MAX: Final = 100
 """Reservations that one client has at a time."""
 
-ID_BYTES: Final = 8
+ID_BITS: Final = 64
 STATE_TIMEOUT_S: Final = 2.0
 STATE_TRIES: Final = 3
 
@@ -68,6 +67,8 @@ class Held(msgspec.Struct):
     key: str
     answer: Answer
     to: ReplyTo | None
+    until: float
+    """When it is surely over, if it is not renewed: that may not have been heard of here."""
 
 
 class Reservations(Service):
@@ -93,6 +94,8 @@ class Reservations(Service):
         """Whether a client has a session here: one that has ended meanwhile holds nothing."""
         self._held: dict[str, Held] = {}
         self._by_client: dict[str, dict[str, None]] = {}
+        self._asking: dict[tuple[str, str], Event] = {}
+        """By holder and key: requests that are worked on, and their ends."""
         self.under_way = 0
         self.made = self.refused = self.ended = 0
         holds.on_ended_here = self._ended
@@ -105,7 +108,11 @@ class Reservations(Service):
 
     async def reserve(self, component: str, asked: Asked, holder: str, to: ReplyTo | None = None) -> Answer:
         """Reserves for a client, or for somebody else by a name that no client has; raises a RefusedRequest."""
-        same = self._same(component, asked, holder)
+        self._drop_old(holder)
+        key = f"{component}/{asked.key}" if asked.key and not asked.source else ""
+        while (asking := self._asking.get((holder, key))) is not None:
+            await asking.wait()
+        same = self._same(key, holder)
         if same is not None:
             return same
         if len(self._by_client.get(holder, ())) >= HELD_MAX:
@@ -113,38 +120,40 @@ class Reservations(Service):
         if self.under_way >= UNDER_WAY_MAX:
             raise RefusedRequest("busy", f"{UNDER_WAY_MAX} requests are under way at this broker already", 1.0)
         self.under_way += 1
+        if key:
+            self._asking[holder, key] = self._host.event()
         try:
             request = self._request(component, asked, holder)
             reserved = await self._find(request, asked)
             answer = await self._confirm(component, request, reserved, asked)
             if asked.source:
                 answer["state"] = await self._go_on_from(component, holder, asked.source, answer["id"])
+            self._keep(answer, holder, f"{component}/{asked.key}" if asked.key else "", to, asked.lease_s)
         except RefusedRequest:
             self.refused += 1
             raise
         finally:
             self.under_way -= 1
+            if key:
+                self._asking.pop((holder, key)).set()
         self.made += 1
-        self._keep(answer, Held(holder, f"{component}/{asked.key}" if asked.key else "", answer, to))
         return answer
 
-    def _same(self, component: str, asked: Asked, holder: str) -> Answer | None:
-        """What a client has reserved by this key already, unless it wants to go on from that."""
-        if asked.source:
-            return None
-        key = f"{component}/{asked.key}"
-        held = [self._held[one] for one in self._by_client.get(holder, ())] if asked.key else []
+    def _same(self, key: str, holder: str) -> Answer | None:
+        """What a client has reserved by this key already."""
+        held = [self._held[one] for one in self._by_client.get(holder, ())] if key else []
         return next((one.answer for one in held if one.key == key), None)
 
+    def _drop_old(self, holder: str) -> None:
+        """That something is over may not have been heard of: its broker may be gone."""
+        now = self._host.now()
+        for known_as in [one for one in self._by_client.get(holder, ()) if self._held[one].until <= now]:
+            self._drop(known_as)
+
     def _request(self, component: str, asked: Asked, holder: str) -> SelectionRequest:
-        """With an id that nobody can guess; by a key, the same request has the same id at every broker."""
-        chance = self._host.chance.getrandbits(8 * ID_BYTES).to_bytes(ID_BYTES)
-        if asked.key:
-            chance = blake2b(
-                f"{component}\0{holder}\0{asked.key}\0{asked.source}".encode(), digest_size=ID_BYTES
-            ).digest()
+        """Each with an id of its own: delegates remember what they have answered."""
         return SelectionRequest(
-            chance.hex(),
+            f"{self._host.chance.getrandbits(ID_BITS):0{ID_BITS // 4}x}",
             ComponentGroup(group_topic(component), ""),
             asked.lease_s / SAFETY,
             asked.needs,
@@ -214,13 +223,13 @@ class Reservations(Service):
         await self._release_quietly(old, holder)
         return is_known
 
-    def _keep(self, answer: Answer, held: Held) -> None:
+    def _keep(self, answer: Answer, holder: str, key: str, to: ReplyTo | None, lease_s: float) -> None:
         known_as = answer["id"]
-        self._held[known_as] = held
-        self._by_client.setdefault(held.client_id, {})[known_as] = None
-        if held.to is not None and not self.has_session(held.client_id):
+        self._held[known_as] = Held(holder, key, answer, to, self._host.now() + lease_s / SAFETY)
+        self._by_client.setdefault(holder, {})[known_as] = None
+        if to is not None and not self.has_session(holder):
             self._drop(known_as)
-            self._host.spawn(self._release_quietly(known_as, held.client_id))
+            self._host.spawn(self._release_quietly(known_as, holder))
 
     def _drop(self, known_as: str) -> Held | None:
         held = self._held.pop(known_as, None)
@@ -242,8 +251,11 @@ class Reservations(Service):
         if not state.lease_s:
             self._drop(known_as)
             raise RefusedRequest("not-held", state.problem)
-        if known_as not in self._held:  # it was reserved at another broker, or before this one was started
-            self._keep({"id": known_as}, Held(holder, "", {"ok": True, "id": known_as}, to))
+        held = self._held.get(known_as)
+        if held is None:  # it was reserved at another broker, or before this one was started
+            self._keep({"ok": True, "id": known_as}, holder, "", to, state.lease_s)
+        else:
+            held.until = self._host.now() + state.lease_s / SAFETY
         return {"ok": True, "id": known_as, "lease": round(state.lease_s, 3)}
 
     async def release(self, known_as: str, holder: str) -> Answer:
