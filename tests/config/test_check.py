@@ -238,3 +238,11 @@ def test_anonymous_beside_authentication_is_not_silent(read: Read) -> None:
 def test_a_mistyped_authentication_is_the_only_problem(read: Read) -> None:
     """No word about missing authentication if only the name of the key is wrong."""
     assert problems(read, OPEN + "[authentication]\npasword_file = 'x'").keys() == {"authentication.pasword_file"}
+
+
+def test_policies_of_shared_subscriptions(read: Read) -> None:
+    config = read('[[share]]\ngroup = "workers"\npolicy = "hash"\nkey = "bus"\n')
+    assert [(one.group, one.policy, one.key) for one in config.share] == [("workers", "hash", "bus")]
+    assert list(problems(read, '[[share]]\ngroup = "a/b"\n')) == ["share[0].group"]
+    assert list(problems(read, '[[share]]\ngroup = "a"\n[[share]]\ngroup = "a"\n')) == ["share[1].group"]
+    assert list(problems(read, '[[share]]\ngroup = "a"\npolicy = "fair"\n')) == ["share[0].policy"]

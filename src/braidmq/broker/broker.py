@@ -24,6 +24,7 @@ from braidmq.broker.router import Router, Target
 from braidmq.broker.runs import append_run, payloads_of, send_run, translated
 from braidmq.broker.session import Session
 from braidmq.broker.sessions import Sessions
+from braidmq.broker.share_policies import SharePolicy
 from braidmq.broker.shares import ShareGroup
 from braidmq.broker.store import MemoryStore, Store
 from braidmq.broker.tick import Tick
@@ -66,6 +67,7 @@ class Broker:
         methods: Mapping[str, AuthenticationMethod] | None = None,
         access: Access | None = None,
         client_ids: ClientIds | None = None,
+        share_policies: Mapping[str, SharePolicy] | None = None,
         spawn: Callable[[Coroutine[Any, Any, None]], None] = _no_spawn,
         wants_flush: Callable[[], None] = lambda: None,
     ) -> None:
@@ -88,6 +90,7 @@ class Broker:
         self.client_ids: ClientIds = client_ids or FreeClientIds()
         self.spawn = spawn
         self.router = Router(self.limits.route_cache_max)
+        self.router.share_policies = share_policies or {}
         self.retained = Retained(self.limits)
         self.on_delivery: Callable[[Message, Iterable[Target]], None] | None = None
         """Called with what is about to be given to sessions, while that needs to be known."""

@@ -99,7 +99,7 @@ class GroupQueue:
             if kept.message.expired(now):  # [MQTT-3.3.2-5]
                 del self.waiting[at]
                 self._end(kept)
-            elif not kept.message.forward or is_allowed(kept.message):
+            elif is_allowed(kept.message):
                 del self.waiting[at]
                 self.lent[number_of(kept)] = kept
                 return kept

@@ -7,7 +7,7 @@ Topics are many, so a route is small: the receivers that many topics have in com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from braidmq.broker.client import ConnectedClient
@@ -16,6 +16,7 @@ from braidmq.broker.feed import TopicFeed
 from braidmq.broker.local_topics import is_local
 from braidmq.broker.packet_ids import PACKET_ID_MAX
 from braidmq.broker.session import Session
+from braidmq.broker.share_policies import NEAR, SharePolicy
 from braidmq.broker.shares import ShareGroup
 from braidmq.broker.subscription import Subscribed
 from braidmq.mqtt.errors import PacketError
@@ -202,6 +203,8 @@ class Router:
         """What message processors get of a topic."""
         self.is_logged: Callable[[str], bool] = _never
         """Whether what is published to a topic here is logged, to be read later."""
+        self.share_policies: Mapping[str, SharePolicy] = {}
+        """By the name of a group; those that are not there are `near`."""
         self._arriving: dict[str, Route] = {}
         """Of topics that come from other brokers."""
         self._shared: dict[tuple[tuple[Audience, ...], bool], Receivers] = {}
@@ -375,7 +378,7 @@ class Router:
         audience = self._audience(topic_filter)
         group = audience.groups.get(share)
         if group is None:
-            group = audience.groups[share] = ShareGroup(full_filter)
+            group = audience.groups[share] = ShareGroup(full_filter, self.share_policies.get(share, NEAR))
             if is_local(topic_filter):
                 self._announce(topic_filter, audience, True)
         return group

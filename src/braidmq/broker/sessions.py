@@ -26,6 +26,7 @@ from braidmq.broker.wills import Wills
 from braidmq.broker.withdrawing import give_back, topics_waiting, withdraw
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.reasons import Reason
+from braidmq.mqtt.topics import SHARE_PREFIX
 from braidmq.security.identity import Access, Identity
 
 
@@ -143,6 +144,7 @@ class Sessions(Mapping[str, Session]):
         check_session(session)
         self.wills.renew(session, will)
         self.forget_routes(session)
+        self._tell_groups(session)
         self._router.federation.on_presence(session)
 
     def detach(self, session: Session, client: ConnectedClient, will: bool) -> None:
@@ -161,7 +163,15 @@ class Sessions(Mapping[str, Session]):
         self._router.federation.on_presence(session)
         if session.shares:
             self.leave_shares(session)
+            self._tell_groups(session)
         self._tick.request_flush()
+
+    def _tell_groups(self, session: Session) -> None:
+        """A member has come or gone, though its session stays."""
+        for full_filter in session.subscriptions if session.shares else ():
+            group = self._router.group(full_filter) if full_filter.startswith(SHARE_PREFIX) else None
+            if group is not None:
+                self._router.federation.on_group(group)
 
     def leave_shares(self, session: Session) -> None:
         """A member that is away gives back what it has not acknowledged (MQTT 5 §4.8.2)."""

@@ -7,6 +7,7 @@ leaves goes back to the front of the queue. QoS 0 does not wait: without a free 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from braidmq.broker.flow import Flow
@@ -44,8 +45,9 @@ class ShareDelivery:
         clients here goes to another broker."""
         if not is_for_here and not self._router.federation.is_for_group(message, group):
             return False
-        if is_for_here and (not group.is_waiting or not message.qos):
-            session = group.choose_ready()
+        is_near = group.policy.name == "near" or not group.elsewhere
+        if is_for_here and is_near and (not group.is_waiting or not message.qos):
+            session = group.choose(message)
             if session is not None:
                 self.give(message, group, session, publisher)
                 return True
@@ -53,7 +55,7 @@ class ShareDelivery:
             self._queue(message, group)
             self.wake(group)
         elif not (group.elsewhere and self._router.federation.send_to_group(message, group)):
-            busy = group.choose_busy(message.size) if is_for_here else None
+            busy = (group.choose(message) or group.choose_busy(message.size)) if is_for_here else None
             if busy is None:
                 self._metrics.messages_dropped += 1
             else:
@@ -116,23 +118,38 @@ class ShareDelivery:
 
     def _pump(self, group: ShareGroup) -> None:
         """Gives what waits to members here that can take it; then other brokers may have the rest, or the members."""
-        self.bind_here(group)
+        if group.policy.name == "near" or not group.elsewhere:
+            self.bind_here(group)
         if group.is_waiting:
             if group.elsewhere:
                 self._router.federation.on_waiting(group)
+            if group.policy.name != "near":
+                self._router.federation.on_free(group)
         elif not self._router.federation.on_free(group):
             self._hungry.pop(group, None)
             self._router.drop_unused(group)
 
-    def bind_here(self, group: ShareGroup) -> None:
-        """Lends what waits to members here, as far as they can take it."""
+    def bind_here(
+        self, group: ShareGroup, count: int | None = None, is_wanted: Callable[[Message], bool] | None = None
+    ) -> None:
+        """Lends what waits to members here, as far as they can take it; at most so many, of those that are wanted."""
         queue = group.queue
         now = self._tick.now()
-        while queue is not None and queue.waiting and any(session.ready for session in group.members):
-            kept = queue.lend(now, self._router.federation.is_for_here)
-            session = None if kept is None else group.choose_ready()
+        left = len(queue.waiting) if queue is not None and count is None else count or 0
+
+        def may_have(message: Message) -> bool:
+            if message.forward and not self._router.federation.is_for_here(message):
+                return False
+            if is_wanted is not None and not is_wanted(message):
+                return False
+            return group.policy.name != "hash" or group.choose(message) is not None
+
+        while queue is not None and left > 0 and queue.waiting and any(session.ready for session in group.members):
+            kept = queue.lend(now, may_have)
+            session = None if kept is None else group.choose(kept.message)
             if kept is None or session is None:
                 break
+            left -= 1
             if self.lend(kept.message, group, session, QueueLoan(queue, kept)) != 1:
                 queue.settle(kept)
 

@@ -63,11 +63,24 @@ def check(config: Config, findings: Findings) -> None:
         if not findings.spoiled(f"{key}.kind"):
             _check_kind(key, listener, findings)
             _check_tls(key, listener, findings)
+    if not findings.spoiled("share"):
+        _check_shares(config, findings)
     for index, processor in enumerate(config.processor):
         if not findings.spoiled(f"processor[{index}]"):
             _check_processor(f"processor[{index}]", processor, config, findings)
     check_openness(config, findings)
     _check_duplicates(config, findings)
+
+
+def _check_shares(config: Config, findings: Findings) -> None:
+    names: dict[str, int] = {}
+    for index, share in enumerate(config.share):
+        key = f"share[{index}].group"
+        if any(character in share.group for character in "/+#"):
+            findings.add(key, share.group, "a name without /, + and #, as in $share/<group>/<filter>")
+        elif share.group in names:
+            findings.add(key, share.group, f"another name: share[{names[share.group]}] is for this one")
+        names.setdefault(share.group, index)
 
 
 def _check_processor(key: str, processor: ProcessorConfig, config: Config, findings: Findings) -> None:

@@ -17,7 +17,7 @@ from braidmq.config.check import check_openness
 from braidmq.config.problems import ConfigError, Findings, Problem, shown
 from braidmq.config.settings import Config, Listener
 
-_RESTART_KEYS: Final = ("name", "data", "store", "admin", "braid")
+_RESTART_KEYS: Final = ("name", "data", "store", "admin", "braid", "share")
 """The top-level keys that need a restart."""
 
 _RESTART_LOG_KEYS: Final = ("format", "folder", "partitions", "segment_bytes")

@@ -13,6 +13,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from braidmq.broker.limits import Count, CountOrNone, Limits, Seconds
+from braidmq.broker.share_policies import PolicyName
 from braidmq.processors.processor import SPOOL_MAX
 from braidmq.pubsub.registry import METHOD_DEFAULT, TABLE_SIZE_DEFAULT, MethodName
 from braidmq.security.settings import AccessConfig, Authentication, Text, Texts
@@ -173,6 +174,19 @@ class ProcessorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """`publishers`: what clients of this broker publish. `here`: what clients of all brokers of the braid publish."""
 
 
+class ShareConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The groups of shared subscriptions with one name; those that are not named here are `near`."""
+
+    group: Text
+    """The name, as in `$share/<group>/<filter>`."""
+    policy: PolicyName = "near"
+    """Which member gets a message. `near`: the nearest that is free, by cluster. `round-robin`: brokers take turns.
+    `balanced`: brokers in proportion to what their members can take. `least-loaded`: the broker, and there the member,
+    that can take most. `hash`: messages of one key go to one member."""
+    key: Text = "topic"
+    """Of `hash`: `topic`, `client` (who published it), or the name of a user property; without that, the topic."""
+
+
 class ProcessingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     storage_bytes_max: Count = 256 * 1024 * 1024
     """What the spools of all topics may take when they are full (A_l). Topics beyond are delegated to Spark."""
@@ -233,6 +247,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Message processors that run beside this broker."""
     processing: ProcessingConfig = ProcessingConfig()
     """What they may use."""
+    share: tuple[ShareConfig, ...] = ()
+    """How groups of shared subscriptions choose a member. All brokers of a braid need the same."""
     sys_interval_s: Annotated[float, msgspec.Meta(ge=0)] = 10.0
     """How often the `$SYS` statistics are published; 0 turns them off."""
     log: LogConfig = LogConfig()

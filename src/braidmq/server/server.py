@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from braidmq.braid.node import BraidNode
 from braidmq.broker.broker import Broker
 from braidmq.broker.journal_store import JournalStore
+from braidmq.broker.share_policies import SharePolicy
 from braidmq.broker.store import MemoryStore, Store
 from braidmq.config.clients import build_access, build_authenticator, build_methods
 from braidmq.config.naming import broker_name
@@ -80,6 +81,7 @@ class Server:
                 methods=build_methods(config),
                 access=build_access(config),
                 client_ids=ClientIdRules(config.access),
+                share_policies={one.group: SharePolicy(name=one.policy, key=one.key) for one in config.share},
                 spawn=self._spawn,
                 wants_flush=self._flush_soon,
             )

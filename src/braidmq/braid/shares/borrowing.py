@@ -117,7 +117,8 @@ class Borrower(Service):
             or not may_see(self._cluster, message.forward)
         ):
             return False
-        session = None if group.is_waiting else group.choose_ready()
+        is_taken = group.is_waiting and group.policy.name == "near"
+        session = None if is_taken else group.choose(message)
         if session is None:
             return False
         loan = BorrowedLoan(self, job.number, origin, group.full_filter)
@@ -136,7 +137,7 @@ class Borrower(Service):
         """Gives a message of QoS 0 to a member: if none is free, to one that is busy."""
         session = None
         if group is not None and may_see(self._cluster, message.forward):
-            session = group.choose_ready() or group.choose_busy(message.size)
+            session = group.choose(message) or group.choose_busy(message.size)
         if group is None or session is None:
             self._broker.metrics.messages_dropped += 1
         else:
@@ -174,7 +175,7 @@ class Borrower(Service):
     def on_free(self, group: ShareGroup) -> bool:
         """Members here can take more: brokers that wait for that are told. Whether any are left."""
         wanting = self._wanting.get(group.full_filter)
-        if wanting and group.free > 0:
+        if wanting and group.offered > 0:
             del self._wanting[group.full_filter]
             for origin, batch in wanting.items():
                 news = self._news_for(origin, group.full_filter)
@@ -190,7 +191,9 @@ class Borrower(Service):
         news, self._news = self._news, {}
         for (origin, full_filter), one in news.items():
             group = self._broker.router.group(full_filter)
-            free = 0 if group is None else -(-group.free // one.share)
+            free = 0 if group is None else -(-group.offered // one.share)
+            if group is not None and group.policy.name == "hash" and one.returned:
+                free = 0  # it is not any member that it waits for
             if not free and group is not None:
                 self._wanting.setdefault(full_filter, {})[origin] = one.batch
                 self._shares.want_free(group)

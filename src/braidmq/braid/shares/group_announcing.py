@@ -66,18 +66,17 @@ class GroupAnnouncer(Service):
         self.on_changed(topic_filter)
         if is_local(topic_filter) or self._presence.is_leaving:
             return
-        is_kept = any(session.durable for session in group.members)
+        connected, is_kept = _standing(group)
         said = self._records.own_of(full_filter)
-        if said is None and not group.members:
+        if said is None and not connected and not is_kept:
             return
-        if said is None or bool(said.members) != bool(group.members) or said.is_kept != is_kept:
-            self._say(full_filter, len(group.members), is_kept)
+        if said is None or bool(said.members) != bool(connected) or said.is_kept != is_kept:
+            self._say(full_filter, connected, is_kept)
 
     def _contradict(self, full_filter: str) -> None:
         """Others know of members of an earlier incarnation of this broker."""
         group = self._broker.router.group(full_filter)
-        members = {} if group is None else group.members
-        self._say(full_filter, len(members), any(session.durable for session in members))
+        self._say(full_filter, *((0, False) if group is None else _standing(group)))
 
     def _say(self, full_filter: str, members: int, is_kept: bool) -> None:
         record = self._records.say(full_filter, self._host.address, self._broker.now(), members, is_kept)
@@ -112,12 +111,13 @@ class GroupAnnouncer(Service):
         return full_filter if full_filter in self._news or full_filter in self._telling else None
 
     def leave(self) -> None:
-        """This broker ends: groups of which nobody stays here are told, as long as there is time for it."""
+        """This broker ends, and its clients are gone: all are told who is left, as long as there is time for it."""
         gone = []
         for said in self._records.own:
             group = self._broker.router.group(said.full_filter)
-            if said.members and (group is None or not group.members):
-                record = self._records.say(said.full_filter, self._host.address, self._broker.now(), 0, False)
+            connected, is_kept = (0, False) if group is None else _standing(group)
+            if (said.members, said.is_kept) != (connected, is_kept):
+                record = self._records.say(said.full_filter, self._host.address, self._broker.now(), connected, is_kept)
                 gone += [] if record is None else [record]
         for first in range(0, len(gone), TOLD_AT_ONCE):
             self.announce(tuple(gone[first : first + TOLD_AT_ONCE]), lambda _outcome: None)
@@ -144,7 +144,7 @@ class GroupAnnouncer(Service):
     def _say_all(self) -> None:
         self._said_at = self._host.now()
         for record in self._records.own:
-            if record.members:
+            if record.has_anybody:
                 self._say(record.full_filter, record.members, record.is_kept)
 
     async def _keep_comparing(self) -> None:
@@ -175,3 +175,9 @@ class GroupAnnouncer(Service):
     def on_groups_known(self, _origin: Address, told: GroupsKnown) -> Reply:
         self._records.learn(told.records)
         return None
+
+
+def _standing(group: ShareGroup) -> tuple[int, bool]:
+    """How many members are connected here, and whether there is a session that stays."""
+    connected = sum(session.connection is not None for session in group.members)
+    return connected, any(session.durable for session in group.members)

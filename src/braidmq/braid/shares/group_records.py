@@ -56,8 +56,8 @@ class GroupRecords:
         """What was known of lasting sessions at other brokers; to be learnt."""
 
     def members_of(self, full_filter: str) -> Iterable[GroupRecord]:
-        """The other brokers that have members of a group."""
-        return self._by_group.get(full_filter, {}).values()
+        """The other brokers that have connected members of a group."""
+        return [one for one in self._by_group.get(full_filter, {}).values() if one.members]
 
     def count_of(self, full_filter: str) -> int:
         return len(self._by_group.get(full_filter, ()))
@@ -95,7 +95,7 @@ class GroupRecords:
         for record in told:
             if record.identity == self._identity:
                 own = self._own.get(record.full_filter)
-                if record.at > (0.0 if own is None else own.at) and record.members:
+                if record.at > (0.0 if own is None else own.at) and record.has_anybody:
                     self._own[record.full_filter] = record
                     self.on_contradiction(record.full_filter)
                 continue
@@ -113,27 +113,27 @@ class GroupRecords:
         """Members with lasting sessions are remembered after a restart, too: what is published before this broker has
         met the others again waits for them."""
         key = f"{GROUPS}{record.identity}/{record.full_filter}"
-        if record.members and record.is_kept:
+        if record.is_kept:
             self._store.save_cursor(key, _encode(record))
         elif known is None or known.is_kept:
             self._store.drop_cursor(key)
 
     def _note(self, record: GroupRecord) -> None:
         group = self._by_group.setdefault(record.full_filter, {})
-        had = record.identity in group
-        if record.members:
+        before = group.get(record.identity)
+        if record.has_anybody:
             group[record.identity] = record
         else:
             group.pop(record.identity, None)
             if not group:
                 del self._by_group[record.full_filter]
-        if had != bool(record.members):
+        if before is None or (bool(before.members), before.is_kept) != (bool(record.members), record.is_kept):
             self.on_change(record.full_filter)
 
     def expire(self, now: float) -> None:
         """Drops what has not been said for long."""
         for full_filter, own in list(self._own.items()):
-            if not own.members and now - own.at > KEPT_S:
+            if not own.has_anybody and now - own.at > KEPT_S:
                 del self._own[full_filter]
         for key, record in list(self._others.items()):
             if now - record.at > (LASTING_S if record.is_kept else KEPT_S):

@@ -9,7 +9,7 @@ and goes to another. A broker that is silent is asked. If it does not answer, wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from braidmq.bounded import BoundedDict
@@ -18,6 +18,7 @@ from braidmq.braid.shares.group_records import GroupRecords
 from braidmq.braid.shares.member_room import MemberRoom
 from braidmq.braid.shares.messages import Assign, Assigned, ForgetTaken, GroupRecord, LentMessage
 from braidmq.braid.shares.outbox import Outbox
+from braidmq.braid.shares.spreading import Spreading
 from braidmq.braid.transfer.batch import item_of
 from braidmq.broker.broker import Broker
 from braidmq.broker.group_queue import GroupQueue, number_of
@@ -51,8 +52,10 @@ class RemoteLoan(NamedTuple):
 
 
 class Lender(Service):
-    def __init__(self, broker: Broker, host: Host, records: GroupRecords, cluster: str, outbox: Outbox) -> None:
-        """`cluster` is that of this broker."""
+    def __init__(
+        self, broker: Broker, host: Host, records: GroupRecords, identity: str, cluster: str, outbox: Outbox
+    ) -> None:
+        """`identity` and `cluster` are those of this broker."""
         self._broker = broker
         self._host = host
         self._records = records
@@ -70,6 +73,7 @@ class Lender(Service):
         self._unsure: dict[tuple[str, str], list[LentMessage]] = {}
         """By filter and identity: what leaves at QoS 0."""
         self._turn = 0
+        self._spreading = Spreading(self, broker, records, identity)
         self.assigned = self.returned = 0
         """Messages of QoS 1 and 2 that were lent to other brokers, and that came back."""
         host.serve(self)
@@ -88,10 +92,13 @@ class Lender(Service):
     def send_unsure(self, message: Message, group: ShareGroup) -> bool:
         """Sends a message of QoS 0 to a broker whose members are thought to have room; False if there is none."""
         able = [one for one in self._nearest(group) if may_see(one[1].cluster, message.forward)]
+        if group.policy.name != "near":
+            chosen = self._spreading.choose(group, message)
+            able = [one for one in able if one[1] is chosen]
         if not able:
             return False
         _, record, room = able[0]
-        room.used_at = self._next_turn()
+        room.used_at = self.next_turn()
         job = LentMessage(0, message.topic, item_of(message, self._broker.now()))
         self._unsure.setdefault((group.full_filter, record.identity), []).append(job)
         self._broker.request_flush()
@@ -101,8 +108,11 @@ class Lender(Service):
         """The end of a tick: what waits is lent to brokers that have room."""
         waiting, self._waiting = self._waiting, {}
         for group in waiting:
-            self._shares.bind_here(group)
-            self._dispatch(group)
+            if group.policy.name == "near":
+                self._shares.bind_here(group)
+                self._dispatch(group)
+            else:
+                self._spreading.dispatch(group)
         unsure, self._unsure = self._unsure, {}
         for (full_filter, identity), jobs in unsure.items():
             record = next((one for one in self._records.members_of(full_filter) if one.identity == identity), None)
@@ -112,12 +122,12 @@ class Lender(Service):
     def _nearest(self, group: ShareGroup) -> list[tuple[int, GroupRecord, MemberRoom]]:
         """The brokers that have members and room: the nearest first, and of those the one whose turn it is."""
         found = [
-            (self._distance(one.cluster), one, self._room(one)) for one in self._records.members_of(group.full_filter)
+            (self._distance(one.cluster), one, self.room_of(one)) for one in self._records.members_of(group.full_filter)
         ]
         able = [one for one in found if one[2].left > 0]
         return sorted(able, key=lambda one: (one[0], one[2].used_at))
 
-    def _next_turn(self) -> int:
+    def next_turn(self) -> int:
         self._turn += 1
         return self._turn
 
@@ -130,7 +140,7 @@ class Lender(Service):
             common += 1
         return len(self._levels) - common
 
-    def _room(self, record: GroupRecord) -> MemberRoom:
+    def room_of(self, record: GroupRecord) -> MemberRoom:
         key = (record.full_filter, record.identity)
         room = self._rooms.get(key)
         if room is None:
@@ -148,15 +158,24 @@ class Lender(Service):
                 before = len(queue.waiting)
                 for _, record, room in equal:
                     share = -(-before // len(equal))
-                    self._lend(group, queue, record, room, min(share, room.left, BATCH_MAX))
+                    self.lend(group, queue, record, room, min(share, room.left, BATCH_MAX))
                 if len(queue.waiting) == before:
                     break
 
-    def _lend(self, group: ShareGroup, queue: GroupQueue, record: GroupRecord, room: MemberRoom, count: int) -> None:
+    def lend(
+        self,
+        group: ShareGroup,
+        queue: GroupQueue,
+        record: GroupRecord,
+        room: MemberRoom,
+        count: int,
+        is_wanted: Callable[[Message], bool] = lambda _message: True,
+    ) -> None:
+        """Lends messages to a broker: at most so many, of those that are wanted and may go there."""
         now, host_now = self._broker.now(), self._host.now()
         jobs: list[LentMessage] = []
         while len(jobs) < count:
-            kept = queue.lend(now, lambda message: may_see(record.cluster, message.forward))
+            kept = queue.lend(now, lambda message: may_see(record.cluster, message.forward) and is_wanted(message))
             if kept is None:
                 break
             number = number_of(kept)
@@ -165,7 +184,7 @@ class Lender(Service):
             jobs.append(LentMessage(number, kept.message.topic, item_of(kept.message, now), attempt))
         if jobs:
             self.assigned += len(jobs)
-            room.used_at = self._next_turn()
+            room.used_at = self.next_turn()
             self._outbox.add(record.address, Assign(group.full_filter, room.send(len(jobs)), tuple(jobs)))
 
     # What has become of it

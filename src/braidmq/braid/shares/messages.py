@@ -24,9 +24,13 @@ class GroupRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     at: float
     """When it was said (Unix time): of two, the later one counts."""
     members: int
-    """None any more, if 0."""
+    """How many are connected."""
     is_kept: bool = False
-    """Whether one of them has a session that outlives its connection."""
+    """Whether there is a session that outlives its connection, connected or not."""
+
+    @property
+    def has_anybody(self) -> bool:
+        return self.members > 0 or self.is_kept
 
 
 class CompareGroups(Message, frozen=True, array_like=True, gc=False):

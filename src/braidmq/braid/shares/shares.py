@@ -28,7 +28,7 @@ class ShareParts:
         self.records = GroupRecords(identity, cluster, broker.store, broker.saved_cursors)
         self.announcer = GroupAnnouncer(broker, host, presence, self.records)
         self.outbox = Outbox(broker, host)
-        self.lender = Lender(broker, host, self.records, cluster, self.outbox)
+        self.lender = Lender(broker, host, self.records, identity, cluster, self.outbox)
         self.checks = LoanChecks(broker, host, self.records, self.lender)
         self.borrower = Borrower(broker, host, identity, cluster, self.outbox)
         self.adoption = QueueAdoption(broker, self.checks, self.borrower)
