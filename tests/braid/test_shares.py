@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from braidmq.braid.mirrors.adopting import GONE_S
+from braidmq.braid.roaming.drain import DrainOutcome
 from braidmq.sim.network import Uniform
+from tests.braid.draining import drain, leave
 from tests.braid.sites import Sites
 from tests.braid.test_mirrors import MirroredSites
 from tests.conformance import wire
@@ -266,3 +268,20 @@ def test_a_broker_that_starts_again_knows_of_members_that_stay_before_it_meets_t
     assert [(one.type, one.reason) for one in publisher.take()] == [(Type.PUBACK, 0)]
     sites.settle_s = 1.0
     assert done(worker) == [b"early"]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_waits_at_a_broker_that_is_drained_goes_on_elsewhere(qos: int) -> None:
+    sites = Sites(4)
+    worker = member(sites, 2, "w", properties=props(receive_maximum=2))
+    publisher = sites.client(3, "p")
+    for payload in jobs(10):
+        assert publisher.publish("jobs/a", payload, qos) == 0
+    in_hand = [one for one in worker.take() if one.type is Type.PUBLISH]
+    assert len(in_hand) == 2
+    assert drain(sites, 3) is DrainOutcome.EMPTY
+    leave(sites, sites[3])
+    sites.run(5.0)
+    for one in in_hand:
+        acknowledge(worker, one)
+    assert done(worker) == jobs(8, 2)

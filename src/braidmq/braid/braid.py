@@ -197,6 +197,7 @@ class Braid:
         self.roaming.takeovers.tail_known = self.tail.known
         self.drain.announce = self.announce
         self.drain.register = self.roaming.displaced.register
+        self.drain.leave_queues = self.shares.adoption.give_away
         self.drain.leave_history = self._leave_history
         self.drain.ask_for_missed = self.catch_up.reconciler.ask_all_once
         self.retained.replication.send_late = self.transfer.sender.send_late

@@ -127,6 +127,15 @@ class GroupQueue:
         if self.lent.pop(number_of(kept), None) is not None:
             self._end(kept)
 
+    def remove(self, kept: Delivery) -> None:
+        """One that waits or is lent comes to its end."""
+        if self.lent.pop(number_of(kept), None) is None:
+            at = next((at for at, one in enumerate(self.waiting) if one is kept), None)
+            if at is None:
+                return
+            del self.waiting[at]
+        self._end(kept)
+
     def drop_oldest(self) -> None:
         """The first that waits comes to its end without a member."""
         self._end(self.waiting.popleft())

@@ -115,6 +115,8 @@ class Drain:
         """Asks all brokers for what was missed of them, and waits for it, but not longer than so long."""
         self.register: Callable[[], Coroutine[Any, Any, None]]
         """Tells the directory which sessions are here, and learns which are elsewhere: these are not given away."""
+        self.leave_queues: Callable[[list[Address], float], Awaitable[None]]
+        """Has brokers go on with what waits here for shared subscriptions, until a time."""
         self.leave_history: Callable[[list[Address], float], Awaitable[None]]
         """Has all others follow the history of this broker to its end, or one of these keep it, by a time."""
         self.on_over: Callable[[DrainOutcome], None] = lambda _outcome: None
@@ -250,6 +252,7 @@ class Drain:
         """What was on its way to sessions that were here is passed on, and what was published here can be fetched."""
         ends_at = self._host.now() + SETTLE_S
         await self.ask_for_missed(SETTLE_S)
+        await self.leave_queues([one.address for one in self._takers], ends_at)
         await self.leave_history([one.address for one in self._takers], ends_at)
         while self._handovers.is_passing_on and self._host.now() < ends_at:
             await self._host.sleep(STEP_S)

@@ -217,6 +217,12 @@ class Lender(Service):
             self._outbox.add_when_written(origin, ForgetTaken(tuple(taken)))
         self._broker.request_flush()
 
+    def end(self, kept: Delivery, queue: GroupQueue) -> None:
+        """A message goes on at another broker: nothing of it stays here."""
+        self.loans.pop(number_of(kept), None)
+        queue.remove(kept)
+        self._broker.request_flush()
+
     def give_back(self, identity: str, numbers: Iterable[int]) -> None:
         groups: dict[ShareGroup, None] = {}
         for number in reversed(tuple(numbers)):

@@ -93,6 +93,17 @@ class LoansKnown(Message, frozen=True, array_like=True, gc=False):
     settled: tuple[int, ...]
 
 
+class TakeQueue(Message, frozen=True, array_like=True, gc=False):
+    """I am leaving: go on with what waits for a group here. Some of it may be lent."""
+
+    full_filter: str
+    messages: tuple[LentMessage, ...]
+
+
+class QueueTaken(Message, frozen=True, array_like=True, gc=False):
+    """It is in the store."""
+
+
 class ForgetTaken(Message, frozen=True, array_like=True, gc=False):
     """These are not kept anywhere else any more: it need not be remembered that they were taken."""
 

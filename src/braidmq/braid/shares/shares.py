@@ -31,7 +31,7 @@ class ShareParts:
         self.lender = Lender(broker, host, self.records, identity, cluster, self.outbox)
         self.checks = LoanChecks(broker, host, self.records, self.lender)
         self.borrower = Borrower(broker, host, identity, cluster, self.outbox)
-        self.adoption = QueueAdoption(broker, self.checks, self.borrower)
+        self.adoption = QueueAdoption(broker, host, self.lender, self.checks, self.borrower)
 
     def begin(self) -> None:
         """All parts are joined: what an earlier process left is taken up."""
