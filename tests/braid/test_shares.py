@@ -285,3 +285,19 @@ def test_what_waits_at_a_broker_that_is_drained_goes_on_elsewhere(qos: int) -> N
     for one in in_hand:
         acknowledge(worker, one)
     assert done(worker) == jobs(8, 2)
+
+
+def test_a_broker_whose_own_publishers_are_many_serves_others_too() -> None:
+    sites = Sites(2)
+    worker = member(sites, 1, "w", properties=props(receive_maximum=1))
+    busy, other = sites.client(1, "busy"), sites.client(0, "other")
+    for number in range(60):
+        busy.publish("jobs/own", b"own%d" % number, 1)
+    for payload in jobs(10):
+        other.publish("jobs/a", payload, 1)
+    sites.settle_s = 0.2
+    order = done(worker)
+    assert len(order) == len(set(order)) == 70
+    theirs = [payload for payload in order if not payload.startswith(b"own")]
+    assert theirs == jobs(10)
+    assert order.index(b"9") < 60, "they do not come last"

@@ -69,6 +69,7 @@ class BraidFederation:
         self.send_to_group = shares.lender.send_unsure
         self.on_waiting = shares.lender.on_waiting
         self.on_free = shares.borrower.on_free
+        self.reserve = shares.borrower.reserve
         self.on_group = shares.announcer.on_group
 
     @property

@@ -179,6 +179,10 @@ class Federation(Outgoing, Protocol):
         """Members here can take more, and nothing waits for them here; whether anybody still wants to know that."""
         ...
 
+    def reserve(self, group: ShareGroup) -> int:
+        """How many of the messages that members here could take are now for other brokers, which have waited."""
+        ...
+
     def on_processed(self, topic_filter: str, wanted: bool) -> None:
         """Message processors of this broker begin, or cease, to want what a filter matches."""
         ...
@@ -278,6 +282,9 @@ class Alone:
         return False
 
     def on_waiting(self, group: ShareGroup) -> None: ...
+
+    def reserve(self, group: ShareGroup) -> int:
+        return 0
 
     def on_free(self, group: ShareGroup) -> bool:
         return False

@@ -21,6 +21,9 @@ from braidmq.broker.store import SavedSession
 QUEUE_KEPT_S: Final = 60.0
 """How long what waits for a group outlives its last member, anywhere: it may just be restarted."""
 
+RESERVED_S: Final = 0.5
+"""How long members are kept free for another broker, whose turn it is."""
+
 
 class ShareDelivery:
     def __init__(self, broker: SessionBroker, router: Router) -> None:
@@ -119,6 +122,8 @@ class ShareDelivery:
     def _pump(self, group: ShareGroup) -> None:
         """Gives what waits to members here that can take it; then other brokers may have the rest, or the members."""
         if group.policy.name == "near" or not group.elsewhere:
+            if group.is_waiting and not group.reserved:
+                self._reserve(group)
             self.bind_here(group)
         if group.is_waiting:
             if group.elsewhere:
@@ -128,6 +133,17 @@ class ShareDelivery:
         elif not self._router.federation.on_free(group):
             self._hungry.pop(group, None)
             self._router.drop_unused(group)
+
+    def _reserve(self, group: ShareGroup) -> None:
+        """What waits here comes first, but not always: other brokers that wait for members here have their turns."""
+        group.reserved = self._router.federation.reserve(group)
+        if group.reserved:
+            self._tick.timers.at(self._tick.now() + RESERVED_S, lambda: self._release(group))
+
+    def _release(self, group: ShareGroup) -> None:
+        group.reserved = 0
+        if group.is_waiting:
+            self._pump(group)
 
     def bind_here(
         self, group: ShareGroup, count: int | None = None, is_wanted: Callable[[Message], bool] | None = None
@@ -144,7 +160,7 @@ class ShareDelivery:
                 return False
             return group.policy.name != "hash" or group.choose(message) is not None
 
-        while queue is not None and left > 0 and queue.waiting and any(session.ready for session in group.members):
+        while queue is not None and left > 0 and queue.waiting and group.free_here > group.reserved:
             kept = queue.lend(now, may_have)
             session = None if kept is None else group.choose(kept.message)
             if kept is None or session is None:

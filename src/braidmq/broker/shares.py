@@ -13,7 +13,7 @@ from braidmq.broker.subscription import Subscribed
 
 
 class ShareGroup:
-    __slots__ = ("elsewhere", "full_filter", "left_at", "members", "policy", "queue", "turn")
+    __slots__ = ("elsewhere", "full_filter", "left_at", "members", "policy", "queue", "reserved", "turn")
 
     def __init__(self, full_filter: str, policy: SharePolicy = NEAR) -> None:
         self.full_filter = full_filter
@@ -26,6 +26,8 @@ class ShareGroup:
         """When it was last noticed that nobody is in it."""
         self.queue: GroupQueue | None = None
         """What waits here for a member, or is lent to one."""
+        self.reserved = 0
+        """How many of the messages that members here could take are for other brokers, though something waits here."""
         self.turn = 0
 
     @property

@@ -56,7 +56,7 @@ class BorrowedLoan:
 class _News:
     """What a broker is to be told of one group."""
 
-    __slots__ = ("batch", "returned", "settled", "share")
+    __slots__ = ("batch", "granted", "returned", "settled", "share")
 
     def __init__(self) -> None:
         self.batch = 0
@@ -64,6 +64,8 @@ class _News:
         self.returned: list[int] = []
         self.share = 1
         """Among how many brokers the room here is divided."""
+        self.granted = 0
+        """What is reserved for it, though something waits here."""
 
 
 class Borrower(Service):
@@ -85,6 +87,7 @@ class Borrower(Service):
         self._news: dict[tuple[Address, str], _News] = {}
         self._wanting: dict[str, dict[Address, int]] = {}
         """By filter: brokers that want to know when a member here is free, and the last batch of each."""
+        self._is_turn_here = False
         for key, row in broker.saved_cursors:
             if key.startswith(TAKEN):
                 self._taken[int(key.removeprefix(TAKEN))] = msgspec.msgpack.decode(row, type=float)
@@ -117,10 +120,11 @@ class Borrower(Service):
             or not may_see(self._cluster, message.forward)
         ):
             return False
-        is_taken = group.is_waiting and group.policy.name == "near"
+        is_taken = group.is_waiting and group.policy.name == "near" and not group.reserved
         session = None if is_taken else group.choose(message)
         if session is None:
             return False
+        group.reserved = max(0, group.reserved - 1)
         loan = BorrowedLoan(self, job.number, origin, group.full_filter)
         self._held[job.number] = loan
         qos = self._shares.lend(message, group, session, loan)
@@ -182,6 +186,22 @@ class Borrower(Service):
                 news.batch, news.share = max(news.batch, batch), len(wanting)
         return group.full_filter in self._wanting
 
+    def reserve(self, group: ShareGroup) -> int:
+        """Something waits here: every other time a broker that waits for members here has its turn. For how many."""
+        wanting = self._wanting.get(group.full_filter)
+        free = group.free_here
+        if not wanting or not free:
+            return 0
+        self._is_turn_here = not self._is_turn_here
+        if self._is_turn_here:
+            return 0
+        origin, batch = next(iter(wanting.items()))
+        del wanting[origin]
+        count = max(1, free // (1 + len(wanting)))
+        news = self._news_for(origin, group.full_filter)
+        news.batch, news.granted = max(news.batch, batch), count
+        return count
+
     @property
     def has_news(self) -> bool:
         return bool(self._news)
@@ -191,7 +211,7 @@ class Borrower(Service):
         news, self._news = self._news, {}
         for (origin, full_filter), one in news.items():
             group = self._broker.router.group(full_filter)
-            free = 0 if group is None else -(-group.offered // one.share)
+            free = 0 if group is None else one.granted or -(-group.offered // one.share)
             if group is not None and group.policy.name == "hash" and one.returned:
                 free = 0  # it is not any member that it waits for
             if not free and group is not None:
