@@ -24,6 +24,7 @@ from tests.conformance.wire import props
 SHARED = "$share/workers/jobs/#"
 SITES = 4
 STEPS = 60
+SETTLE_S = 0.05
 UNDER = Uniform(0.001, 0.02)
 
 
@@ -92,7 +93,7 @@ class Churn:
         self.qos = qos
         self.stores: dict[int, JournalStore] = {}
         self.sites = Sites(0, seed, UNDER)
-        self.sites.settle_s = 0.05
+        self.sites.settle_s = SETTLE_S
         for number in range(SITES):
             self.start(number)
             self.sites.run(2.0)
@@ -124,11 +125,12 @@ class Churn:
 
     def step(self) -> None:
         alive = list(self.sites.all)
-        action = self.chance.choice(["publish"] * 6 + ["work"] * 4 + ["leave", "come", "crash", "start", "cut"])
+        often = ["publish"] * 5 + ["work"] * 4 + ["strike", "start"] * 2
+        action = self.chance.choice([*often, "leave", "come", "cut"])
         if action == "publish":
             self.publish(self.chance.choice(alive), self.chance.randrange(1, 8))
-        elif action == "crash" and len(alive) > 2:
-            self.crash(self.chance.choice(alive))
+        elif action == "strike" and len(alive) > 2:
+            self.strike(self.chance.choice(alive), self.chance.choice(alive))
         elif action == "start" and len(alive) < SITES:
             self.start(self.chance.choice([one for one in range(SITES) if one not in alive]))
         elif action == "cut":
@@ -143,6 +145,17 @@ class Churn:
         elif worker.peer is not None and action == "work":
             worker.work()
         self.sites.run(self.chance.uniform(0.0, 1.5))
+
+    def strike(self, number: int, victim: int) -> None:
+        """A broker crashes while what was just published, at this one, is on its way."""
+        self.sites.settle_s = self.chance.uniform(0.001, 0.02)
+        for worker in self.workers:
+            if worker.peer is not None:
+                worker.work()
+        self.publish(number, self.chance.randrange(1, 5))
+        self.sites.run(self.chance.uniform(0.0, 0.05))
+        self.crash(victim)
+        self.sites.settle_s = SETTLE_S
 
     def publish(self, number: int, count: int) -> None:
         publisher = self.publishers.get(number)

@@ -11,6 +11,7 @@ import pytest
 
 from braidmq.braid.mirrors.adopting import GONE_S
 from braidmq.braid.roaming.drain import DrainOutcome
+from braidmq.broker.journal_store import JournalStore
 from braidmq.sim.network import Uniform
 from tests.braid.draining import drain, leave
 from tests.braid.sites import Sites
@@ -301,3 +302,29 @@ def test_a_broker_whose_own_publishers_are_many_serves_others_too() -> None:
     theirs = [payload for payload in order if not payload.startswith(b"own")]
     assert theirs == jobs(10)
     assert order.index(b"9") < 60, "they do not come last"
+
+
+def test_what_was_taken_before_its_broker_crashed_is_not_given_to_another(tmp_path: Path) -> None:
+    """[MQTT-4.8.2-5] The answer is lost with the broker; when that is back, it asks before it gives anything away."""
+    sites = Sites(3)
+    store = JournalStore(tmp_path)
+    sites.add(7, store=store)
+    sites.run(10.0)
+    first, publisher = member(sites, 1, "first"), sites.client(7, "p")
+    sites.settle_s = 0.0
+    publisher.send(wire.publish("jobs/a", b"x", qos=2, packet_id=1))
+    while not first.take():
+        sites.run(0.0005)
+    store.close()
+    sites[7].crash()
+    assert sites[1].braid.shares.borrower.taken_count == 1
+    sites.settle_s = 1.0
+    second = sites.client(2, "second")
+    second.send(wire.subscribe(7, (SHARED, 2)))
+    first.drop()
+    sites.add(7, store=JournalStore(tmp_path))
+    assert sites[7].broker.metrics.queued_messages == 1, "it does not know"
+    sites.run(30.0)
+    assert done(second) == []
+    assert sites[7].broker.metrics.queued_messages == 0
+    assert sites[1].braid.shares.borrower.taken_count == 0

@@ -147,6 +147,11 @@ class Borrower(Service):
         else:
             self._shares.give(message, group, session)
 
+    @property
+    def taken_count(self) -> int:
+        """Of how many messages it is remembered that they were taken for good."""
+        return len(self._taken)
+
     def has_taken(self, number: int) -> bool:
         return number in self._taken
 
