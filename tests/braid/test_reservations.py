@@ -409,3 +409,42 @@ def test_access_rules_hold_for_requests_and_loads() -> None:
     assert device.reserve("ranger")["instance"] == "lidar"
     assert [one["event"] for one in other.events()] == ["reserved"]
     assert worker.events() == []
+
+
+def test_attributes_do_not_grow_without_bound() -> None:
+    sites = Sites(1)
+    worker = Worker(sites, 0, "cam")
+    reasons = [worker.load(1, **{f"{letter}{number}": 1.0 for number in range(6)}) for letter in "abc"]
+    assert reasons == [0, 0, 0x99]
+    assert worker.load(a1=2.0) == 0
+
+
+@pytest.mark.parametrize("away_s", [5.0, 29.9, 30.0, 30.1, 31.0, 120.0])
+def test_a_component_can_be_reserved_again_whenever_it_comes_back(away_s: float) -> None:
+    """Also just when its broker leaves the group that it had no instance of any more."""
+    sites = Sites(3)
+    device = Device(sites, 0, "device")
+    worker = Worker(sites, 1, "cam")
+    sites.settle_s = 0.0
+    for _ in range(3):
+        worker.client.drop()
+        sites.run(away_s)
+        worker.client = sites[1].client("cam")
+        worker.client.send(wire.subscribe(1, ("$share/detector/frames", 1)))
+        sites.run(5)
+        sites.settle_s = 1.0
+        answer = device.reserve(lease=5)
+        assert answer["ok"], answer
+        assert device.request(f"$release/{answer['id']}")["ok"]
+        sites.settle_s = 0.0
+
+
+def test_a_broker_that_has_no_instances_any_more_leaves_the_group() -> None:
+    sites = Sites(2)
+    worker = Worker(sites, 1, "cam")
+    keys = len(sites[1].braid.overlay.view.own)
+    worker.client.drop()
+    sites.run(60)
+    assert len(sites[1].braid.overlay.view.own) < keys
+    assert not sites[1].braid.selection.instances.members
+    assert Device(sites, 0).reserve()["reason"] == "unknown-component"

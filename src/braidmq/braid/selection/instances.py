@@ -21,7 +21,7 @@ from braidmq.broker.broker import Broker
 from braidmq.broker.component_topics import instance_topic
 from braidmq.broker.session import Session
 from braidmq.broker.subscription import Subscribed
-from braidmq.host import Host
+from braidmq.host import Event, Host
 from braidmq.mqtt.topics import split_share
 from braidmq.select import Component, ComponentGroup, Selector
 from braidmq.select.member import COMPONENTS_MAX, Member
@@ -81,6 +81,8 @@ class Instances:
         self._by_client: dict[str, dict[str, LocalInstance]] = {}
         self._standing: dict[str, None] = {}
         """Components for which this broker is in the overlay, or on its way."""
+        self._changing: dict[str, Event] = {}
+        """Those for which it is just joining or leaving it."""
         self._sharing: dict[str, None] = {}
         """Clients that have, or had, shared subscriptions: those whose sessions are looked at."""
         self._due: dict[str, None] = {}
@@ -180,7 +182,7 @@ class Instances:
         if member is not None and instance.client_id in member.components:
             member.remove(instance.client_id)
             if not member.components:
-                self._host.spawn(self._leave_later(member, instance.component))
+                self._host.spawn(self._leave_later(instance.component))
 
     # What can be reserved
 
@@ -207,25 +209,40 @@ class Instances:
     async def _stand(self, member: Member, component: str) -> None:
         """Is in the overlay for a component, and has its delegates know what can be reserved here."""
         await self._presence.entered.wait()
-        if component not in self._standing:
-            self._standing[component] = None
-            await self._selector.overlay.join(member.key)
+        await self._change(component)
         await self._selector.announce(member)
 
-    async def _leave_later(self, member: Member, component: str) -> None:
+    async def _leave_later(self, component: str) -> None:
         await self._host.sleep(LINGER_S)
-        if self.members.get(component) is member and not member.components and not member.held:
-            del self.members[component]
-            if self._standing.pop(component, component) is None:
-                await self._selector.withdraw(member)
-            else:
+        await self._change(component)
+
+    async def _change(self, component: str) -> None:
+        """Joins or leaves the overlay for a component, as is right now; one at a time, and looked at again after it."""
+        while component in self._changing:
+            await self._changing[component].wait()
+        changing = self._changing[component] = self._host.event()
+        try:
+            while (member := self.members.get(component)) is not None:
+                is_wanted = bool(member.components or member.held) and not self._presence.is_leaving
+                if is_wanted == (component in self._standing):
+                    break
+                if is_wanted:
+                    self._standing[component] = None
+                    await self._selector.overlay.join(member.key)
+                else:
+                    del self._standing[component]
+                    await self._selector.overlay.leave(member.key)
+            if member is not None and not member.components and not member.held:
+                del self.members[component]
                 self._selector.members.members.pop(member.key, None)
+        finally:
+            del self._changing[component]
+            changing.set()
 
     async def leave(self) -> None:
         """The broker ends: it is no member any more."""
-        for component, member in list(self.members.items()):
-            if self._standing.pop(component, component) is None:
-                await self._selector.overlay.leave(member.key)
+        for component in list(self._standing):
+            await self._change(component)
 
     # What they say of themselves
 

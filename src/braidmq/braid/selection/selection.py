@@ -11,7 +11,7 @@ from typing import Final
 
 from braidmq.braid.membership.broker_records import BrokerRecords
 from braidmq.braid.membership.presence import Presence
-from braidmq.braid.selection.asked import Malformed, read_load, read_request
+from braidmq.braid.selection.asked import ATTRIBUTES_MAX, Malformed, read_load, read_request
 from braidmq.braid.selection.client_answers import ClientAnswers, ReplyTo, reply_to
 from braidmq.braid.selection.holds import Holds
 from braidmq.braid.selection.indexing import IndexedDelivery
@@ -145,6 +145,9 @@ class SelectionParts:
             if instance is None:
                 raise RefusedRequest("unknown-component", f"this client has no subscription $share/{component}/…")
             slots, attributes = read_load(packet.payload)
+            count = len({**instance.attributes, **attributes})
+            if count > ATTRIBUTES_MAX:
+                raise Malformed(f"{count} attributes of one instance: at most {ATTRIBUTES_MAX}")
             if now < instance.reported_at + LOAD_EVERY_S:
                 self.loads_refused += 1
                 return Reason.QUOTA_EXCEEDED, f"a report of load every {LOAD_EVERY_S:g} s is the most"
