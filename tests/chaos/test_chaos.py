@@ -28,8 +28,9 @@ def run(folder: Path, options: str) -> tuple[dict[str, Any], str]:
 
 @pytest.mark.timeout(240)
 def test_nothing_acknowledged_is_lost_nor_comes_twice(tmp_path: Path) -> None:
-    """Half of the clients roam. With this seed the plan has all kinds of faults but `isolate`."""
+    """Half of the clients roam. With this seed the plan has all kinds of faults but `isolate`; while a broker is being
+    destroyed, others are let alone."""
     found, story = run(tmp_path, "--minutes 0.5 --every 2.5 --rate 2 --roam-every 5 --seed 51")
-    assert found["faults"]["kill"] >= 1, story
-    assert len(found["faults"]) >= 5, story
+    assert found["faults"].keys() & {"kill", "destroy"}, story
+    assert len(found["faults"]) >= 4, story
     assert found["connects"] > 80, story
