@@ -77,12 +77,13 @@ def _missing_and_twice(subscriber: Subscriber, publisher: Publisher) -> Iterator
 
 
 def _was_taken_alone(publisher: Publisher, one: Published) -> bool:
-    """Whether it was sent to several brokers, of which one had, or was about to have, fewer copies; and the next could
-    not ask it."""
+    """Whether it was sent to several brokers, of which one had, or was about to have, fewer copies, and the next could
+    not ask it; or the next could not ask its mirrors either."""
     unsafe_s = publisher.sites.unsafe_s
     was_alone = any(at <= unsafe <= at + ALONE_S for at, number in one.tried for unsafe in unsafe_s.get(number, ()))
     first_s, last_s = one.tried[0][0], one.tried[-1][0]
-    return was_alone and any(not each.is_home_reached for each in publisher.connects if first_s <= each.at <= last_s)
+    lost = [each for each in publisher.connects if first_s <= each.at <= last_s and not each.is_home_reached]
+    return any(was_alone or not each.is_known for each in lost)
 
 
 def _is_once(subscriber: Subscriber, one: Published, got: list[Got]) -> bool:
