@@ -7,7 +7,7 @@ the time for what must always hold. Once it is quiet no checker may complain.
 
 `filters:…` are runs of methods that are given filters with wildcards, which come and go with their topics: see
 tests/sim/filter_churn.py. `sessions:covers` are brokers with their core, journals and mirrors, and clients that roam
-among them: see tests/braid/journeys.
+among them: see tests/braid/journeys. In `sessions:overlapping` two faults happen at a time.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ RUNS: dict[str, Callable[[int], list[str]]] = {
         if entry.takes_filters
     },
     "sessions:covers": wrong_after_journeys,
+    "sessions:overlapping": partial(wrong_after_journeys, at_once=2),
 }
 
 

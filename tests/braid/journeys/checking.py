@@ -7,16 +7,19 @@ brokers, since the first did not acknowledge it, comes from one of them, and has
 
 What may be otherwise:
 
-- A broker that has fewer copies than are configured goes on, and says so; so does one that can ask neither the broker
-  that had the session nor a mirror of it. A client that was there may get again, there or elsewhere, what it has had
-  before, and late what others have had in order: its session is one that others have gone on with meanwhile.
+- The broker that a client comes to cannot ask the one that had its session. If that one had fewer copies than are
+  configured while the client was there, or none of its mirrors can be asked either, the client may get again what it
+  had there, or what it has ended its subscription to.
+- What comes to a client at a broker that has fewer copies, or that can ask neither the broker that had the session nor
+  a mirror of it, may come late: its session is one that others have gone on with meanwhile.
 - A client that is told that it has no session begins anew: what is published until it has subscribed again may be
   missing, and what it has had under a packet id of QoS 2 that was not brought to its end. The rest comes later, behind
   what has come meanwhile; and what is published until the older session is found may come twice.
 - A publisher that roams is in order for subscribers that stay where they are meanwhile, as long as it was only at
   brokers with all their copies, and nobody has waited for its old broker for so long as they do.
 - A publisher that is told so sends again what was not acknowledged: that may come twice. So may what a publisher has
-  sent to a broker that was cut off from its mirror, and sends again elsewhere.
+  sent to a broker, and sends again to one that cannot ask that one, if that one was cut off from its mirror, or its
+  mirrors cannot be asked either.
 """
 
 from __future__ import annotations
@@ -77,12 +80,13 @@ def _missing_and_twice(subscriber: Subscriber, publisher: Publisher) -> Iterator
 
 
 def _was_taken_alone(publisher: Publisher, one: Published) -> bool:
-    """Whether it was sent to several brokers, of which one had, or was about to have, fewer copies; and the next could
-    not ask it."""
+    """Whether it was sent to several brokers, of which one had, or was about to have, fewer copies, and the next could
+    not ask it; or the next could not ask its mirrors either."""
     unsafe_s = publisher.sites.unsafe_s
     was_alone = any(at <= unsafe <= at + ALONE_S for at, number in one.tried for unsafe in unsafe_s.get(number, ()))
     first_s, last_s = one.tried[0][0], one.tried[-1][0]
-    return was_alone and any(not each.is_home_reached for each in publisher.connects if first_s <= each.at <= last_s)
+    lost = [each for each in publisher.connects if first_s <= each.at <= last_s and not each.is_home_reached]
+    return any(was_alone or not each.is_known for each in lost)
 
 
 def _is_once(subscriber: Subscriber, one: Published, got: list[Got]) -> bool:

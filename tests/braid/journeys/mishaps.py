@@ -1,4 +1,5 @@
-"""The faults of a run, drawn from its seed: one at a time, the next when all brokers are in and have their copies."""
+"""The faults of a run, drawn from its seed: one at a time, the next when all brokers are in and have their copies; or
+several at a time, whatever the state of the brokers is."""
 
 from __future__ import annotations
 
@@ -22,12 +23,15 @@ Pairs = set[tuple[Address, Address]]
 
 
 class Mishaps:
-    def __init__(self, sites: FaultySites, seed: int, until_s: float, on_gone: Callable[[Site], None]) -> None:
-        """`on_gone` is told of a broker that has ended."""
+    def __init__(
+        self, sites: FaultySites, seed: int, until_s: float, on_gone: Callable[[Site], None], at_once: int = 1
+    ) -> None:
+        """`on_gone` is told of a broker that has ended. `at_once` faults may last at a time."""
         self._sites = sites
         self._chance = Random(f"{seed}:mishaps")
         self._until_s = until_s
         self._on_gone = on_gone
+        self._at_once = at_once
         self._draining: dict[int, None] = {}
         self._cuts: list[Pairs] = []
         self.destroyed = 0
@@ -52,9 +56,14 @@ class Mishaps:
         if self._sites.sim.now > self._until_s:
             return
         kinds, weights = zip(*self._kinds.items(), strict=True)
-        is_calm = self._sites.is_whole and not self._draining
-        happened = is_calm and self._chance.choices(kinds, weights)[0]()
+        happened = self._has_room and self._chance.choices(kinds, weights)[0]()
         self._later(PAUSE_S if happened else (0.2, 0.2), self._next)
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether another fault may happen now."""
+        lasting = len(self._sites.down) + len(self._draining) + len(self._cuts)
+        return lasting < self._at_once if self._at_once > 1 else self._sites.is_whole and not self._draining
 
     def end(self) -> None:
         """All that is cut is mended, and all that is down starts."""

@@ -45,7 +45,8 @@ class Outcome(NamedTuple):
 
 
 class Journey:
-    def __init__(self, seed: int, folder: Path) -> None:
+    def __init__(self, seed: int, folder: Path, at_once: int = 1) -> None:
+        """`at_once` faults may last at a time."""
         chance = Random(f"{seed}:journey")
         self.sites = sites = FaultySites(folder, SITES, seed, unreliable=chance.random() < 0.3)
         self.began_s = sites.sim.now
@@ -58,7 +59,7 @@ class Journey:
             Publisher(sites, f"p{number}", chance.choice([V3, V5]), seed, [f"plant/p{number}/a", f"plant/p{number}/b"])
             for number in range(3)
         ]
-        self.mishaps = Mishaps(sites, seed, self.began_s + FAULTS_S, self._on_gone)
+        self.mishaps = Mishaps(sites, seed, self.began_s + FAULTS_S, self._on_gone, at_once)
         self._served_since: dict[str, float] = {}
 
     @property
@@ -119,10 +120,10 @@ class Journey:
             store.close()
 
 
-def play(seed: int) -> Outcome:
+def play(seed: int, at_once: int = 1) -> Outcome:
     folder = Path(tempfile.mkdtemp(prefix=f"journey-{seed}-", dir=_fast_folder()))
     try:
-        journey = Journey(seed, folder)
+        journey = Journey(seed, folder, at_once)
         try:
             journey.play()
         finally:
@@ -139,5 +140,5 @@ def _fast_folder() -> str | None:
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
-def wrong_after_faults(seed: int) -> list[str]:
-    return play(seed).complaints
+def wrong_after_faults(seed: int, at_once: int = 1) -> list[str]:
+    return play(seed, at_once).complaints

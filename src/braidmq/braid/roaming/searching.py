@@ -91,14 +91,15 @@ class SearchResult:
         holders = [one.gone_to for one in self._answers.values() if one.gone_to is not None]
         return max(holders if known is None else [known, *holders], key=lambda one: one.epoch, default=None)
 
-    def may_be_last(self, found: FoundAt, before: SessionHolder | None, can_wait: bool) -> bool:
+    def may_be_last(self, found: FoundAt, before: SessionHolder | None, can_wait: bool, is_sure: bool = False) -> bool:
         """Whether nobody has a newer one, as far as can be told. What a broker has that does not answer, though others
-        hear it, can be told if it is waited for."""
-        if before is not None and found.epoch >= before.epoch:
+        hear it, can be told if it is waited for; that is not needed where the directory `is_sure`."""
+        is_known = before is not None and found.epoch >= before.epoch
+        if is_known and is_sure:
             return True
         if can_wait and self.is_doubtful:
             return False
-        return before is None or self.knows_of(before)
+        return before is None or is_known or self.knows_of(before)
 
     def has_live(self, holder: SessionHolder) -> bool:
         """Whether a broker says that it has the session, as new as is known."""

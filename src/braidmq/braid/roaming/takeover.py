@@ -242,7 +242,7 @@ class Takeovers:
             before = result.newest_holder(before)
             is_doubtful = result.is_doubtful
             for found in result.found():
-                if not result.may_be_last(found, before, can_wait=tries_left > 0):
+                if not result.may_be_last(found, before, tries_left > 0, claimed.is_sure):
                     break
                 answer = await self._bring_found(arrival, found)
                 if answer not in _UNDECIDED:
