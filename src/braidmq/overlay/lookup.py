@@ -18,12 +18,19 @@ from braidmq.host import Address, Forward, Host, Message, Reply, Service, ask, h
 from braidmq.keys import Key
 from braidmq.overlay.overlay import FoundOwner, Introduce
 from braidmq.overlay.peers import Peer
-from braidmq.overlay.ring import CALL_TIMEOUT_S, RingNode, owns
+from braidmq.overlay.ring import RingNode, owns
+from braidmq.overlay.silent_hosts import SilentHosts
 from braidmq.overlay.view import View
 
 FIND_TIMEOUT_S = 3.0
+QUICK_S, QUICK_HOPS = 1.0, 3
+"""How long a quick search takes at the most, where it can go on carefully; where hosts are far, so many round trips."""
+
 FIND_TRIES = 3
 FIND_HOPS_MAX = 128
+
+HOP_S = (0.5, 1.5)
+"""How long a node has to answer a careful search, each time that it is asked."""
 
 SILENT_MAX = 32
 """How many silent nodes a careful search goes round."""
@@ -92,12 +99,13 @@ class Lookup(Service):
 
     async def _find_from(self, introducer: Address | None, key: Key, before: bool) -> FoundOwner | None:
         """The search begins at another broker, or here."""
-        if introducer is None:
-            reply = self.on_find(self._host.address, FindOwner(key, None, 0, before))
-        else:
-            reply = Forward(introducer, FindOwner(key, None, 1, before))
-        answer = await outcome(self._host, reply)
+        answer = await outcome(self._host, self._begin(introducer, key, before))
         return answer if isinstance(answer, FoundOwner) else None
+
+    def _begin(self, introducer: Address | None, key: Key, before: bool) -> Reply:
+        if introducer is None:
+            return self.on_find(self._host.address, FindOwner(key, None, 0, before))
+        return Forward(introducer, FindOwner(key, None, 1, before))
 
     @handles(FindOwner)
     def on_find(self, origin: Address, find: FindOwner) -> Reply:
@@ -126,16 +134,24 @@ class CarefulLookup(Lookup):
     """As `Lookup`, and hop by hop where that gets no answer."""
 
     def __init__(
-        self, host: Host, view: Callable[[], View], introduce: Introduce, on_silent: Callable[[Key], None]
+        self,
+        host: Host,
+        view: Callable[[], View],
+        introduce: Introduce,
+        on_silent: Callable[[Key], None],
+        silent: SilentHosts,
     ) -> None:
-        """`on_silent` is called with the key of a node that was named here and did not answer another broker."""
+        """`on_silent` is called with the key of a node that was named here and did not answer another broker. `silent`
+        are the hosts that did not answer here just now."""
         super().__init__(host, view, introduce)
+        self._silent = silent
         self._on_silent = on_silent
 
     async def _find_from(self, introducer: Address | None, key: Key, before: bool) -> FoundOwner | None:
-        found = await super()._find_from(introducer, key, before)
-        if found is not None:
-            return found
+        if not self._silent.are_any:
+            found = await self._find_soon(introducer, key, before)
+            if found is not None:
+                return found
 
         async def ask_hop(to: Key | None, address: Address, silent: tuple[Key, ...]) -> FoundOwner | Peer | NoWay:
             told = await self._ask_way(address, AskWay(key, to, before, silent))
@@ -144,10 +160,19 @@ class CarefulLookup(Lookup):
         start = self._host.address if introducer is None else introducer
         return await find_hop_by_hop((None, start), ask_hop, FIND_HOPS_MAX, SILENT_MAX)
 
+    async def _find_soon(self, introducer: Address | None, key: Key, before: bool) -> FoundOwner | None:
+        """The quick search, for a moment."""
+        reply = self._begin(introducer, key, before)
+        if isinstance(reply, Forward):
+            assert reply.message is not None
+            wait_s = max(QUICK_S, QUICK_HOPS * self._silent.slowest_s)
+            reply = await ask(self._host, reply.to, reply.message, FoundOwner, timeout_s=min(wait_s, FIND_TIMEOUT_S))
+        return reply if isinstance(reply, FoundOwner) else None
+
     async def _ask_way(self, address: Address, question: AskWay) -> TellWay | None:
         if address == self._host.address:
             return self._tell_way(question)
-        return await ask(self._host, address, question, TellWay, timeout_s=CALL_TIMEOUT_S)
+        return await self._silent.ask(address, question, TellWay, HOP_S)
 
     @handles(AskWay)
     def on_ask_way(self, origin: Address, question: AskWay) -> Reply:

@@ -38,6 +38,9 @@ class Acquaintances:
             self._known = BoundedDict(KNOWN_MAX)
         for peer in peers:
             self._known.renew(peer.key, peer)
+            suspected = self._suspected.get(peer.key) if self._suspected else None
+            if suspected is not None and suspected[0].incarnation < peer.incarnation:
+                self.trust(peer)  # it was an earlier one that did not answer
 
     def suspect(self, peer: Peer, now: float) -> None:
         if self._suspected is None:

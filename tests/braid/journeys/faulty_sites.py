@@ -41,7 +41,9 @@ class Home(NamedTuple):
 
 
 class FaultySites(Sites):
-    def __init__(self, folder: Path, count: int, seed: int, unreliable: bool, copies: int = 2) -> None:
+    def __init__(
+        self, folder: Path, count: int, seed: int, unreliable: bool, copies: int = 2, method: str = ""
+    ) -> None:
         """`unreliable` if messages between brokers are lost and overtake each other, now and then."""
         self.folder = folder
         self.copying = CopySettings(copies=copies)
@@ -65,7 +67,7 @@ class FaultySites(Sites):
             under = Loss(0.005, Reordering(0.02, under))
         self.paths = SlowPaths(under)
         self.cuts = Cuts(self.paths)
-        super().__init__(count, seed, self.cuts)
+        super().__init__(count, seed, self.cuts, method)
 
     def introducers_of(self, number: int) -> list[Address]:
         return [one for one in self.all if one != number]

@@ -13,6 +13,7 @@ from braidmq.braid.membership.admission import Admission
 from braidmq.braid.membership.gossip import Gossip
 from braidmq.braid.membership.home import HOME, home_key_of
 from braidmq.braid.membership.introducers import Introducers
+from braidmq.braid.membership.looking_round import LookingRound
 from braidmq.braid.membership.presence import Presence
 from braidmq.host import Address, Host, run_all
 from braidmq.overlay import Overlay
@@ -40,9 +41,11 @@ class Entering:
         introducers: Introducers,
         admission: Admission,
         gossip: Gossip,
+        looking_round: LookingRound,
         name: str,
     ) -> None:
         self._host = host
+        self._looking_round = looking_round
         self._overlay = overlay
         self._method = method
         self._presence = presence
@@ -61,12 +64,15 @@ class Entering:
         if self._introducers() is None:
             self._overlay.found(self._home)
         else:
+            self._host.spawn(self._looking_round.look())
             await self._overlay.join(self._home)
         await self._method.subscribe(HOME)
         await self._method.advertise(HOME)
         self._presence.enter()
         self._introducers.may_be_used = True
-        await self._gossip.compare()
+        other = self._introducers()
+        if other is not None:
+            await self._gossip.compare_with(other)
 
     async def _look_for_introducer(self) -> None:
         began_at = self._host.now()

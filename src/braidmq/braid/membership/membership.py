@@ -10,6 +10,7 @@ from braidmq.braid.membership.broker_records import BrokerRecords
 from braidmq.braid.membership.entering import Entering
 from braidmq.braid.membership.gossip import Gossip
 from braidmq.braid.membership.introducers import Introducers
+from braidmq.braid.membership.looking_round import LookingRound
 from braidmq.braid.membership.presence import Presence
 from braidmq.braid.membership.upkeep import Upkeep
 from braidmq.braid.transfer.outbound import OutboundTopics
@@ -49,7 +50,10 @@ class MembershipParts:
             catch_up.heads,
             self.records,
         )
-        self.entering = Entering(host, overlay, method, presence, introducers, self.admission, self.gossip, name)
+        looking_round = LookingRound(host, overlay, introducers, self.records)
+        self.entering = Entering(
+            host, overlay, method, presence, introducers, self.admission, self.gossip, looking_round, name
+        )
         self.upkeep = Upkeep(
             broker,
             host,

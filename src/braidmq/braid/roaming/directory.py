@@ -85,8 +85,11 @@ class ClientDirectory:
         self._now = now
 
     async def enter(self) -> None:
-        """This broker becomes a registrar, and gets to know other registrars."""
+        """This broker becomes a registrar, and gets to know other registrars soon."""
         await self.registrar.enter()
+        self.host.spawn(self._meet_registrars())
+
+    async def _meet_registrars(self) -> None:
         hash_key = LOW
         for _ in range(WARM_MAX):
             hash_range = await self.ranges.find(hash_key)

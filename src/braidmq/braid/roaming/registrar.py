@@ -105,7 +105,7 @@ class Registrar(Service):
         if own is not None:
             low, high = self._range_of(own)
             for neighbour in {peer.address: None for peer in (own.left, own.right) if is_inside(peer.key)}:
-                if neighbour != self._host.address:
+                if neighbour != self._host.address and not self._overlay.ring.silent.is_silent(neighbour):
                     await self._fill(neighbour, low, high)
         self._is_filling = False
 

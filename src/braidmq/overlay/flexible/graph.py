@@ -44,7 +44,9 @@ class FlexibleGraph:
         self._tables = Tables(host, vector, size, incarnation)
         self.nodes = self._tables.nodes
         self.learning = TableLearning(host, self._tables, self._introduce)
-        self._lookup = CarefulLookup(host, self._tables.view, self._introduce, self.learning.on_silent)
+        self._lookup = CarefulLookup(
+            host, self._tables.view, self._introduce, self.learning.on_silent, self.ring.silent
+        )
         self._on_link = self._changed
         self.ring.on_part = self._tables.part
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from braidmq.host import Message
+from braidmq.host import Address, Message
 from braidmq.keys import Key
 from braidmq.overlay.peers import Peer
 
@@ -70,6 +70,14 @@ class Neighbours(Message, frozen=True, array_like=True, gc=False):
     to: Key
     left: Peer
     neighbours: tuple[Peer, ...]
+
+
+class CheckLinks(Message, frozen=True, array_like=True, gc=False):
+    """A host does not answer: make sure of the links that lead there. Of a host that says so of itself, nodes of
+    incarnations before that are gone."""
+
+    address: Address
+    before: int = 0
 
 
 class AskLeft(Message, frozen=True, array_like=True, gc=False):

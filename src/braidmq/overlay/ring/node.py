@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from braidmq.bounded import BoundedDict
-from braidmq.host import Address, Event, Host, ask
+from braidmq.host import Address, Event, Host
 from braidmq.keys import Key, in_arc, strictly_between
 from braidmq.overlay.peers import Acquaintances, Peer
 from braidmq.overlay.ring.messages import (
@@ -36,6 +36,7 @@ from braidmq.overlay.ring.messages import (
 )
 from braidmq.overlay.ring.nearness import nearest_left, peers_between
 from braidmq.overlay.ring.status import TRANSITIONS, LinkEvent, RingStatus
+from braidmq.overlay.silent_hosts import SilentHosts
 
 NEIGHBOURS_MAX = 4
 """Nodes to the left that a node knows of, to go on with when the nearest is gone."""
@@ -43,6 +44,9 @@ NEIGHBOURS_MAX = 4
 CALL_TIMEOUT_S = 2.0
 CALL_TRIES = 3
 """How often a request is repeated before its receiver is suspected."""
+
+PATIENCE_S = (0.3, 0.7, CALL_TIMEOUT_S)
+"""How long it is waited for each time, for a node's links."""
 
 CHECK_INTERVAL_S = 10.0
 """How often a node makes sure of its left link."""
@@ -53,8 +57,8 @@ SUSPECTS_ASKED_MAX = 2
 LOOK_AROUND_CHECKS = 6
 """Every so many checks a node also looks for another ring beside its own, which a partition can leave behind."""
 
-JOIN_WAIT_S = 1.0
-"""The longest random pause before a join or leave that was refused is tried again."""
+JOIN_SOON_S, JOIN_WAIT_S = 0.25, 1.0
+"""The longest random pause before a join or leave that was refused is tried again; of a join at first."""
 
 GRANTS_MAX = 16
 """Answers to compare-and-swaps that a node remembers, so that a repetition gets the same one."""
@@ -95,11 +99,14 @@ class RingNode:
         "right",
         "ring",
         "rseq",
+        "silent",
         "status",
     )
 
-    def __init__(self, host: Host, ring: int, me: Peer) -> None:
+    def __init__(self, host: Host, ring: int, me: Peer, silent: SilentHosts) -> None:
+        """`silent` are the hosts that did not answer just now."""
         self.host = host
+        self.silent = silent
         self.ring = ring
         self.me = me
         self.status = RingStatus.OUT
@@ -157,6 +164,7 @@ class RingNode:
         """Inserts this node; returns when it is in, however long that takes."""
         self._locate = locate
         gap: Gap | None = None
+        pause_s = JOIN_SOON_S
         while True:
             gap = gap or await locate(self.me.key)
             if gap is not None and gap.left.key != self.me.key and gap.right.key != self.me.key:
@@ -167,7 +175,8 @@ class RingNode:
                 await self._look_at_occupant(gap)
                 gap = None
             if gap is None:
-                await self._pause()
+                await self._pause(pause_s)
+                pause_s = min(2 * pause_s, JOIN_WAIT_S)
         self.occupant = None
         self._watch()
 
@@ -175,7 +184,7 @@ class RingNode:
         """Sees what has this node's key: an earlier incarnation that none misses yet, or another node, that answers."""
         found = [] if gap is None else [peer for peer in (gap.left, gap.right) if peer.key == self.me.key]
         others = [peer for peer in found if peer.address != self.host.address]
-        told = await self._ask_left(others[0], tries=1) if others else None
+        told = await self._ask_left(others[0], (CALL_TIMEOUT_S,)) if others else None
         self.occupant = others[0] if told is not None and told.is_in else None
 
     async def _insert(self, gap: Gap) -> Gap | None:
@@ -225,20 +234,14 @@ class RingNode:
         """Asks until there is an answer, or the node is suspected; the same request each time."""
         self._number += 1
         request = SetRight(self.ring, at.key, new, expected, seq, joining, self._number)
-        answer = await ask(
-            self.host,
-            at.address,
-            request,
-            (LinkGranted, LinkRefused),
-            timeout_s=CALL_TIMEOUT_S,
-            tries=CALL_TRIES,
-        )
+        replies: tuple[type[LinkGranted | LinkRefused], ...] = (LinkGranted, LinkRefused)
+        answer = await self.silent.ask(at.address, request, replies, PATIENCE_S)
         if answer is None:
             self.known.suspect(at, self.host.now())
         return answer
 
-    async def _pause(self) -> None:
-        await self.host.sleep(self.host.chance.uniform(0.1, JOIN_WAIT_S))
+    async def _pause(self, most_s: float = JOIN_WAIT_S) -> None:
+        await self.host.sleep(self.host.chance.uniform(0.1, most_s))
 
     # What others ask
 
@@ -343,7 +346,7 @@ class RingNode:
         nearer.sort(key=lambda peer: (peer.key < mine, peer.key), reverse=True)
         back = False
         for peer in nearer[:SUSPECTS_ASKED_MAX]:
-            told = await self._ask_left(peer, tries=1)
+            told = await self._ask_left(peer, (CALL_TIMEOUT_S,))
             if told is not None and told.is_in:
                 self.known.trust(peer)
                 self.known.meet((peer,))
@@ -383,9 +386,8 @@ class RingNode:
             if await self._claim(found, told.right, told.seq):
                 return
 
-    def _ask_left(self, peer: Peer, tries: int = CALL_TRIES) -> Awaitable[TellLeft | None]:
-        request = AskLeft(self.ring, peer.key, self.me)
-        return ask(self.host, peer.address, request, TellLeft, timeout_s=CALL_TIMEOUT_S, tries=tries)
+    def _ask_left(self, peer: Peer, timeouts_s: tuple[float, ...] = PATIENCE_S) -> Awaitable[TellLeft | None]:
+        return self.silent.ask(peer.address, AskLeft(self.ring, peer.key, self.me), TellLeft, timeouts_s)
 
     async def _claim(self, left: Peer, its_right: Peer, its_seq: LinkSequence) -> bool:
         """True if the link to the left is as it should be now, with the same number at both ends."""

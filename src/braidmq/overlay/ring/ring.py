@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 from braidmq.host import Address, Forward, Host, Reply, Service, handles
 from braidmq.keys import Key
@@ -10,6 +11,7 @@ from braidmq.overlay.peers import Peer
 from braidmq.overlay.ring.messages import (
     ZERO,
     AskLeft,
+    CheckLinks,
     FindGap,
     Gap,
     LinkGranted,
@@ -21,6 +23,11 @@ from braidmq.overlay.ring.messages import (
 )
 from braidmq.overlay.ring.node import RingNode, owns
 from braidmq.overlay.ring.status import RingStatus
+from braidmq.overlay.silent_hosts import SilentHosts
+
+LOOK_S, LOOK_LONG_S = (0.2, 0.3), (0.3, 0.7, 1.0)
+"""How long a host has to answer, each time that it is asked, of which another one says that it is silent; and where no
+host has answered before, so that it may be far away."""
 
 
 class Ring(Service):
@@ -29,6 +36,10 @@ class Ring(Service):
     def __init__(self, host: Host) -> None:
         self.host = host
         self.nodes: dict[tuple[int, Key], RingNode] = {}
+        self.silent = SilentHosts(host)
+        """Hosts that did not answer just now: for all that is asked in an overlay."""
+        self._looking: dict[Address, None] = {}
+        """Hosts of which it is being found out whether they answer."""
         self.note: Callable[[Key], bytes] | None = None
         """What a node, named by its key, has to say to a new right neighbour: for the layers above."""
         self.on_part: Callable[[Address], None] | None = None
@@ -36,7 +47,7 @@ class Ring(Service):
         host.serve(self)
 
     def node(self, ring: int, me: Peer) -> RingNode:
-        node = self.nodes[ring, me.key] = RingNode(self.host, ring, me)
+        node = self.nodes[ring, me.key] = RingNode(self.host, ring, me, self.silent)
         return node
 
     def part(self, address: Address) -> None:
@@ -57,6 +68,40 @@ class Ring(Service):
     def inserting(self, key: Key) -> RingNode | None:
         node = self.nodes.get((0, key))
         return node if node is not None and node.status is RingStatus.INSERTING else None
+
+    # Hosts that are gone
+
+    @handles(CheckLinks)
+    def on_check_links(self, origin: Address, told: CheckLinks) -> Reply:
+        address = told.address
+        if address == origin:
+            self._lose(address, told.before)
+        elif address not in self._looking and address != self.host.address:
+            near = (peer for node in self.nodes.values() for peer in (node.left, *node.neighbours))
+            peer = next((peer for peer in near if peer.address == address), None)
+            if peer is not None:
+                self._looking[address] = None
+                self.host.spawn(self._look_for(peer))
+        return None
+
+    async def _look_for(self, peer: Peer) -> None:
+        timeouts_s = LOOK_S if self.silent.slowest_s else LOOK_LONG_S
+        told = await self.silent.ask(peer.address, AskLeft(0, peer.key, peer), TellLeft, timeouts_s)
+        del self._looking[peer.address]
+        if told is None:
+            self._lose(peer.address)
+
+    def _lose(self, address: Address, before: float = inf) -> None:
+        """No node of a host is there any more, of incarnations before one: links that lead to it are mended."""
+        for node in list(self.nodes.values()):
+            near = (node.left, *node.neighbours)
+            lost = [peer for peer in near if peer.address == address and peer.incarnation < before]
+            for peer in lost:
+                node.known.suspect(peer, self.host.now())
+            if node.is_in and node.left in lost:
+                self.host.spawn(node.check_left())
+
+    # One node
 
     @handles(SetRight)
     def on_set_right(self, origin: Address, wish: SetRight) -> Reply:

@@ -23,13 +23,13 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from itertools import chain
 
-from braidmq.host import Address, CallError, Forward, Host, Reply, Service, ask, handles
+from braidmq.host import Address, CallError, Forward, Host, Reply, Service, handles
 from braidmq.keys import Key, in_arc, strictly_between
 from braidmq.overlay.aggregates import Aggregate
-from braidmq.overlay.lookup import NoWay, find_hop_by_hop
+from braidmq.overlay.lookup import HOP_S, NoWay, find_hop_by_hop
 from braidmq.overlay.overlay import FoundOwner, Introduce
 from braidmq.overlay.peers import Peer
-from braidmq.overlay.ring import CALL_TIMEOUT_S, Gap, Ring, nothing, owns
+from braidmq.overlay.ring import Gap, Ring, nothing, owns
 from braidmq.overlay.suzaku.messages import (
     AskNearer,
     AskSum,
@@ -227,7 +227,7 @@ class Suzaku(Service):
         """Asks hop by hop; silent nodes are passed over."""
 
         async def ask_hop(to: Key | None, address: Address, silent: tuple[Key, ...]) -> FoundOwner | Peer | NoWay:
-            told = await ask(self.host, address, AskNearer(to, key, silent), TellNearer, timeout_s=CALL_TIMEOUT_S)
+            told = await self.ring.silent.ask(address, AskNearer(to, key, silent), TellNearer, HOP_S)
             if told is None or not told.is_in:
                 return NoWay.ROUND
             if not told.nearer:
