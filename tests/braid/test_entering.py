@@ -23,7 +23,7 @@ def entering_s(sites: FaultySites, number: int) -> float:
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("method", "within_s"), [("covers", 1.0), ("suzaku", 1.0)])
+@pytest.mark.parametrize(("method", "within_s"), [("covers", 1.5), ("suzaku", 1.5)])
 def test_alone(tmp_path: Path, method: str, within_s: float, seed: int) -> None:
     sites = FaultySites(tmp_path, COUNT, seed, unreliable=False, method=method)
     sites.run(5)

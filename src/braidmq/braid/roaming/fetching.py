@@ -22,6 +22,7 @@ from braidmq.braid.roaming.messages import (
     SessionSubscriptions,
 )
 from braidmq.braid.roaming.moved import Absence, MovedDelivery
+from braidmq.braid.round_trips import RoundTrips
 from braidmq.braid.transfer.predecessors import ByTopic
 from braidmq.broker.broker import Broker
 from braidmq.broker.subscription import Subscribed
@@ -33,8 +34,8 @@ MOVE_WAIT_S = 4.0
 CONFIRM_S = 600.0
 """How long the broker that a session came from is told so, until it answers."""
 
-FIRST_TIMEOUT_S, CALL_TIMEOUT_S = 0.25, 1.0
-"""How long an answer may take at first, and at the most: a message may be lost, and the way may be long."""
+FIRST_TIMEOUT_S, CALL_TIMEOUT_S = 0.1, 1.0
+"""How long an answer may take, at the first try at least and at most: a message may be lost, and the way be long."""
 BUSY_S = 0.02
 """The pause before a broker that is busy, or did not answer, is asked again."""
 
@@ -54,10 +55,18 @@ class FetchedState(NamedTuple):
 
 class SessionFetcher:
     def __init__(
-        self, broker: Broker, host: Host, identity: str, cluster: str, clients: ClientRecords, handovers: Handovers
+        self,
+        broker: Broker,
+        host: Host,
+        identity: str,
+        cluster: str,
+        clients: ClientRecords,
+        handovers: Handovers,
+        round_trips: RoundTrips,
     ) -> None:
         """`identity` and `cluster` are those of this broker."""
         self._broker = broker
+        self._round_trips = round_trips
         self._host = host
         self._identity = identity
         self._cluster = cluster
@@ -67,7 +76,7 @@ class SessionFetcher:
     async def _ask(self, to: Address, request: Message, replies: type[Answer], wait_s: float) -> Answer | None:
         """Repeats a request until it is answered, or time is over: one that refuses may just be starting."""
         ends_at = self._host.now() + wait_s
-        timeout_s = min(FIRST_TIMEOUT_S, wait_s)
+        timeout_s = min(max(FIRST_TIMEOUT_S, self._round_trips.timeout_s(to)), wait_s)
         while True:
             reply = await ask(self._host, to, request, Message, timeout_s=timeout_s)
             if reply is not None:
@@ -75,7 +84,7 @@ class SessionFetcher:
             if self._host.now() + timeout_s / 2 > ends_at:
                 return None
             await self._host.sleep(BUSY_S)
-            timeout_s = min(2 * timeout_s, CALL_TIMEOUT_S)
+            timeout_s = min(2 * timeout_s, CALL_TIMEOUT_S, max(FIRST_TIMEOUT_S, ends_at - self._host.now()))
 
     async def is_kept_from(self, holder: SessionHolder, user: str) -> bool | None:
         """Whether a broker keeps a session from this user, since it is another's; None if it does not answer."""

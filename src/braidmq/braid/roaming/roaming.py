@@ -54,7 +54,7 @@ class RoamingParts:
         self.search = SessionSearch(broker, host, identity, clients, self.round_trips, self.reach)
         self.handovers = Handovers(broker, host, clients, self.marks, followed, predecessors)
         self.search.gone_to = self.handovers.gone_to
-        fetcher = SessionFetcher(broker, host, identity, cluster, clients, self.handovers)
+        fetcher = SessionFetcher(broker, host, identity, cluster, clients, self.handovers, self.round_trips)
         self.displaced = DisplacedSessions(
             broker, host, presence, identity, clients, self.directory, self.handovers, fetcher
         )

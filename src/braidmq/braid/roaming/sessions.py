@@ -253,8 +253,8 @@ class RoamingSession(Session):
         self.prove(origin, (), 0, True)
 
     def release_all(self) -> None:
-        for origin in list(self._unproven):
-            self._release(origin)
+        while self._unproven:
+            self._release(next(iter(self._unproven)))
 
     def take_unproven(self) -> list[MarkedDelivery]:
         """Takes out all that waits, as if it had not come."""

@@ -244,7 +244,7 @@ class Takeovers:
             for found in result.found():
                 if not result.may_be_last(found, before, tries_left > 0, claimed.is_sure):
                     break
-                answer = await self._bring_found(arrival, found)
+                answer = await self._bring_found(arrival, found, before)
                 if answer not in _UNDECIDED:
                     return
                 is_late = answer is None and found.is_live  # it has just said that it has it
@@ -264,10 +264,11 @@ class Takeovers:
             text = "client %r begins anew: %s, which had its session, cannot be reached, and nobody has a copy of it"
             _log.warning(text, client_id, before.name)
 
-    async def _bring_found(self, arrival: Arrival, found: FoundAt) -> GiveUpAnswer | None:
+    async def _bring_found(self, arrival: Arrival, found: FoundAt, before: SessionHolder | None) -> GiveUpAnswer | None:
         client_id = arrival.client_id
         if found.address != self._host.address:
-            holder = SessionHolder(client_id, found.address, found.name, found.epoch)
+            mirrors = before.mirrors if before is not None and before.name == found.name else ()
+            holder = SessionHolder(client_id, found.address, found.name, found.epoch, mirrors=mirrors)
             return await self._bring(arrival, holder, "" if found.is_live else found.name)
         if found.is_live:
             self._displaced.take_back(client_id)
