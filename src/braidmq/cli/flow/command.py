@@ -114,7 +114,15 @@ PLAN_HELP: Final = (
 )
 
 
-@app.command("plan", help=PLAN_HELP)
+PLAN_EXAMPLES: Final = output.examples(
+    (
+        "A cloud and an edge, with four processors each",
+        "braidmq flow plan bus.toml --at cloud1=mqtt://127.0.0.1:1885 --at cloud1/edge1=mqtt://127.0.0.1:1883 --cpu 4",
+    ),
+)
+
+
+@app.command("plan", help=PLAN_HELP, epilog=PLAN_EXAMPLES)
 def plan(
     file: FileArgument,
     at: AtOption,
@@ -150,7 +158,14 @@ SHOW_HELP: Final = (
 )
 
 
-@app.command("show", help=SHOW_HELP)
+SHOW_EXAMPLES: Final = output.examples(
+    ("As it is now", "braidmq flow show bus.toml"),
+    ("Again and again, from another broker", "braidmq flow show bus.toml -p 1885 --watch"),
+    ("For a script: the slowest answer", "braidmq flow show bus.toml --json | jq '[.instances[].delay_p99_s] | max'"),
+)
+
+
+@app.command("show", help=SHOW_HELP, epilog=SHOW_EXAMPLES)
 @with_option_groups
 def show(
     *,
@@ -187,7 +202,13 @@ EXAMPLE_HELP: Final = (
 )
 
 
-@app.command("example", help=EXAMPLE_HELP)
+EXAMPLE_EXAMPLES: Final = output.examples(
+    ("Into this folder", "braidmq flow example"),
+    ("Into another one", "braidmq flow example bus"),
+)
+
+
+@app.command("example", help=EXAMPLE_HELP, epilog=EXAMPLE_EXAMPLES)
 def example(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to.")] = Path(),
     color: output.ColorOption = output.Color.AUTO,
