@@ -19,10 +19,7 @@ HELP: Final = (
 )
 EXAMPLES: Final = output.examples(
     ("One of them", "braidmq release 8262cdc556b2a3e4@site2"),
-    (
-        "All of a client",
-        "braidmq components --json | jq -r '.reservations[] | select(.by == \"bus7\").id' | xargs -n 1 braidmq release",
-    ),
+    ("What is there to release?", "braidmq components --json | jq -r '.reservations[].id'"),
 )
 
 
