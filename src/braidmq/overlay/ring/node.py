@@ -375,7 +375,8 @@ class RingNode:
             if self.lseq != began:
                 continue  # it was told better meanwhile
             if told is None or not told.is_in:
-                self.known.suspect(best, self.host.now())
+                incarnation = best.incarnation if told is None else max(best.incarnation, told.incarnation)
+                self.known.suspect(Peer(best.key, best.address, incarnation), self.host.now())
                 continue
             self.known.trust(best)
             self.known.meet((*told.nearer, told.right))
