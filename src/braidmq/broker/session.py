@@ -386,7 +386,8 @@ class Session:
             self.broker.store.drop_delivery(delivery)
         if delivery.loan is not None:
             delivery.loan.settle()
-        self._on_free()
+        if self.backlog is not None or self.shares:
+            self._on_free()
 
     def _on_free(self) -> None:
         if self.backlog is not None:

@@ -48,9 +48,9 @@ class ShareDelivery:
         clients here goes to another broker."""
         if not is_for_here and not self._router.federation.is_for_group(message, group):
             return False
-        is_near = group.policy.name == "near" or not group.elsewhere
-        if is_for_here and is_near and (not group.is_waiting or not message.qos):
-            session = group.choose(message)
+        is_near = group.is_near or not group.elsewhere
+        if is_for_here and is_near and (group.queue is None or not group.is_waiting or not message.qos):
+            session = group.choose_ready() if group.is_near else group.choose(message)
             if session is not None:
                 self.give(message, group, session, publisher)
                 return True

@@ -13,11 +13,12 @@ from braidmq.broker.subscription import Subscribed
 
 
 class ShareGroup:
-    __slots__ = ("elsewhere", "full_filter", "left_at", "members", "policy", "queue", "reserved", "turn")
+    __slots__ = ("elsewhere", "full_filter", "is_near", "left_at", "members", "policy", "queue", "reserved", "turn")
 
     def __init__(self, full_filter: str, policy: SharePolicy = NEAR) -> None:
         self.full_filter = full_filter
         self.policy = policy
+        self.is_near = policy.name == "near"
         self.members: dict[Session, Subscribed] = {}
         """Those here."""
         self.elsewhere = 0

@@ -82,9 +82,10 @@ class GroupAnnouncer(Service):
         record = self._records.say(full_filter, self._host.address, self._broker.now(), members, is_kept)
         if record is None or not self._presence.is_in:
             return
-        if not self._news:
-            self._host.spawn(self._tell_news())
+        is_first = not self._news
         self._news[full_filter] = record
+        if is_first:
+            self._host.spawn(self._tell_news())
 
     async def _tell_news(self) -> None:
         """What has changed in one turn is told together."""
