@@ -230,7 +230,7 @@ class _Judging:
             return None
         if waited_s >= FOLLOW_S and came.broker in [one.broker for one in behind.sends]:
             return f"it was waited for at the publisher's new broker, for {FOLLOW_S:g} s"
-        if any(self._chronicle.has_lacked(one.broker, one.time, one.time) for one in (*sent.sends, *behind.sends)):
+        if self._was_taken_with_too_few_copies(sent) or self._was_taken_with_too_few_copies(behind):
             return "it was published at a broker with too few copies, and the later one at another"
         visits = self._publisher(sent).visits
         if any(one.is_anew and sent.begun_at <= one.asked_at <= behind.sends[-1].time for one in visits):
@@ -238,6 +238,11 @@ class _Judging:
         if any(sent.begun_at <= one.asked_at <= late.at.time for one in subscriber.visits):
             return "the subscriber roamed, and the publisher did"
         return None
+
+    def _was_taken_with_too_few_copies(self, sent: Sent) -> bool:
+        """Whether a broker that it was sent to had too few copies then, or when it acknowledged it."""
+        taken = [sent.acknowledged] if sent.acknowledged is not None else []
+        return any(self._chronicle.has_lacked(one.broker, one.time, one.time) for one in (*sent.sends, *taken))
 
     def _was_served_alone(self, client: Client, since: float, until: float) -> bool:
         return any(since <= one.asked_at <= until and _was_alone(one, self._chronicle) for one in client.visits)
