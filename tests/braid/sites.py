@@ -89,7 +89,7 @@ class Sites:
         self.clusters = dict(enumerate(clusters))
         self.names: dict[int, str] = {}
         """Of sites that are not called by their number."""
-        self.sim = Simulator(seed, network or Uniform(0.001, 0.02))
+        self.sim = self.new_simulator(seed, network or Uniform(0.001, 0.02))
         self.entry = METHODS[cast(MethodName, method or METHOD)]
         self.settle_s = SETTLE_S
         self.all: dict[int, Site] = {}
@@ -100,6 +100,9 @@ class Sites:
             self.add(number)
             self.run(1.0)
         self.run(10.0)
+
+    def new_simulator(self, seed: int, network: Network) -> Simulator:
+        return Simulator(seed, network)
 
     def add(self, number: int, **options: Any) -> Site:
         site = self.all[number] = Site(self, number, **options)
@@ -118,7 +121,16 @@ class Sites:
     def run(self, seconds: float) -> None:
         self.sim.run(self.sim.now + seconds)
         for site in self.all.values():
-            site.broker.run_timers()
+            if self.runs(site.number):
+                site.broker.run_timers()
+
+    def thaws_at(self, number: int) -> float:
+        """When a site goes on that stands still; 0 if it does not."""
+        return 0.0
+
+    def runs(self, number: int) -> bool:
+        """Whether a site does not stand still."""
+        return not self.thaws_at(number)
 
     def method(self, overlay: Overlay, name: str, cluster: str, incarnation: int) -> Method:
         cut = Cut.MRF if Cut.MRF in self.entry.cuts[:1] else Cut.SFB  # over Suzaku too, to both sides

@@ -93,7 +93,7 @@ class RoundTrips:
         names: list[str] = []
 
         async def ask_once() -> None:
-            left_s = ends_at - self._host.now()
+            left_s = max(0.0, ends_at - self._host.now())  # this host may have been held up
             answer = await ask(self._host, address, AreYouThere(), StillThere, timeout_s=left_s)
             if answer is not None:
                 names.append(answer.name)

@@ -132,6 +132,13 @@ class Deadlines(Generic[W]):
         if len(queue.calls) > 2 * queue.active + ENDED_SLACK:
             queue.calls = deque([call for call in queue.calls if call.task is not None])
 
+    def postpone(self, call: W, deadline: float) -> None:
+        """The call that is due is due later: its host stands still."""
+        queue = self._queues[call.timeout_s]
+        queue.calls.remove(call)
+        call.deadline = deadline
+        queue.calls = deque(sorted([*queue.calls, call], key=lambda one: one.deadline))
+
     def expired(self) -> W | None:
         """The call that is due at `due_at`; or None when that one has ended, and `due_at` moves on to the next."""
         first: W | None = None

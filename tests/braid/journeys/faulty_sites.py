@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 from braidmq.braid.mirrors.settings import CopySettings
 from braidmq.broker.journal_store import JournalStore
 from braidmq.host import Address
+from braidmq.sim.engine import Simulator
 from braidmq.sim.network import Loss, Network, Reordering, Uniform
+from tests.braid.journeys.freezing import FreezingSimulator
 from tests.braid.sites import Site, Sites
 from tests.braid.slow_paths import SlowPaths
 
@@ -69,6 +71,10 @@ class FaultySites(Sites):
         self.cuts = Cuts(self.paths)
         super().__init__(count, seed, self.cuts, method)
 
+    def new_simulator(self, seed: int, network: Network) -> Simulator:
+        self._freezing = FreezingSimulator(seed, network)
+        return self._freezing
+
     def introducers_of(self, number: int) -> list[Address]:
         return [one for one in self.all if one != number]
 
@@ -85,6 +91,7 @@ class FaultySites(Sites):
     def crash(self, number: int) -> None:
         """A broker ends without a word; what it has written stays."""
         self.look()
+        self._freezing.freeze(number, 0.0)
         site = self[number]
         site.crash()
         site.braid.mirrors.close()
@@ -104,6 +111,15 @@ class FaultySites(Sites):
         del self.down[number]
         self.add(number)
         self.note(f"site {number} starts")
+
+    def freeze(self, number: int, seconds: float) -> None:
+        """A broker stands still for a while."""
+        self._freezing.freeze(number, seconds)
+        self._break(f"site {number} stands still for {seconds:.3f} s")
+
+    def thaws_at(self, number: int) -> float:
+        """When a broker goes on; 0 if it does not stand still."""
+        return self._freezing.thaws_at(number)
 
     def cut(self, pairs: set[tuple[Address, Address]]) -> None:
         self.cuts.now |= pairs
@@ -126,9 +142,10 @@ class FaultySites(Sites):
 
     def reaches(self, one: int, other: int) -> bool:
         """Whether one that is up can ask another, directly or by a third one."""
-        if other not in self.all:
+        if other not in self.all or not self.runs(other):
             return False
-        return self.hears(one, other) or any(self.hears(one, by) and self.hears(by, other) for by in self.all)
+        others = [by for by in self.all if self.runs(by)]
+        return self.hears(one, other) or any(self.hears(one, by) and self.hears(by, other) for by in others)
 
     def look(self) -> None:
         for number in range(self.count):
@@ -160,5 +177,6 @@ class FaultySites(Sites):
     @property
     def is_whole(self) -> bool:
         """All are up, in the braid, and hear each other, and all copies are there."""
-        is_up = not self.down and not self.cuts.now and all(site.braid.presence.is_in for site in self)
+        is_up = not self.down and not self.cuts.now
+        is_up = is_up and all(site.braid.presence.is_in and self.runs(site.number) for site in self)
         return is_up and all(self.has_copies(number) for number in self.all)

@@ -66,8 +66,15 @@ class ClientLink:
         return 0
 
     def _tell_lost(self) -> None:
-        if self.site.host.alive:
+        if at := self._thaws_at:
+            self._sim.at(at, self._tell_lost)
+        elif self.site.host.alive:
             self.connection.lost(None)
+
+    @property
+    def _thaws_at(self) -> float:
+        """When the broker goes on that stands still; 0 if it does not."""
+        return self.site.sites.thaws_at(self.site.number)
 
     # The client's end
 
@@ -101,7 +108,9 @@ class ClientLink:
         self._sim.at(self._sim.now + ON_THE_WAY_S, action)
 
     def _arrive(self, data: bytes) -> None:
-        if self.is_open and self.site.host.alive:
+        if at := self._thaws_at:
+            self._sim.at(at, lambda: self._arrive(data))
+        elif self.is_open and self.site.host.alive:
             self._inbox += data
             self._pump()
 

@@ -45,6 +45,8 @@ class Mishaps:
             self._part: 1.0,
             self._drain: 1.0,
         }
+        if at_once > 1:
+            self._kinds[self._freeze] = 2.0
 
     def begin(self) -> None:
         self._later(PAUSE_S, self._next)
@@ -62,7 +64,8 @@ class Mishaps:
     @property
     def _has_room(self) -> bool:
         """Whether another fault may happen now."""
-        lasting = len(self._sites.down) + len(self._draining) + len(self._cuts)
+        frozen = sum(not self._sites.runs(one) for one in self._sites.all)
+        lasting = len(self._sites.down) + len(self._draining) + len(self._cuts) + frozen
         return lasting < self._at_once if self._at_once > 1 else self._sites.is_whole and not self._draining
 
     def end(self) -> None:
@@ -96,6 +99,10 @@ class Mishaps:
             return False
         self.destroyed += 1
         self._end(self._chance.choice(self._up()), sites.destroy)
+        return True
+
+    def _freeze(self) -> bool:
+        self._sites.freeze(self._chance.choice(self._up()), self._chance.uniform(*LASTS_S))
         return True
 
     def _end(self, number: int, how: Callable[[int], None]) -> None:

@@ -201,7 +201,7 @@ class DisplacedSessions(Service):
         elif holder.epoch >= epoch and is_entering:
             self._set_aside(holder)
         elif holder.epoch >= epoch:
-            self._host.spawn(self._set_aside_later(holder, client))
+            self._host.spawn(self.set_aside_later(holder, client))
         elif client_id not in self._fetching and holder.epoch < self._clients.epochs.begun(client_id):
             self._fetching[client_id] = None
             self._host.spawn(self._fetch_left_behind(client_id, holder))
@@ -221,7 +221,7 @@ class DisplacedSessions(Service):
 
     # Offering
 
-    async def _set_aside_later(self, holder: SessionHolder, client: Client) -> None:
+    async def set_aside_later(self, holder: SessionHolder, client: Client) -> None:
         """A broker that has just claimed a client is about to ask for its session. Until then it stays in its place: if
         it stood for nothing, what is published meanwhile would reach neither broker."""
         await self._host.sleep(GIVE_UP_S)

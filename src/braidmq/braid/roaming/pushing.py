@@ -11,11 +11,13 @@ A session stays in its place, and gathers what comes for it, until the taker has
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from braidmq.braid.membership.broker_records import BrokerRecord
 from braidmq.braid.roaming.clients import ClientRecords
 from braidmq.braid.roaming.directory import ClientDirectory
+from braidmq.braid.roaming.directory_messages import Client, SessionHolder
 from braidmq.braid.roaming.handover import SILENCE_S, Handovers
 from braidmq.braid.roaming.messages import NotTaken, TakeAnswer, TakeSession, TakingSession
 from braidmq.braid.roaming.searching import SearchResult
@@ -47,6 +49,8 @@ class SessionPusher(Service):
         self._handovers = handovers
         self.search: Callable[[str], Awaitable[SearchResult]]
         """Asks all brokers what they have of a client's session."""
+        self.set_aside_later: Callable[[SessionHolder, Client], Coroutine[Any, Any, None]]
+        """The client is elsewhere: its session here is offered there, unless it is fetched at once."""
         host.serve(self)
 
     @property
@@ -85,7 +89,10 @@ class SessionPusher(Service):
         """The taker may have claimed it before it failed. It may also have found that there is a newer one."""
         client_id = session.client_id
         own_epoch = self._clients.epochs.get(client_id, 0)
-        if (await self.search(client_id)).newer_than(own_epoch, self._identity) is not None:
+        newer = (await self.search(client_id)).newer_than(own_epoch, self._identity)
+        if newer is not None:
+            client = Client(client_id, own_epoch, session.owner or "")
+            self._host.spawn(self.set_aside_later(newer, client))
             return
         claimed = await self._directory.claim(client_id, session.owner or "", giver=taker.identity)
         is_here = self._broker.sessions.get(client_id) is session and not self._handovers.is_under_way(client_id)

@@ -24,6 +24,9 @@ SILENT_S: Final = 1.0
 DIRECT_S: Final = 0.1
 """How long a broker has to answer directly, at least, once another one has said that it is there."""
 
+HELD_UP_S: Final = 0.5
+"""One that has waited for so much longer than it wanted to was held up."""
+
 ASKED_MAX: Final = 64
 """Brokers that are asked whether they reach one."""
 
@@ -107,6 +110,17 @@ class BrokerReach(Service):
     # Finding out
 
     async def _look(self, address: Address, look: _Look) -> None:
+        while not await self._has_looked(address, look):
+            pass
+        way = look.direct or look.by_others
+        if way is not None and way.by is not None:
+            self.go_round(address, way.by)
+        self._known.renew(address, (self._host.now() + (SILENT_S if way is None else THERE_S), way))
+        del self._looks[address]
+        look.through.set()
+
+    async def _has_looked(self, address: Address, look: _Look) -> bool:
+        """Asks, and waits for answers; False if this broker itself stood still meanwhile, so that nothing is known."""
         began_at = self._host.now()
         wait_s = max(LOOK_S, self._round_trips.patience_s(address), 2 * self._round_trips.slowest_s)
         self._host.spawn(self._ask_directly(address, look))
@@ -121,12 +135,8 @@ class BrokerReach(Service):
                 break
             look.news = self._host.event()
             await look.news.wait(left_s)
-        way = look.direct or look.by_others
-        if way is not None and way.by is not None:
-            self.go_round(address, way.by)
-        self._known.renew(address, (self._host.now() + (SILENT_S if way is None else THERE_S), way))
-        del self._looks[address]
-        look.through.set()
+        was_held_up = self._host.now() - began_at > wait_s + HELD_UP_S
+        return look.direct is not None or look.by_others is not None or not was_held_up
 
     async def _ask_directly(self, address: Address, look: _Look) -> None:
         name = await self._round_trips.who_is_at(address)

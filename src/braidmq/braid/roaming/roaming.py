@@ -78,7 +78,8 @@ class RoamingParts:
         )
         self.taker = SessionTaker(broker, host, presence, clients, self.directory, fetcher, self.incoming)
         self.pusher = SessionPusher(broker, host, identity, clients, self.directory, self.handovers)
-        self.pusher.search = search
+        self.pusher.search = self.taker.search = search
+        self.pusher.set_aside_later = self.displaced.set_aside_later
 
     async def enter(self) -> None:
         await self.directory.enter()

@@ -7,7 +7,7 @@ does, it waits for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from braidmq.braid.membership.presence import Presence
 from braidmq.braid.roaming.clients import Arrival, ClientRecords
@@ -24,6 +24,7 @@ from braidmq.braid.roaming.messages import (
     TakeSession,
     TakingSession,
 )
+from braidmq.braid.roaming.searching import SearchResult
 from braidmq.broker.broker import Broker
 from braidmq.host import Address, Host, Reply, Service, handles
 
@@ -50,6 +51,8 @@ class SessionTaker(Service):
         self._fetcher = fetcher
         self._incoming = incoming
         self._taking = 0
+        self.search: Callable[[str], Awaitable[SearchResult]]
+        """Asks all brokers what they have of a client's session."""
         self.is_draining: Callable[[], bool] = lambda: False
         """Whether this broker gives its own sessions away."""
         host.serve(self)
@@ -96,6 +99,8 @@ class SessionTaker(Service):
 
     async def _fetch(self, arrival: Arrival, giver: Address, asked: TakeSession) -> bool:
         client_id = arrival.client_id
+        if asked.epoch and (await self.search(client_id)).newer_than(asked.epoch, asked.name) is not None:
+            return False  # the directory may not know of it
         claimed = await self._directory.claim(client_id, arrival.user, giver=asked.name, given=asked.epoch)
         if claimed is None or claimed.is_foreign or claimed.is_elsewhere:
             return False
