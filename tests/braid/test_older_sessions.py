@@ -98,7 +98,8 @@ def test_a_horizon_knows_what_it_lacks_of_another() -> None:
 def test_what_came_while_a_session_was_being_given_up_comes_once(sites: FaultySites, at: int) -> None:
     come(sites, 0).subscribe("tide", 2)
     come(sites, 1).drop()
-    publisher = sites.client(3)
+    own = {number: sites[number].braid.mirrors.own for number in (3, 4, 0)}
+    publisher = sites.client(next(number for number, one in own.items() if one and 2 not in one.mirrors), "p")
     publisher.publish("tide", b"0", 2)
     count = sites.sim.on_message
 
