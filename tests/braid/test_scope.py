@@ -171,7 +171,7 @@ def test_other_user_properties_keep_their_order() -> None:
 
 @METHODS
 def test_scoped_and_plain_publications_arrive_in_order_and_nobody_waits(method: str) -> None:
-    sites = Sites(6, 3, method=method, clusters=CLUSTERS)
+    sites = Sites(6, 4, method=method, clusters=CLUSTERS)
     peers = everybody(sites)
     publisher = sites.client(0, "publisher")
     publisher.publish("tide", b"first")
