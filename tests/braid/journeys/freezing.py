@@ -48,9 +48,10 @@ class FreezingSimulator(Simulator):
 
     def _expire(self) -> None:
         wait = self._deadlines.expired()
-        if wait is not None and wait.task is not None:
-            at = self._frozen.get(wait.task.host.address, 0.0) + TIMERS_S
-            if at > wait.deadline:
-                self._deadlines.postpone(wait, at)
-                return
-        super()._expire()
+        if wait is None or wait.task is None:
+            return
+        at = self._frozen.get(wait.task.host.address, 0.0) + TIMERS_S
+        if at > wait.deadline:
+            self._deadlines.postpone(wait, at)
+        else:
+            super()._expire()
