@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from braidmq.braid.roaming.published_before import FOLLOW_S
 from braidmq.host import Address
 from tests.braid.journeys.faulty_sites import FaultySites
 from tests.braid.sites import payloads
@@ -59,6 +60,7 @@ def test_what_its_publisher_has_sent_again_elsewhere_is_left_out(sites: FaultySi
     ada = come(sites, elsewhere(sites))
     assert ada.connack is not None
     assert ada.connack.session_present
+    sites.settle_s = FOLLOW_S + 1.0
     for packet in once:
         ada.send(again(packet))
     wanted = [b"%d" % number for number in range(count)]
