@@ -23,7 +23,10 @@ Kind = Literal["shell", "output", "python", "toml", "text", "stop"]
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = (
     "README.md",
-    *(f"docs/{name}.md" for name in ("braid", "cli", "configuration", "log", "pipelines", "processors", "spark")),
+    *(
+        f"docs/{name}.md"
+        for name in ("braid", "cli", "configuration", "flows", "log", "pipelines", "processors", "spark")
+    ),
     *(f"docs/{name}.md" for name in ("benchmarks", "fleet", "overlays", "papers", "selection", "simulation", "store")),
     "ARCHITECTURE.md",
 )

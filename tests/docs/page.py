@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from braidmq.config.load import load
+from braidmq.flows import load_flow
 from braidmq.mqtt.topics import matches
 from tests.docs import world
 from tests.docs.markdown import ROOT, Block, Command, blocks
@@ -38,7 +39,7 @@ AGAIN_S: Final = 1.0
 
 _GOES_ON: Final = re.compile(
     r"^make run\b|^tail -f"
-    r"|^\S*braidmq (up|demo|sub|process run|process spark|pipeline run (?!exhaust))\b(?!.*--(once|log)\b)"
+    r"|^\S*braidmq (up|demo|sub|flow run|process run|process spark|pipeline run (?!exhaust))\b(?!.*--(once|log)\b)"
 )
 _READY: Final = ("Ctrl-C ends", '"event":"ready"')
 """What such commands say once they are ready; subscribers only where a person reads it."""
@@ -155,7 +156,10 @@ class Page:
                     load(block.file_name, {}, {})
             case "toml" if not block.marks:
                 Path(".block.toml").write_text(block.text)
-                load(".block.toml", {}, {})
+                if "[[component]]" in block.text:
+                    load_flow(Path(".block.toml"))
+                else:
+                    load(".block.toml", {}, {})
             case "python" if not block.marks:
                 print(f">>> line {block.line}", flush=True)
                 lines = "\n" * (block.line - 1)
