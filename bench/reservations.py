@@ -27,6 +27,7 @@ from rich.table import Table
 
 from bench.client import HOST
 from bench.fleet.brokers import fleet
+from braidmq.mqtt.wire import string, varint
 
 ANSWER_S: Final = 10.0
 READY_S: Final = 20.0
@@ -49,15 +50,15 @@ class Client:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._rest = b""
         self._last_id = 0
-        self._send(0x10, _text("MQTT") + b"\x05\x02\x00\x00\x00" + _text(name))
+        self._send(0x10, string("MQTT") + b"\x05\x02\x00\x00\x00" + string(name))
         self._expect(0x20)
         for one in filters:
-            self._send(0x82, self._next_id() + b"\x00" + _text(one) + b"\x01")
+            self._send(0x82, self._next_id() + b"\x00" + string(one) + b"\x01")
             self._expect(0x90)
 
     def send(self, topic: str, payload: bytes, response_topic: str = "") -> None:
-        properties = b"\x08" + _text(response_topic) if response_topic else b""
-        self._send(0x32, _text(topic) + self._next_id() + _length(len(properties)) + properties + payload)
+        properties = b"\x08" + string(response_topic) if response_topic else b""
+        self._send(0x32, string(topic) + self._next_id() + varint(len(properties)) + properties + payload)
 
     def receive(self) -> bytes:
         """The payload of the next publication, which is acknowledged."""
@@ -81,7 +82,7 @@ class Client:
         return self._last_id.to_bytes(2)
 
     def _send(self, first: int, body: bytes) -> None:
-        self._socket.sendall(bytes((first,)) + _length(len(body)) + body)
+        self._socket.sendall(bytes((first,)) + varint(len(body)) + body)
 
     def _expect(self, kind: int) -> tuple[int, bytes]:
         """The next packet of a type; acknowledgements that come before it are not looked at."""
@@ -98,19 +99,6 @@ class Client:
             if not data:
                 raise ConnectionError("the broker has closed the connection")
             self._rest += data
-
-
-def _text(text: str) -> bytes:
-    return len(text.encode()).to_bytes(2) + text.encode()
-
-
-def _length(number: int) -> bytes:
-    out = b""
-    while True:
-        number, low = number >> 7, number & 0x7F
-        out += bytes((low | (0x80 if number else 0),))
-        if not number:
-            return out
 
 
 def _read_length(data: bytes) -> tuple[int, int] | None:

@@ -121,14 +121,14 @@ class ShareDelivery:
 
     def _pump(self, group: ShareGroup) -> None:
         """Gives what waits to members here that can take it; then other brokers may have the rest, or the members."""
-        if group.policy.name == "near" or not group.elsewhere:
+        if group.is_near or not group.elsewhere:
             if group.is_waiting and not group.reserved:
                 self._reserve(group)
             self.bind_here(group)
         if group.is_waiting:
             if group.elsewhere:
                 self._router.federation.on_waiting(group)
-            if group.policy.name != "near":
+            if not group.is_near:
                 self._router.federation.on_free(group)
         elif not self._router.federation.on_free(group):
             self._hungry.pop(group, None)

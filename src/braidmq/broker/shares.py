@@ -64,11 +64,11 @@ class ShareGroup:
     @property
     def offered(self) -> int:
         """How many of other brokers' messages members here could take now: with `near`, behind those that wait here."""
-        return self.free if self.policy.name == "near" else self.free_here
+        return self.free if self.is_near else self.free_here
 
     def choose(self, message: Message) -> Session | None:
         """The member here that is to have a message, by the group's policy; None if it cannot take it at once."""
-        if self.policy.name == "near" or len(self.members) < 2:
+        if self.is_near or len(self.members) < 2:
             return self.choose_ready()
         if self.policy.name == "hash":
             key = self.policy.key_of(message)

@@ -24,6 +24,7 @@ from braidmq.broker.subscription import Subscribed
 from braidmq.host import Event, Host
 from braidmq.mqtt.topics import split_share
 from braidmq.select import Component, ComponentGroup, Selector
+from braidmq.select.group import groups_around
 from braidmq.select.member import COMPONENTS_MAX, Member
 
 GROUP_PREFIX: Final = "$braid/component/"
@@ -60,6 +61,14 @@ class LocalInstance(msgspec.Struct):
 
 def group_topic(component: str) -> str:
     return GROUP_PREFIX + component
+
+
+def groups_asked(component: str, cluster: str | None, own_cluster: str) -> list[ComponentGroup]:
+    """The groups that a request looks in, one after the other: that of a cluster, or if none is named, those around
+    the broker's own."""
+    if cluster is None:
+        return groups_around(group_topic(component), own_cluster)
+    return [ComponentGroup(group_topic(component), cluster)]
 
 
 class Instances:

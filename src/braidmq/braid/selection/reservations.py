@@ -19,14 +19,13 @@ from braidmq.braid.membership.broker_records import BrokerRecords
 from braidmq.braid.selection.asked import Asked
 from braidmq.braid.selection.client_answers import ClientAnswers, ReplyTo
 from braidmq.braid.selection.holds import Holds, fence_number, reservation_id
-from braidmq.braid.selection.instances import Instances, group_topic
+from braidmq.braid.selection.instances import GROUP_PREFIX, Instances, group_topic, groups_asked
 from braidmq.braid.selection.messages import HoldEnded, HoldState, ReleaseHold, RenewHold
 from braidmq.braid.selection.state_transfers import StateTransfers
 from braidmq.broker.component_topics import instance_topic, level_of
 from braidmq.host import Address, Event, Host, Reply, Service, ask, handles
 from braidmq.keys import parts_of
 from braidmq.select import ComponentGroup, NotReserved, Reserved, SelectionRequest, Selector
-from braidmq.select.group import groups_around
 from braidmq.select.holder import SAFETY
 from braidmq.select.member import FIRST_LEASE_S
 
@@ -165,11 +164,8 @@ class Reservations(Service):
         )
 
     async def _find(self, request: SelectionRequest, asked: Asked) -> Reserved:
-        topic = request.group.topic
-        if asked.cluster is None:
-            groups = groups_around(topic, self._cluster)
-        else:
-            groups = [ComponentGroup(topic, asked.cluster)]
+        component = request.group.topic.removeprefix(GROUP_PREFIX)
+        groups = groups_asked(component, asked.cluster, self._cluster)
         outcome = NotReserved(0)
         for group in groups:
             here = msgspec.structs.replace(request, group=group)
@@ -178,7 +174,6 @@ class Reservations(Service):
             if isinstance(found, Reserved):
                 return found
             outcome = found
-        component = topic.removeprefix(group_topic(""))
         if await self._selector.delegate_of(groups[-1]) is None:
             where = f" in the cluster {asked.cluster!r}" if asked.cluster else ""
             raise RefusedRequest("unknown-component", f"no client{where} has a subscription $share/{component}/…")

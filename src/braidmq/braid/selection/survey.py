@@ -16,12 +16,12 @@ from braidmq.admin.selection_contract import (
 from braidmq.braid.membership.broker_records import BrokerRecords
 from braidmq.braid.selection.asked import Asked
 from braidmq.braid.selection.holds import fence_number, reservation_id
-from braidmq.braid.selection.instances import Instances, group_topic
+from braidmq.braid.selection.instances import Instances, groups_asked
 from braidmq.braid.selection.messages import AskComponents, TellComponents, ToldHold, ToldInstance
 from braidmq.host import Address, Host, Reply, Service, ask, handles, run_all
 from braidmq.keys import is_within, parts_of
 from braidmq.select import ComponentGroup, SelectionRequest, Selector
-from braidmq.select.group import groups_around, steps_between
+from braidmq.select.group import steps_between
 from braidmq.select.request import SLOTS, score_of
 
 ASKED_AT_ONCE: Final = 64
@@ -107,10 +107,7 @@ class ComponentSurvey(Service):
     async def explain(self, component: str, asked: Asked) -> SelectAnswer:
         """What a request from here would get, and what speaks against the others; nothing is reserved."""
         found = await self.components(component)
-        if asked.cluster is None:
-            groups = groups_around(group_topic(component), self._cluster)
-        else:
-            groups = [ComponentGroup(group_topic(component), asked.cluster)]
+        groups = groups_asked(component, asked.cluster, self._cluster)
         delegates: dict[str, str] = {}
         for group in groups:
             peer = await self._selector.delegate_of(group)

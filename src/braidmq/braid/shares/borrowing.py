@@ -120,7 +120,7 @@ class Borrower(Service):
             or not may_see(self._cluster, message.forward)
         ):
             return False
-        is_taken = group.is_waiting and group.policy.name == "near" and not group.reserved
+        is_taken = group.is_waiting and group.is_near and not group.reserved
         session = None if is_taken else group.choose(message)
         if session is None:
             return False

@@ -46,6 +46,8 @@ class GroupRecords:
         self._by_group: dict[str, dict[str, GroupRecord]] = {}
         """By filter, and identity: those of other brokers that have members."""
         self._own: dict[str, GroupRecord] = {}
+        self._digest = b""
+        """Of all that is known; empty if that has changed since it was reckoned."""
         self._addresses: dict[str, tuple[float, Address]] = {}
         """By identity: where a broker is, and when it said so."""
         self.on_change: Callable[[str], None] = _ignore
@@ -87,6 +89,7 @@ class GroupRecords:
         at = now if before is None else max(now, before.at + 0.001)
         record = GroupRecord(self._identity, full_filter, address, self._cluster, at, members, is_kept)
         self._own[full_filter] = record
+        self._digest = b""
         return record
 
     # Those of others
@@ -97,6 +100,7 @@ class GroupRecords:
                 own = self._own.get(record.full_filter)
                 if record.at > (0.0 if own is None else own.at) and record.has_anybody:
                     self._own[record.full_filter] = record
+                    self._digest = b""
                     self.on_contradiction(record.full_filter)
                 continue
             key = (record.identity, record.full_filter)
@@ -104,6 +108,7 @@ class GroupRecords:
             if (known is None and len(self._others) >= RECORDS_MAX) or (known is not None and known.at >= record.at):
                 continue
             self._others[key] = record
+            self._digest = b""
             self._save(record, known)
             if record.at >= self._addresses.get(record.identity, (0.0, None))[0]:
                 self._addresses[record.identity] = (record.at, record.address)
@@ -132,6 +137,7 @@ class GroupRecords:
 
     def expire(self, now: float) -> None:
         """Drops what has not been said for long."""
+        self._digest = b""
         for full_filter, own in list(self._own.items()):
             if not own.has_anybody and now - own.at > KEPT_S:
                 del self._own[full_filter]
@@ -150,8 +156,10 @@ class GroupRecords:
 
     @property
     def digest(self) -> bytes:
-        known = sorted(f"{one.identity}\0{one.full_filter}\0{one.at}" for one in self.all)
-        return blake2b("\0".join(known).encode(), digest_size=DIGEST_BYTES).digest()
+        if not self._digest:
+            known = sorted(f"{one.identity}\0{one.full_filter}\0{one.at}" for one in self.all)
+            self._digest = blake2b("\0".join(known).encode(), digest_size=DIGEST_BYTES).digest()
+        return self._digest
 
     @property
     def all(self) -> tuple[GroupRecord, ...]:

@@ -92,7 +92,7 @@ class Lender(Service):
     def send_unsure(self, message: Message, group: ShareGroup) -> bool:
         """Sends a message of QoS 0 to a broker whose members are thought to have room; False if there is none."""
         able = [one for one in self._nearest(group) if may_see(one[1].cluster, message.forward)]
-        if group.policy.name != "near":
+        if not group.is_near:
             chosen = self._spreading.choose(group, message)
             able = [one for one in able if one[1] is chosen]
         if not able:
@@ -108,7 +108,7 @@ class Lender(Service):
         """The end of a tick: what waits is lent to brokers that have room."""
         waiting, self._waiting = self._waiting, {}
         for group in waiting:
-            if group.policy.name == "near":
+            if group.is_near:
                 self._shares.bind_here(group)
                 self._dispatch(group)
             else:

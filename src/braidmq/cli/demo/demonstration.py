@@ -16,20 +16,18 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-import msgspec
-
 from braidmq.admin.client import AdminClient
 from braidmq.admin.contract import AssignedTopic, Move
 from braidmq.cli import output
 from braidmq.cli.admin_port import BrokerAdmin
 from braidmq.cli.demo.buses import FRAME_S, Alert, BrokerGone, Bus, ControlRoom, topic_of
+from braidmq.cli.demo.channel import BrokersEnded, open_channel, read_plan, watch
 from braidmq.cli.demo.plan import BUSES_A_SITE, COMPUTE_MAX, NAME, PROCESSOR, ROOM_WORD, DemoPlan, DemoSite
 from braidmq.cli.demo.spark_half import START_MAX_S, SparkHalf
 from braidmq.cli.demo.summary import Summary, counts_of
 from braidmq.cli.errors import CliError
 from braidmq.cli.up import ENDS
 from braidmq.processors.loading import load_processor
-from braidmq.system.framing import read_frame
 
 ALERTS_S: Final = 20.0
 """How long an alert may be missing in the end."""
@@ -38,14 +36,8 @@ SHOWN_MAX: Final = 2
 ROOM_S: Final = 10.0
 RETURN_S: Final = 30.0
 POLL_S: Final = 0.1
-END_S: Final = 15.0
-"""How long an orderly end may take before the process is ended at once."""
 GRACE_S: Final = 10.0
 """What may pass between the end of a connection and the news that the brokers end."""
-
-
-class BrokersEnded(Exception):
-    """The brokers end."""
 
 
 class Demonstration:
@@ -273,33 +265,13 @@ def _hints(plan: DemoPlan) -> None:
     output.say(ENDS, "dim")
 
 
-def _read_plan(channel: socket.socket) -> DemoPlan:
-    body = read_frame(channel.fileno())
-    if body is None:
-        raise BrokersEnded
-    return msgspec.msgpack.decode(body, type=DemoPlan)
-
-
-def _watch(channel: socket.socket, ending: threading.Event) -> None:
-    """Waits until the other end is closed; if this process has not ended a while later, ends it."""
-    try:
-        while channel.recv(4096):
-            pass
-    except OSError:
-        pass
-    ending.set()
-    time.sleep(END_S)
-    os._exit(1)
-
-
 def main() -> int:
-    channel = socket.socket(fileno=os.dup(sys.stdin.fileno()))
-    ending = threading.Event()
+    channel = open_channel()
     try:
-        plan = _read_plan(channel)
+        plan = read_plan(channel, DemoPlan)
     except BrokersEnded:
         return 0
-    threading.Thread(target=_watch, args=(channel, ending), daemon=True).start()
+    ending = watch(channel)
     demonstration = Demonstration(plan, channel, ending)
     try:
         summary = demonstration.run()

@@ -30,6 +30,7 @@ from braidmq.cli.mqtt_client.client import (
 )
 from braidmq.cli.mqtt_client.options import ConnectionOptions
 from braidmq.flows import Dataflow, FlowError, FlowSite, Layout, Placed, lay_out
+from braidmq.mqtt.reasons import Reason
 
 SETTLE_S: Final = 1.0
 """How long it is waited for more news of sites before instances are started or ended."""
@@ -109,7 +110,7 @@ class SiteAgent:
                 raise CliError(f"{self._client.address} refused the subscription of {self.site.name}: {event.words}")
             case ConnectRefused() | StreamBroken():
                 raise CliError(f"{self._client.address} ended the connection of {self.site.name}: {event.words}")
-            case Disconnected() if "taken over" in event.words.lower():
+            case Disconnected() if event.reason == Reason.SESSION_TAKEN_OVER:
                 raise CliError(
                     f"another command runs {self._file.flow.name} as the site {self.site.name}",
                     hint="End one of the two, or give this one another name.",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ from paho.mqtt.client import MQTTMessage
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from braidmq.cli import output
+from braidmq.cli.demo.channel import BrokersEnded, open_channel, read_plan, watch
 from braidmq.cli.errors import CliError
 from braidmq.cli.flow.agent import FlowFile, SiteAgent
 from braidmq.cli.flow.picture import FlowReader, FlowState, show_flow
@@ -28,7 +28,6 @@ from braidmq.cli.mqtt_client.client import MqttClient
 from braidmq.cli.mqtt_client.options import ConnectionOptions
 from braidmq.cli.up import ENDS
 from braidmq.flows import Dataflow, FlowSite, layer_of, load_flow
-from braidmq.system.framing import read_frame
 
 BUSES_AN_EDGE: Final = 2
 SITE_CPU: Final = 4.0
@@ -54,10 +53,6 @@ class FlowDemoPlan(msgspec.Struct, frozen=True):
     program: str
     json_lines: bool
     once: bool
-
-
-class BrokersStopped(Exception):
-    """The brokers end."""
 
 
 class FlowDemonstration:
@@ -125,7 +120,7 @@ class FlowDemonstration:
 
     def _turn(self) -> None:
         if self._ending.is_set():
-            raise BrokersStopped
+            raise BrokersEnded
         for agent in self._agents:
             agent.step()
         for bus in self._buses:
@@ -229,15 +224,6 @@ class FlowDemonstration:
             output.say(ENDS, "dim")
 
 
-def _watch(channel: socket.socket, ending: threading.Event) -> None:
-    try:
-        while channel.recv(4096):
-            pass
-    except OSError:
-        pass
-    ending.set()
-
-
 def _run(plan: FlowDemoPlan, ending: threading.Event) -> int:
     with as_file(files("braidmq.flows.examples")) as folder:
         path = folder / "bus.toml"
@@ -248,7 +234,7 @@ def _run(plan: FlowDemoPlan, ending: threading.Event) -> int:
             if not plan.once:
                 demonstration.stay()
             return 0 if summary["is_well"] else 1
-        except BrokersStopped:
+        except BrokersEnded:
             return 0
         except CliError as error:
             if ending.is_set():
@@ -260,13 +246,12 @@ def _run(plan: FlowDemoPlan, ending: threading.Event) -> int:
 
 
 def main() -> int:
-    channel = socket.socket(fileno=os.dup(sys.stdin.fileno()))
-    body = read_frame(channel.fileno())
-    if body is None:
+    channel = open_channel()
+    try:
+        plan = read_plan(channel, FlowDemoPlan)
+    except BrokersEnded:
         return 0
-    ending = threading.Event()
-    threading.Thread(target=_watch, args=(channel, ending), daemon=True).start()
-    return _run(msgspec.msgpack.decode(body, type=FlowDemoPlan), ending)
+    return _run(plan, watch(channel))
 
 
 if __name__ == "__main__":

@@ -35,8 +35,9 @@ from braidmq.cli.mqtt_client.client import (
 from braidmq.cli.mqtt_client.messages import received
 from braidmq.cli.mqtt_client.options import ConnectionOptions
 from braidmq.flows import Dataflow, FlowComponent, FlowError, read_flow
+from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.topics import matches
-from braidmq.processors.loading import is_file, load_processor
+from braidmq.processors.loading import is_file, load_processor, split_source
 from braidmq.processors.processor import Failure, Message, Output, ProcessorError, Spool, SpoolState, spool_step
 
 REPORT_S: Final = 2.0
@@ -111,7 +112,7 @@ class FlowInstance:
         report_at = 0.0
         while True:
             event = self._client.next_event(STEP_S)
-            if isinstance(event, Disconnected) and "taken over" in event.words.lower():
+            if isinstance(event, Disconnected) and event.reason == Reason.SESSION_TAKEN_OVER:
                 return EXIT_TAKEN
             if event is not None:
                 self._on_event(event)
@@ -266,8 +267,8 @@ class FlowInstance:
 
 def _source(component: FlowComponent, folder: Path) -> str:
     assert component.file is not None
-    path, _, _ = component.file.rpartition(":")
-    return str(folder / component.file) if is_file(path or component.file) else component.file
+    path_or_module, _ = split_source(component.file)
+    return str(folder / component.file) if is_file(path_or_module) else component.file
 
 
 def _since(properties: tuple[tuple[str, str], ...], now: float) -> float:

@@ -54,9 +54,10 @@ class ConnectRefused:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The connection is gone; `words` say why, as far as the broker said it."""
+    """The connection is gone; `words` say why, as far as the broker said it, and `reason` is its code."""
 
     words: str
+    reason: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +274,7 @@ class MqttClient:
         if self._closing and (connection := client.socket()) is not None:
             _linger(connection)
         if flags.is_disconnect_packet_from_server:
-            self.post(Disconnected(reason_words(reason.value, properties)))
+            self.post(Disconnected(reason_words(reason.value, properties), reason.value))
         else:
             self.post(Disconnected("the connection was closed without a reason"))
 
