@@ -9,6 +9,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+CLASSES := $(VENV)/.spark-classes
 JOBS ?= 3
 BROKERS ?= 3
 PORT ?= 1883
@@ -31,7 +32,12 @@ $(READY): pyproject.toml
 run: $(READY)
 	$(BIN)/braidmq $(if $(filter flow,$(DEMO)),flow demo,$(if $(DEMO),demo,up)) --brokers $(BROKERS) --port $(PORT) --data $(DATA)
 
-test: $(READY)
+$(CLASSES): $(READY)
+	@echo "Starting Spark once, so that it starts in half the time from now on: half a minute ..."
+	@$(BIN)/braidmq doctor --spark --json > /dev/null || echo "... it did not: tests take longer."
+	@touch $@
+
+test: $(CLASSES)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
 
 check: $(READY)

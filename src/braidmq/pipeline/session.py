@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 from braidmq.pipeline import package
 from braidmq.pipeline.errors import MissingExtra, PipelineError
 from braidmq.pipeline.launch import java, worker_python
+from braidmq.pipeline.launch.class_archive import ARCHIVE_END_S, ClassArchive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,6 +85,30 @@ def session(
     return spark
 
 
+@contextmanager
+def short_session(name: str, master: str | None = None) -> Iterator[SparkSession]:
+    """A quick session, whose Java has ended when it is left. The first on a machine writes the archive of Spark's
+    classes, with which all later sessions start in half the time."""
+    if _remote(master) is not None or _has_context():
+        made = session(name, master, quick=True)
+        try:
+            yield made
+        finally:
+            made.stop()
+        return
+    _need(NEEDED, connect=False)
+    from braidmq.pipeline.launch.gateway import JAVA_END_S, end_java
+
+    archive = ClassArchive(java.find(), "session", writes=True)
+    made = _start(name, master or MASTER, True, True, {}, archive)
+    try:
+        yield made
+    finally:
+        made.stop()
+        if end_java(ARCHIVE_END_S if archive.is_new else JAVA_END_S):
+            archive.keep()
+
+
 def register(spark: SparkSession) -> None:
     """Makes the format "braidmq" known to a session that came from elsewhere (a notebook, `spark-submit`)."""
     from braidmq.pipeline.source.format import BraidSource
@@ -119,6 +144,14 @@ def _need(names: tuple[str, ...], *, connect: bool) -> None:
             raise MissingExtra(error.name) from None
 
 
+def _has_context() -> bool:
+    try:
+        from pyspark import SparkContext
+    except ImportError:
+        return False
+    return SparkContext._active_spark_context is not None
+
+
 def _running(master: str | None) -> SparkSession | None:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -134,15 +167,25 @@ def _running(master: str | None) -> SparkSession | None:
     return SparkSession.builder.getOrCreate()
 
 
-def _start(name: str, master: str, quick: bool, own_group: bool, settings: dict[str, str]) -> SparkSession:
+def _start(
+    name: str,
+    master: str,
+    quick: bool,
+    own_group: bool,
+    settings: dict[str, str],
+    archive: ClassArchive | None = None,
+) -> SparkSession:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
     from braidmq.pipeline.launch.gateway import start_context
 
-    set_environment(master, java.find(), worker_python.executable())
+    found = java.find()
+    set_environment(master, found, worker_python.executable())
+    if archive is None:
+        archive = ClassArchive(found, "session", writes=False)
     conf = SparkConf().setAppName(name).setMaster(master)
-    conf.setAll([*(defaults(master, quick) | settings).items()])
+    conf.setAll([*(defaults(master, quick, archive.options) | settings).items()])
     with starting(master):
         start_context(conf, own_group=own_group)
         spark = SparkSession.builder.getOrCreate()
@@ -177,8 +220,8 @@ def starting(master: str) -> Iterator[None]:
         ) from error
 
 
-def defaults(master: str, quick: bool = False) -> dict[str, str]:
-    """What a session on `master` is set to where nothing else is said."""
+def defaults(master: str, quick: bool = False, java_options: str = "") -> dict[str, str]:
+    """What a session on `master` is set to where nothing else is said; `java_options` are for its Java besides."""
     found = QUERY_SETTINGS | QUIET_SETTINGS
     # A Unix socket between Java and its Python workers: a TCP connection a task is what costs in short batches.
     found["spark.python.unix.domain.socket.enabled"] = "true"
@@ -191,6 +234,8 @@ def defaults(master: str, quick: bool = False) -> dict[str, str]:
         }
     if quick:
         options.append(QUICK_JVM)
+    if java_options:
+        options.append(java_options)
     found["spark.driver.extraJavaOptions"] = " ".join(options)
     return found
 

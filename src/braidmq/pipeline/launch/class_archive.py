@@ -1,8 +1,11 @@
-"""Spark's classes as Java has laid them out: an archive that the first start on a machine writes for all later ones.
+"""Spark's classes as Java has laid them out: an archive that one start on a machine writes for all later ones.
 
 Reading, checking and laying out the classes of Spark is most of what its start costs. Java can write down the result
 when it ends (`-XX:ArchiveClassesAtExit`) and use it the next time; that halves the CPU time of a start. It checks by
 itself whether an archive is of the same Java and the same jars, and does without it if not.
+
+There are two: of a context without tables, which its first start writes, and of a session with them, which is larger
+and takes longer to write: `braidmq doctor --spark` does that.
 """
 
 from __future__ import annotations
@@ -11,10 +14,13 @@ import contextlib
 import hashlib
 import os
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from braidmq.pipeline.launch.java import Java
 
+ARCHIVE_END_S: Final = 120.0
+"""How long Java may take to end when it writes the archive of its classes: seconds, but many on a busy machine. Killed
+before that, it leaves no archive, and later starts take as long as this one."""
 QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"
 """No messages about an archive that does not fit."""
 
@@ -22,13 +28,14 @@ QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"
 class ClassArchive:
     """Made for one start of Spark: `options` before it, `keep` when Java has ended."""
 
-    def __init__(self, java: Java, options: str) -> None:
+    def __init__(self, java: Java, kind: Literal["context", "session"], *, writes: bool) -> None:
+        """`writes`: an archive is written if there is none yet."""
         import pyspark
 
-        told = f"{java.home} {java.version} {pyspark.__version__} {pyspark.__file__} {options}"
+        told = f"{java.home} {java.version} {pyspark.__version__} {pyspark.__file__} {kind}"
         self._path = java.home / f"spark-{hashlib.sha256(told.encode()).hexdigest()[:16]}.jsa"
         self._new = self._path.with_suffix(f".{os.getpid()}")
-        self.is_new = not self._path.exists() and os.access(java.home, os.W_OK) and _is_own(java.home)
+        self.is_new = writes and not self._path.exists() and os.access(java.home, os.W_OK) and _is_own(java.home)
         if self.is_new:
             _sweep(java.home)
 
