@@ -222,6 +222,7 @@ class Braid:
         announcer.partners = self._partners
         gossip.learn_groups = self.shares.records.learn
         self.shares.checks.others = self._others
+        self.selection.instances.on_load = self.shares.on_load
         directory = self.roaming.directory
         self.shares.adoption.claim, self.shares.adoption.name = directory.claim, directory.name
 

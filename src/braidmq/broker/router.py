@@ -319,6 +319,7 @@ class Router:
     def _leave(self, session: Session, group: ShareGroup) -> bool:
         if group.members.pop(session, None) is None:
             return False
+        group.loads.pop(session, None)
         self.forget(group.full_filter)
         self.drop_unused(group)
         self.federation.on_group(group)

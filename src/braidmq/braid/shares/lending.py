@@ -146,7 +146,7 @@ class Lender(Service):
         if room is None:
             if len(self._rooms) >= ROOMS_MAX:
                 self._rooms.pop(next(iter(self._rooms)))
-            room = self._rooms[key] = MemberRoom(self._host.now())
+            room = self._rooms[key] = MemberRoom(self._host.now(), record.room)
         return room
 
     def _dispatch(self, group: ShareGroup) -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from braidmq.bounded import BoundedDict
 from braidmq.braid.shares.group_records import GroupRecords
 from braidmq.braid.shares.member_room import MemberRoom
 from braidmq.braid.shares.messages import GroupRecord
 from braidmq.broker.broker import Broker
 from braidmq.broker.group_queue import GroupQueue
 from braidmq.broker.message import Message
+from braidmq.broker.proportions import Proportions
 from braidmq.broker.share_policies import weight
 from braidmq.broker.shares import ShareGroup
+
+PROPORTIONS_MAX: Final = 8192
+"""Groups of which it is remembered who has got too little."""
 
 
 class SpreadingLender(Protocol):
@@ -37,6 +42,8 @@ class _Place(NamedTuple):
     record: GroupRecord | None
     left: int
     """How many messages its members are thought to take now."""
+    weight: float
+    """The same, where what they say of their processors counts as well."""
     used_at: int
 
 
@@ -48,6 +55,8 @@ class Spreading:
         self._identity = identity
         self._used_here: dict[str, int] = {}
         """By filter: the turn in which a member here was last given something."""
+        self._proportions: BoundedDict[str, Proportions[str]] = BoundedDict(PROPORTIONS_MAX)
+        """By filter."""
 
     def dispatch(self, group: ShareGroup) -> None:
         """Lends what waits, here and elsewhere, by the policy of its group."""
@@ -58,6 +67,9 @@ class Spreading:
             free = sorted([one for one in places if one.left > 0], key=lambda one: one.used_at)
             for place, count in self._shares(group, free, before):
                 self._lend(group, queue, place, count, places)
+            if len(queue.waiting) == before and group.policy.name != "hash":  # it may not go where it should
+                for place in free:
+                    self._lend(group, queue, place, place.left, places)
             if len(queue.waiting) == before:
                 break
 
@@ -67,8 +79,11 @@ class Spreading:
         if group.policy.name == "hash":
             return self._owner(group, message, places).record if places else None
         free = sorted([one for one in places if one.left > 0], key=lambda one: one.used_at)
-        if group.policy.name != "round-robin":
-            free.sort(key=lambda one: -one.left)
+        if group.policy.name == "balanced" and free:
+            chosen = self._divide(group, free, 1)
+            free.sort(key=lambda one: -chosen[self._identity_of(one)])
+        elif group.policy.name == "least-loaded":
+            free.sort(key=lambda one: -one.weight)
         if free and free[0].record is None:
             self._used_here[group.full_filter] = self._lender.next_turn()
         return free[0].record if free else None
@@ -76,26 +91,37 @@ class Spreading:
     def _places(self, group: ShareGroup) -> list[_Place]:
         places = []
         if group.has_connected:
-            places.append(_Place(None, group.free_here, self._used_here.get(group.full_filter, 0)))
+            used_at = self._used_here.get(group.full_filter, 0)
+            places.append(_Place(None, group.free_here, group.spare_here, used_at))
         else:
             self._used_here.pop(group.full_filter, None)
         for record in self._records.members_of(group.full_filter):
             room = self._lender.room_of(record)
-            places.append(_Place(record, room.left, room.used_at))
+            places.append(_Place(record, room.left, room.left * record.idle, room.used_at))
         return places
 
     def _shares(self, group: ShareGroup, free: list[_Place], count: int) -> list[tuple[_Place, int]]:
         """How many of so many messages each place gets."""
-        if group.policy.name == "hash":
+        if not free or group.policy.name == "hash":
             return [(one, one.left) for one in free]
         if group.policy.name == "round-robin":
             return [(one, min(one.left, -(-count // len(free)))) for one in free]
-        total = sum([one.left for one in free])
         if group.policy.name == "balanced":
-            return [(one, min(one.left, -(-count * one.left // total))) for one in free]
-        free.sort(key=lambda one: -one.left)
-        below = free[1].left if len(free) > 1 else 0
-        return [(one, max(1, one.left - below)) for one in free[:1]]
+            given = self._divide(group, free, min(count, sum([one.left for one in free])))
+            return [(one, min(one.left, given[self._identity_of(one)])) for one in free]
+        most, *others = sorted(free, key=lambda one: -one.weight)
+        below = others[0].weight if others else 0.0
+        return [(most, max(1, int(most.left * (1.0 - below / most.weight))))]
+
+    def _divide(self, group: ShareGroup, free: list[_Place], count: int) -> dict[str, int]:
+        """By identity: how many each gets, in proportion to what its members can take."""
+        proportions = self._proportions.get(group.full_filter)
+        if proportions is None:
+            proportions = self._proportions[group.full_filter] = Proportions()
+        return proportions.divide(count, {self._identity_of(one): one.weight for one in free})
+
+    def _identity_of(self, place: _Place) -> str:
+        return self._identity if place.record is None else place.record.identity
 
     def _lend(self, group: ShareGroup, queue: GroupQueue, place: _Place, count: int, places: list[_Place]) -> None:
         is_wanted: Callable[[Message], bool] = _any
@@ -113,7 +139,7 @@ class Spreading:
     def _owner(self, group: ShareGroup, message: Message, places: list[_Place]) -> _Place:
         """Who has the key of a message."""
         key = group.policy.key_of(message)
-        return max(places, key=lambda one: weight(self._identity if one.record is None else one.record.identity, key))
+        return max(places, key=lambda one: weight(self._identity_of(one), key))
 
 
 def _any(_message: Message) -> bool:
