@@ -27,6 +27,11 @@ class Proportions(Generic[K]):
         self._owed = {key: max(-1.0, min(1.0, due - given[key])) for key, due in owed.items()}
         return given
 
+    def copy(self) -> Proportions[K]:
+        other: Proportions[K] = Proportions()
+        other._owed = dict(self._owed)
+        return other
+
     def next(self, weights: Mapping[K, float]) -> K:
         """Who gets one thing."""
         given = self.divide(1, weights)

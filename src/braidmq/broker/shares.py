@@ -57,14 +57,19 @@ class ShareGroup:
         return bool(self.members) or self.elsewhere > 0
 
     @property
-    def has_connected(self) -> bool:
-        """Whether a member is connected here."""
-        return any(session.connection is not None for session in self.members)
+    def connected(self) -> int:
+        """How many members are connected here."""
+        return sum([session.connection is not None for session in self.members])
 
     @property
     def is_waiting(self) -> bool:
         """Whether something waits for a member."""
         return self.queue is not None and bool(self.queue.waiting)
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait here for a member."""
+        return 0 if self.queue is None else len(self.queue.waiting)
 
     @property
     def is_kept(self) -> bool:
@@ -74,8 +79,7 @@ class ShareGroup:
     @property
     def free(self) -> int:
         """How many messages members here could take at once, beside those that wait."""
-        waiting = 0 if self.queue is None else len(self.queue.waiting)
-        return max(0, self.free_here - waiting)
+        return max(0, self.free_here - self.waiting)
 
     @property
     def free_here(self) -> int:
@@ -134,6 +138,14 @@ class ShareGroup:
         if self.policy.name == "balanced":
             return self._proportions.next(spare)
         return max(spare, key=lambda session: spare[session])
+
+    def peek(self, message: Message) -> Session | None:
+        """The member here that would have a message now; it is still its turn afterwards."""
+        turn, proportions = self.turn, self._proportions
+        self._proportions = proportions.copy()
+        chosen = self.choose(message)
+        self.turn, self._proportions = turn, proportions
+        return chosen
 
     def choose_ready(self) -> Session | None:
         """The member whose turn it is among those that can take a message at once; None if none can."""

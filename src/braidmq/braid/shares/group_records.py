@@ -74,6 +74,10 @@ class GroupRecords:
         """The other brokers that have connected members of a group."""
         return [one for one in self._by_group.get(full_filter, {}).values() if one.members]
 
+    def known_of(self, full_filter: str) -> Iterable[GroupRecord]:
+        """The other brokers that have members of a group, connected or away."""
+        return self._by_group.get(full_filter, {}).values()
+
     def count_of(self, full_filter: str) -> int:
         return len(self._by_group.get(full_filter, ()))
 

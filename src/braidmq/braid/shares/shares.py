@@ -28,6 +28,7 @@ from braidmq.mqtt.topics import SHARE_PREFIX
 class ShareParts:
     def __init__(self, broker: Broker, host: Host, presence: Presence, identity: str, cluster: str) -> None:
         self._broker = broker
+        self.cluster = cluster
         self.records = GroupRecords(identity, cluster, broker.store, broker.saved_cursors)
         self.announcer = GroupAnnouncer(broker, host, presence, self.records)
         self.outbox = Outbox(broker, host)
