@@ -198,6 +198,31 @@ def test_a_trace_of_what_nobody_wants_stays(braid: Braid, tmp_path: Path) -> Non
     assert "nothing to draw" in done.stderr
 
 
+def test_groups_are_shown_with_who_gets_the_next_message(braid: Braid) -> None:
+    group = "$share/workers/errands/+"
+    worker = Subscriber(braid.ports[1], group)
+    try:
+        paho_publish.single("errands/1", "go", 1, hostname="127.0.0.1", port=braid.ports[0])
+        worker.got.get(timeout=TIMEOUT_S)
+        (choice,) = braid.json("trace", "errands/1", "-q", "1")["groups"]
+        shown = braid.ask("trace", "errands/1").stdout
+        told = json.loads(braid.ask("topics", "errands/#", "--json").stdout.splitlines()[0])
+        table = braid.ask("topics", "errands/#").stdout
+        wanting = braid.json("demand", "errands/1")["brokers"]
+    finally:
+        worker.close()
+    assert (choice["group"], choice["broker"], choice["waiting"]) == (group, "site2", 0)
+    assert choice["member"]
+    assert "of the brokers whose members have room it is the nearest" in choice["why"]
+    assert "receives" in shown
+    assert "Nobody wants" not in shown
+    assert [one["groups"] for one in told["published"]] == [[group]]
+    assert [(one["group"], one["brokers"]) for one in told["groups"]] == [(group, ["site2"])]
+    assert "members at" in table
+    assert "suspended" not in table
+    assert [(one["name"], one["filters"]) for one in wanting] == [("site2", [group])]
+
+
 def test_the_broker_describes_its_part(braid: Braid, subscriber: Subscriber) -> None:
     paho_publish.single("tide/kept", "5", 1, hostname="127.0.0.1", port=braid.ports[0])
     subscriber.got.get(timeout=TIMEOUT_S)

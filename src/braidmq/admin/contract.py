@@ -12,6 +12,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from braidmq.admin.share_contract import GroupChoice, GroupStatus
+
 JSON: Final = "application/json"
 SPOOL: Final = "application/msgpack"
 """The content type of a spool that changes hands: `SpoolState.encode()`."""
@@ -187,6 +189,8 @@ class PublishedTopic(msgspec.Struct, frozen=True):
     is_settled: bool
     """Whether that is known."""
     idle_s: float
+    groups: list[str] = []
+    """The shared subscriptions that want it."""
 
 
 class FilterInterest(msgspec.Struct, frozen=True):
@@ -205,6 +209,8 @@ class TopicsAnswer(msgspec.Struct, frozen=True):
     interest: list[FilterInterest]
     interest_in_all: int
     covers: CoversStatus | None = None
+    groups: list[GroupStatus] = []
+    groups_in_all: int = 0
 
 
 class InterestedBroker(msgspec.Struct, frozen=True):
@@ -246,6 +252,8 @@ class TraceAnswer(msgspec.Struct, frozen=True):
     is_settled: bool
     receivers: int
     hops: list[TraceHop]
+    groups: list[GroupChoice] = []
+    """Where it would go for each shared subscription: there, and to no other member."""
 
 
 # The log: /log, /log/offsets

@@ -17,6 +17,7 @@ from braidmq.braid.catch_up.catch_up import CatchUpParts
 from braidmq.braid.catch_up.history import History
 from braidmq.braid.federation import BraidFederation
 from braidmq.braid.identity import BrokerIdentity, identity_of, missed_since
+from braidmq.braid.inspect.group_survey import GroupSurvey
 from braidmq.braid.inspect.probes import Probes
 from braidmq.braid.inspect.status import BraidInspector
 from braidmq.braid.interest.demand import DemandTopics
@@ -157,6 +158,7 @@ class Braid:
             self.probes,
             self.detours,
             self.mirrors,
+            GroupSurvey(self.broker, self.host, self.shares, self.membership.records, self.name),
         )
 
     def _new_drain(self, takers: Takers) -> Drain:
@@ -222,6 +224,7 @@ class Braid:
         announcer.partners = self._partners
         gossip.learn_groups = self.shares.records.learn
         self.shares.checks.others = self._others
+        self.selection.instances.on_load = self.shares.on_load
         directory = self.roaming.directory
         self.shares.adoption.claim, self.shares.adoption.name = directory.claim, directory.name
 

@@ -15,7 +15,7 @@ from braidmq.broker.client import ConnectedClient
 from braidmq.broker.federation import Alone, Federation
 from braidmq.broker.flow import Flow
 from braidmq.broker.limits import Limits
-from braidmq.broker.local_topics import is_local
+from braidmq.broker.local_topics import is_brokers_own, is_local
 from braidmq.broker.message import Message, Reached, message_of
 from braidmq.broker.notices import ClientNotices
 from braidmq.broker.recorder import Recorder
@@ -232,7 +232,7 @@ class Broker:
 
     def _publish_will(self, client_id: str, will: Will, owner: str | None) -> None:
         """Publishes a will that is due; the rules may have changed since its client connected."""
-        if is_local(will.topic):
+        if is_brokers_own(will.topic):
             return  # no client may publish there
         if owner is not None and not self.access.may_will(Identity(owner or None), client_id, will.topic):
             self.log.info("the will of client %r for %r is no longer allowed", client_id, will.topic)

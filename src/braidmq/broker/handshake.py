@@ -12,7 +12,7 @@ from braidmq.broker.connection_state import ConnectionState
 from braidmq.broker.federation import ScopeError
 from braidmq.broker.group_queue import is_queue
 from braidmq.broker.limits import FOREVER
-from braidmq.broker.local_topics import is_local
+from braidmq.broker.local_topics import is_brokers_own
 from braidmq.mqtt import packets as p
 from braidmq.mqtt.errors import PacketError, violation
 from braidmq.mqtt.properties import Properties
@@ -306,7 +306,7 @@ class Handshake:
             connection.handshake = None
 
     def _may_will(self, identity: Identity, topic: str) -> bool:
-        if is_local(topic):
+        if is_brokers_own(topic):
             return False
         return self.connection.broker.access.may_will(identity, self.connect.client_id, topic)
 

@@ -1,7 +1,7 @@
 """Topics that are each broker's own, and those that brokers talk to each other on.
 
-None of them is passed on to other brokers, and no client may publish there. What a client publishes to one of
-`REQUEST_PREFIXES` is a request to its broker: nobody else gets it.
+None of them is passed on to other brokers, but for `$shortage/…`, and no client may publish there. What a client
+publishes to one of `REQUEST_PREFIXES` is a request to its broker: nobody else gets it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ RESERVED_PREFIX = "$reserved/"
 RESERVATION_PREFIX = "$reservation/"
 """What a component that is reserved is told."""
 
+SHORTAGE_PREFIX = "$shortage/"
+"""Where brokers tell, in the whole braid, that a component is about to run short; its name follows."""
+
 LOCAL_PREFIXES = (
     "$SYS/",
     DEMAND_PREFIX,
@@ -36,5 +39,13 @@ LOCAL_PREFIXES = (
 )
 
 
+_BROKERS_OWN = (*LOCAL_PREFIXES, SHORTAGE_PREFIX)
+
+
 def is_local(topic: str) -> bool:
     return topic.startswith(LOCAL_PREFIXES)
+
+
+def is_brokers_own(topic: str) -> bool:
+    """Whether brokers alone publish there."""
+    return topic.startswith(_BROKERS_OWN)

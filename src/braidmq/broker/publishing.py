@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from braidmq.broker.connection import Connection
 from braidmq.broker.federation import ScopeError
-from braidmq.broker.local_topics import REQUEST_PREFIXES, is_local
+from braidmq.broker.local_topics import REQUEST_PREFIXES, is_brokers_own
 from braidmq.broker.message import Message, Reached, message_of
 from braidmq.broker.notices import one_line, quoted
 from braidmq.broker.session import Session
@@ -145,7 +145,7 @@ def _request(connection: Connection, session: Session, packet: p.Publish) -> Ver
 
 
 def _may_publish(connection: Connection, session: Session, topic: str) -> bool:
-    if is_local(topic):
+    if is_brokers_own(topic):
         return False
     allowed = connection.allowed_topics
     if allowed is None:

@@ -13,7 +13,7 @@ from typing import Any
 from braidmq.broker.client import ConnectedClient
 from braidmq.broker.federation import Alone, Federation, Outbound
 from braidmq.broker.feed import TopicFeed
-from braidmq.broker.local_topics import is_local
+from braidmq.broker.local_topics import is_brokers_own, is_local
 from braidmq.broker.packet_ids import PACKET_ID_MAX
 from braidmq.broker.session import Session
 from braidmq.broker.share_policies import NEAR, SharePolicy
@@ -219,7 +219,7 @@ class Router:
 
     def route(self, topic: str, name: bytes | None = None) -> Route:
         """Where what is published here to a valid topic name goes; remembered by its bytes on the wire."""
-        if is_local(topic):  # no client may publish there: never on the fast path
+        if is_brokers_own(topic):  # no client may publish there: never on the fast path
             return Route(self._receivers(topic), self._feed_of(topic), self.is_logged(topic))
         if name is None:
             name = string(topic)
@@ -319,6 +319,7 @@ class Router:
     def _leave(self, session: Session, group: ShareGroup) -> bool:
         if group.members.pop(session, None) is None:
             return False
+        group.loads.pop(session, None)
         self.forget(group.full_filter)
         self.drop_unused(group)
         self.federation.on_group(group)

@@ -2,6 +2,7 @@
 
 `near` takes the nearest that is free. The others look at all brokers alike: `round-robin` gives to each in turn,
 `balanced` to each in proportion to what its members can take, `least-loaded` to the one whose members can take most.
+For these two, what a member says of its processor counts as well (`member_load`).
 With `hash`, messages of one key go to one member as long as it is there: by rendezvous hashing, so that a member that
 comes or goes changes only what is its own.
 """

@@ -19,7 +19,7 @@ import msgspec
 
 from braidmq.admin.contract import BatchPart, BatchRow, Receipt
 from braidmq.broker.limits import Limits
-from braidmq.broker.local_topics import is_local
+from braidmq.broker.local_topics import is_brokers_own
 from braidmq.broker.message import Message, message_of
 from braidmq.broker.tick import STORE_RETRY_S, Tick
 from braidmq.mqtt.errors import PacketError
@@ -152,7 +152,7 @@ class Transactions:
                 check_topic(row.topic, limits.topic_levels_max)
             except PacketError as error:
                 raise RefusedPart(f"row {number}: topic {row.topic!r}: {error}", is_lasting=True) from error
-            if is_local(row.topic):
+            if is_brokers_own(row.topic):
                 raise RefusedPart(f"row {number}: {row.topic!r} is the broker's own", is_lasting=True)
 
     # What cannot be published at once

@@ -10,6 +10,9 @@ SAMPLES_MIN: Final = 4
 WINDOW_S: Final = 600.0
 """How far back is looked."""
 
+HALF_S: Final = 60.0
+"""What is older by so much counts for half."""
+
 HORIZON_S: Final = 600.0
 """How far ahead a shortage is told."""
 
@@ -23,18 +26,25 @@ class Forecast:
     def note(self, now: float, free: int) -> None:
         self._samples.append((now, free))
 
+    def shift(self, change: int) -> None:
+        """So many more are there from now on, or fewer: what was free before is taken as if it had been so then."""
+        self._samples = deque([(at, free + change) for at, free in self._samples], SAMPLES_MAX)
+
     def shortage_in_s(self, now: float) -> float | None:
-        """In how many seconds the line reaches 0; None if it does not within the horizon, or too little is known."""
-        samples = [(at - now, free) for at, free in self._samples if at >= now - WINDOW_S]
+        """In how many seconds nothing is free, if it goes down from what is free now as the line does; None if that is
+        not within the horizon, or too little is known."""
+        samples = [(at - now, free, 0.5 ** ((now - at) / HALF_S)) for at, free in self._samples if at >= now - WINDOW_S]
         if len(samples) < SAMPLES_MIN:
             return None
-        mean_at = sum(at for at, _ in samples) / len(samples)
-        mean_free = sum(free for _, free in samples) / len(samples)
-        spread = sum((at - mean_at) ** 2 for at, _ in samples)
+        total = sum(weight for *_, weight in samples)
+        mean_at = sum(at * weight for at, _, weight in samples) / total
+        mean_free = sum(free * weight for _, free, weight in samples) / total
+        spread = sum(weight * (at - mean_at) ** 2 for at, _, weight in samples)
         if not spread:
             return None
-        slope = sum((at - mean_at) * (free - mean_free) for at, free in samples) / spread
+        slope = sum(weight * (at - mean_at) * (free - mean_free) for at, free, weight in samples) / spread
+        last_at, last_free, _ = samples[-1]
         if slope >= 0:
             return None
-        in_s = max(0.0, mean_at - mean_free / slope)
+        in_s = max(0.0, last_at - last_free / slope)
         return in_s if in_s <= HORIZON_S else None

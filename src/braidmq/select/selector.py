@@ -128,7 +128,7 @@ class Selector(Service):
                 if answer is not None and answer.delegate is not None:
                     self._known[request.group] = (answer.delegate, self.host.now() + DELEGATE_S)
                     continue
-            self._known.pop(request.group, None)
+            self.forget_delegate(request.group)
         return NotReserved(hops)
 
     def take_here(self, request: SelectionRequest) -> Reserved | None:
@@ -164,6 +164,10 @@ class Selector(Service):
             return None
         self._known[group] = (found.right, self.host.now() + DELEGATE_S)
         return found.right
+
+    def forget_delegate(self, group: ComponentGroup) -> None:
+        """The one that is known does not answer, or says that it is not: the next time it is looked up."""
+        self._known.pop(group, None)
 
     async def _ask(self, delegate: Peer, request: SelectionRequest) -> DelegateAnswer | Elsewhere | None:
         event, answers = self.host.event(), list[DelegateAnswer | Elsewhere]()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+import msgspec
+
 from braidmq.admin.contract import (
     BraidStatus,
     CoversStatus,
@@ -14,6 +16,7 @@ from braidmq.admin.contract import (
     HistoryStatus,
     HopTotals,
     InboundCounts,
+    InterestedBroker,
     KeyCounts,
     PublishedTopic,
     TopicCounts,
@@ -24,6 +27,7 @@ from braidmq.admin.contract import (
 from braidmq.admin.ring_contract import RingAnswer
 from braidmq.braid.catch_up.catch_up import CatchUpParts
 from braidmq.braid.inspect.answers import Unanswerable, check_passed_on, describe_peer
+from braidmq.braid.inspect.group_survey import GroupSurvey
 from braidmq.braid.inspect.probes import TRACE_S_MAX, Probes
 from braidmq.braid.inspect.ring import RingWalk
 from braidmq.braid.inspect.subscribers import SubscriberSurvey
@@ -105,6 +109,7 @@ class BraidInspector:
         probes: Probes,
         detours: Detours,
         mirrors: MirrorParts,
+        groups: GroupSurvey,
     ) -> None:
         self._host = host = overlay.host
         self._overlay = overlay
@@ -119,6 +124,7 @@ class BraidInspector:
         self._transfer = transfer
         self._membership = membership
         self._probes = probes
+        self._groups = groups
         self._suspended = SuspendedCount(transfer.outbound)
         self._ring = RingWalk(host, overlay, presence, membership.admission, detours, mirrors, name, self._cluster)
         self.subscribers = SubscriberSurvey(host, method, method_name, interest.shapes, interest.filters)
@@ -215,6 +221,8 @@ class BraidInspector:
             self._interest.filters, lambda one: wanted in ("#", one) or matches(wanted, one), str, count_max
         )
         announcer, now = self._interest.announcer, self._host.now()
+        groups, groups_in_all = self._groups.statuses(wanted)
+        by_topic = self._groups.tree()
         return TopicsAnswer(
             self._name,
             [
@@ -225,6 +233,7 @@ class BraidInspector:
                     self._wanted_by(one),
                     one.is_settled,
                     round(now - one.used_at, 3),
+                    [full_filter for some in by_topic.match(one.topic) for full_filter in some],
                 )
                 for one in published
             ],
@@ -232,6 +241,8 @@ class BraidInspector:
             [FilterInterest(one, announcer.announces(one), announcer.pending(one) is None) for one in filters],
             filters_in_all,
             self.covers,
+            groups[:count_max],
+            groups_in_all,
         )
 
     def _wanted_by(self, outbound_topic: OutboundTopic) -> list[str]:
@@ -264,7 +275,12 @@ class BraidInspector:
 
     async def demand(self, topic: str) -> DemandAnswer:
         """The brokers whose clients want a topic."""
-        return await self.subscribers.ask(topic)
+        answer = await self.subscribers.ask(topic)
+        by_broker = {(one.name, one.cluster): dict.fromkeys(one.filters) for one in answer.brokers}
+        for broker, full_filters in self._groups.brokers_wanting(topic).items():
+            by_broker.setdefault(broker, {}).update(dict.fromkeys(full_filters))
+        brokers = [InterestedBroker(*broker, list(filters)) for broker, filters in sorted(by_broker.items())]
+        return msgspec.structs.replace(answer, brokers=brokers)
 
     async def trace(self, topic: str, surely: bool = False, timeout_s: float = SETTLE_S) -> TraceAnswer:
         """Sends a probe where a publication on the topic would go; its way."""
@@ -302,4 +318,5 @@ class BraidInspector:
             is_settled=outbound_topic.is_settled,
             receivers=len(dict.fromkeys(one.name for one in met if one.is_taken)),
             hops=hops,
+            groups=await self._groups.choices(topic, int(surely)),
         )

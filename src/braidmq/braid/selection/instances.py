@@ -19,6 +19,7 @@ import msgspec
 from braidmq.braid.membership.presence import Presence
 from braidmq.broker.broker import Broker
 from braidmq.broker.component_topics import instance_topic
+from braidmq.broker.member_load import MemberLoad
 from braidmq.broker.session import Session
 from braidmq.broker.subscription import Subscribed
 from braidmq.host import Event, Host
@@ -54,6 +55,8 @@ class LocalInstance(msgspec.Struct):
     slots: int = SLOTS
     """As it says, or as is assumed."""
     attributes: dict[str, float] = msgspec.field(default_factory=dict)
+    load: MemberLoad | None = None
+    """What it says of itself, as far as that counts for shared subscriptions."""
     is_effective: bool = False
     """Whether its own topic has taken effect: not before that can it be reserved."""
     reported_at: float = float("-inf")
@@ -83,6 +86,8 @@ class Instances:
         self._cluster = cluster
         self.on_member: Callable[[Member], None] = lambda _member: None
         """Called with a member that is made, before anything is reserved there."""
+        self.on_load: Callable[[Session, str, MemberLoad], None] = lambda _session, _component, _load: None
+        """Called with what a client says of itself as one of a component."""
         self.on_first: Callable[[], None] = lambda: None
         """Called when there is an instance."""
         self.members: dict[str, Member] = {}
@@ -157,6 +162,7 @@ class Instances:
                 self._broker.federation.when_effective(shared, partial(self._add, instance))
         for instance in known.values():
             self._offer(instance)
+            self._tell_load(instance)
         if not known:
             del self._by_client[client_id]
         if not wanted and session is None:
@@ -260,7 +266,14 @@ class Instances:
         instance.reported_at = now
         instance.slots = instance.slots if slots is None else slots
         instance.attributes = {**instance.attributes, **attributes}
+        instance.load = (instance.load or MemberLoad()).told(slots, attributes)
         self._offer(instance)
+        self._tell_load(instance)
+
+    def _tell_load(self, instance: LocalInstance) -> None:
+        session = self._broker.sessions.get(instance.client_id)
+        if session is not None and instance.load is not None:
+            self.on_load(session, instance.component, instance.load)
 
 
 def components_of(session: Session) -> dict[str, None]:

@@ -92,6 +92,18 @@ class TellComponents(Message, frozen=True, array_like=True, gc=False):
     holds: tuple[ToldHold, ...]
 
 
+class TellRoom(Message, frozen=True, array_like=True, gc=False):
+    """To the delegate of a component: so many slots are there with me, and so many of them are free."""
+
+    component: str
+    free: int
+    slots: int
+
+
+class RoomNoted(Message, frozen=True, array_like=True, gc=False):
+    is_delegate: bool
+
+
 class AskMemberCount(Message, frozen=True, array_like=True, gc=False):
     """How many members of a group have you that are connected?"""
 

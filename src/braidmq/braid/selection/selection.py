@@ -17,6 +17,7 @@ from braidmq.braid.selection.holds import Holds
 from braidmq.braid.selection.indexing import IndexedDelivery
 from braidmq.braid.selection.instances import Instances
 from braidmq.braid.selection.reservations import Answer, RefusedRequest, Reservations
+from braidmq.braid.selection.shortages import Shortages
 from braidmq.braid.selection.state_transfers import StateTransfers
 from braidmq.braid.selection.survey import ComponentSurvey
 from braidmq.braid.shares.group_records import GroupRecords
@@ -67,7 +68,8 @@ class SelectionParts:
             host, self.instances, self.holds, self.answers, origin, predecessors, awaited
         )
         self.indexed = IndexedDelivery(broker, host, groups, origin, cluster)
-        self.instances.on_first = self.indexed.stand
+        self.shortages = Shortages(broker, host, self.selector, self.instances)
+        self.instances.on_first = self._on_first
         self.survey = ComponentSurvey(host, self.selector, self.instances, records, name, cluster)
         self.reservations.has_session = broker.sessions.__contains__
         self.loads = self.loads_refused = self.requests_refused = 0
@@ -76,6 +78,11 @@ class SelectionParts:
         """Takes up what is there from before."""
         self.holds.start()
         self.instances.start()
+
+    def _on_first(self) -> None:
+        """There is an instance here."""
+        self.indexed.stand()
+        self.shortages.start()
 
     async def leave(self) -> None:
         await self.instances.leave()

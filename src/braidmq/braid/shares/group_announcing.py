@@ -11,10 +11,11 @@ from typing import Final
 
 from braidmq.braid.interest.effect_waits import EffectWaits
 from braidmq.braid.membership.presence import Presence
-from braidmq.braid.shares.group_records import GroupRecords
+from braidmq.braid.shares.group_records import GroupRecords, Standing, standing_of
 from braidmq.braid.shares.messages import CompareGroups, GroupRecord, GroupsKnown
 from braidmq.broker.broker import Broker
 from braidmq.broker.local_topics import is_local
+from braidmq.broker.member_load import IDLE_MIN
 from braidmq.broker.shares import ShareGroup
 from braidmq.host import Address, Host, Reply, Service, ask, handles
 from braidmq.mqtt.topics import split_share
@@ -34,6 +35,11 @@ CALL_TIMEOUT_S: Final = 2.0
 TOLD_AT_ONCE: Final = 512
 """Groups that all brokers are told of in one message."""
 
+SAY_LOAD_S: Final = 2.0
+"""How often they are told, at most, how busy the members of a group are."""
+
+NOBODY: Final = Standing(0, False)
+
 
 class GroupAnnouncer(Service):
     def __init__(self, broker: Broker, host: Host, presence: Presence, records: GroupRecords) -> None:
@@ -52,6 +58,8 @@ class GroupAnnouncer(Service):
         """By filter: what all brokers are to be told."""
         self._telling: dict[str, int] = {}
         """By filter: how often all are being told of it just now."""
+        self._busy: dict[str, None] = {}
+        """Groups whose members are as busy as all brokers have not been told yet."""
         self._said_at = 0.0
         records.on_change = self._on_change
         records.on_contradiction = self._contradict
@@ -66,20 +74,37 @@ class GroupAnnouncer(Service):
         self.on_changed(topic_filter)
         if is_local(topic_filter) or self._presence.is_leaving:
             return
-        connected, is_kept = _standing(group)
+        standing = _standing(group)
         said = self._records.own_of(full_filter)
-        if said is None and not connected and not is_kept:
+        if said is None and not standing.members and not standing.is_kept:
             return
-        if said is None or bool(said.members) != bool(connected) or said.is_kept != is_kept:
-            self._say(full_filter, connected, is_kept)
+        if said is None or bool(said.members) != bool(standing.members) or said.is_kept != standing.is_kept:
+            self._say(full_filter, standing)
+        elif standing_of(said)[2:] != standing[2:]:
+            self._say_load_later(full_filter)
+
+    def _say_load_later(self, full_filter: str) -> None:
+        """How busy members are is told seldom: what brokers lend each other says so, too."""
+        if not self._busy:
+            self._host.spawn(self._say_loads())
+        self._busy[full_filter] = None
+
+    async def _say_loads(self) -> None:
+        await self._host.sleep(SAY_LOAD_S)
+        busy, self._busy = self._busy, {}
+        for full_filter in busy:
+            group, said = self._broker.router.group(full_filter), self._records.own_of(full_filter)
+            standing = NOBODY if group is None else _standing(group)
+            if said is not None and standing_of(said)[2:] != standing[2:] and not self._presence.is_leaving:
+                self._say(full_filter, standing)
 
     def _contradict(self, full_filter: str) -> None:
         """Others know of members of an earlier incarnation of this broker."""
         group = self._broker.router.group(full_filter)
-        self._say(full_filter, *((0, False) if group is None else _standing(group)))
+        self._say(full_filter, NOBODY if group is None else _standing(group))
 
-    def _say(self, full_filter: str, members: int, is_kept: bool) -> None:
-        record = self._records.say(full_filter, self._host.address, self._broker.now(), members, is_kept)
+    def _say(self, full_filter: str, standing: Standing) -> None:
+        record = self._records.say(full_filter, self._host.address, self._broker.now(), standing)
         if record is None or not self._presence.is_in:
             return
         is_first = not self._news
@@ -116,9 +141,9 @@ class GroupAnnouncer(Service):
         gone = []
         for said in self._records.own:
             group = self._broker.router.group(said.full_filter)
-            connected, is_kept = (0, False) if group is None else _standing(group)
-            if (said.members, said.is_kept) != (connected, is_kept):
-                record = self._records.say(said.full_filter, self._host.address, self._broker.now(), connected, is_kept)
+            standing = NOBODY if group is None else _standing(group)
+            if (said.members, said.is_kept) != standing[:2]:
+                record = self._records.say(said.full_filter, self._host.address, self._broker.now(), standing)
                 gone += [] if record is None else [record]
         for first in range(0, len(gone), TOLD_AT_ONCE):
             self.announce(tuple(gone[first : first + TOLD_AT_ONCE]), lambda _outcome: None)
@@ -146,7 +171,7 @@ class GroupAnnouncer(Service):
         self._said_at = self._host.now()
         for record in self._records.own:
             if record.has_anybody:
-                self._say(record.full_filter, record.members, record.is_kept)
+                self._say(record.full_filter, standing_of(record))
 
     async def _keep_comparing(self) -> None:
         pause_s = FIRST_S
@@ -178,7 +203,10 @@ class GroupAnnouncer(Service):
         return None
 
 
-def _standing(group: ShareGroup) -> tuple[int, bool]:
-    """How many members are connected here, and whether there is a session that stays."""
+def _standing(group: ShareGroup) -> Standing:
+    """How many members are connected here, whether there is a session that stays, and how busy they are, roughly."""
     connected = sum(session.connection is not None for session in group.members)
-    return connected, any(session.durable for session in group.members)
+    room, idle = group.told_load
+    return Standing(
+        connected, any(session.durable for session in group.members), room, round(idle / IDLE_MIN) * IDLE_MIN
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -36,6 +36,19 @@ _Key = tuple[str, str]
 """A broker's identity, and a group's filter."""
 
 
+class Standing(NamedTuple):
+    """What a broker says of the members of one group there: see `GroupRecord`."""
+
+    members: int
+    is_kept: bool
+    room: int | None = None
+    idle: float = 1.0
+
+
+def standing_of(record: GroupRecord) -> Standing:
+    return Standing(record.members, record.is_kept, record.room, record.idle)
+
+
 class GroupRecords:
     def __init__(self, identity: str, cluster: str, store: Store, saved: Iterable[tuple[str, bytes]]) -> None:
         """Of the broker that keeps them; `saved` are rows of its store from an earlier process."""
@@ -61,6 +74,10 @@ class GroupRecords:
         """The other brokers that have connected members of a group."""
         return [one for one in self._by_group.get(full_filter, {}).values() if one.members]
 
+    def known_of(self, full_filter: str) -> Iterable[GroupRecord]:
+        """The other brokers that have members of a group, connected or away."""
+        return self._by_group.get(full_filter, {}).values()
+
     def count_of(self, full_filter: str) -> int:
         return len(self._by_group.get(full_filter, ()))
 
@@ -81,13 +98,13 @@ class GroupRecords:
     def own_of(self, full_filter: str) -> GroupRecord | None:
         return self._own.get(full_filter)
 
-    def say(self, full_filter: str, address: Address, now: float, members: int, is_kept: bool) -> GroupRecord | None:
+    def say(self, full_filter: str, address: Address, now: float, standing: Standing) -> GroupRecord | None:
         """What this broker says of a group of its own from now on; None if it has too many."""
         before = self._own.get(full_filter)
         if before is None and len(self._own) >= OWN_MAX:
             return None
         at = now if before is None else max(now, before.at + 0.001)
-        record = GroupRecord(self._identity, full_filter, address, self._cluster, at, members, is_kept)
+        record = GroupRecord(self._identity, full_filter, address, self._cluster, at, *standing)
         self._own[full_filter] = record
         self._digest = b""
         return record
@@ -119,7 +136,8 @@ class GroupRecords:
         met the others again waits for them."""
         key = f"{GROUPS}{record.identity}/{record.full_filter}"
         if record.is_kept:
-            self._store.save_cursor(key, _encode(record))
+            if known is None or not _is_load_only(known, record):
+                self._store.save_cursor(key, _encode(record))
         elif known is None or known.is_kept:
             self._store.drop_cursor(key)
 
@@ -164,6 +182,12 @@ class GroupRecords:
     @property
     def all(self) -> tuple[GroupRecord, ...]:
         return (*self._own.values(), *self._others.values())
+
+
+def _is_load_only(known: GroupRecord, record: GroupRecord) -> bool:
+    """Whether a record says nothing new but how busy its members are: that comes often, and need not be written."""
+    before, after = standing_of(known), standing_of(record)
+    return before != after and before[:2] == after[:2] and known.address == record.address
 
 
 def _ignore(_full_filter: str) -> None:

@@ -73,7 +73,7 @@ class Lender(Service):
         self._unsure: dict[tuple[str, str], list[LentMessage]] = {}
         """By filter and identity: what leaves at QoS 0."""
         self._turn = 0
-        self._spreading = Spreading(self, broker, records, identity)
+        self.spreading = Spreading(self, broker, records, identity)
         self.assigned = self.returned = 0
         """Messages of QoS 1 and 2 that were lent to other brokers, and that came back."""
         host.serve(self)
@@ -91,9 +91,9 @@ class Lender(Service):
 
     def send_unsure(self, message: Message, group: ShareGroup) -> bool:
         """Sends a message of QoS 0 to a broker whose members are thought to have room; False if there is none."""
-        able = [one for one in self._nearest(group) if may_see(one[1].cluster, message.forward)]
+        able = [one for one in self.nearest(group) if may_see(one[1].cluster, message.forward)]
         if not group.is_near:
-            chosen = self._spreading.choose(group, message)
+            chosen = self.spreading.choose(group, message)
             able = [one for one in able if one[1] is chosen]
         if not able:
             return False
@@ -112,17 +112,17 @@ class Lender(Service):
                 self._shares.bind_here(group)
                 self._dispatch(group)
             else:
-                self._spreading.dispatch(group)
+                self.spreading.dispatch(group)
         unsure, self._unsure = self._unsure, {}
         for (full_filter, identity), jobs in unsure.items():
             record = next((one for one in self._records.members_of(full_filter) if one.identity == identity), None)
             if record is not None:
                 self._outbox.add(record.address, Assign(full_filter, 0, tuple(jobs)))
 
-    def _nearest(self, group: ShareGroup) -> list[tuple[int, GroupRecord, MemberRoom]]:
+    def nearest(self, group: ShareGroup) -> list[tuple[int, GroupRecord, MemberRoom]]:
         """The brokers that have members and room: the nearest first, and of those the one whose turn it is."""
         found = [
-            (self._distance(one.cluster), one, self.room_of(one)) for one in self._records.members_of(group.full_filter)
+            (self.levels_up(one.cluster), one, self.room_of(one)) for one in self._records.members_of(group.full_filter)
         ]
         able = [one for one in found if one[2].left > 0]
         return sorted(able, key=lambda one: (one[0], one[2].used_at))
@@ -131,7 +131,7 @@ class Lender(Service):
         self._turn += 1
         return self._turn
 
-    def _distance(self, cluster: str) -> int:
+    def levels_up(self, cluster: str) -> int:
         """How many levels up from this broker's cluster another one's is found."""
         common = 0
         for own, other in zip(self._levels, cluster.split("/"), strict=False):
@@ -146,12 +146,12 @@ class Lender(Service):
         if room is None:
             if len(self._rooms) >= ROOMS_MAX:
                 self._rooms.pop(next(iter(self._rooms)))
-            room = self._rooms[key] = MemberRoom(self._host.now())
+            room = self._rooms[key] = MemberRoom(self._host.now(), record.room)
         return room
 
     def _dispatch(self, group: ShareGroup) -> None:
         queue = group.queue
-        able = self._nearest(group)
+        able = self.nearest(group)
         for distance in dict.fromkeys([one[0] for one in able]):
             while queue is not None and queue.waiting:
                 equal = [one for one in able if one[0] == distance and one[2].left > 0]

@@ -1,7 +1,7 @@
 """How many messages the members at another broker are thought to take now: what it said last, less what is on its way.
 
 A broker of which nothing is known is thought to have a little room: what is too much comes back, and with it how much
-there is.
+there is. If its members have said how much they can take, it is thought to have that.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ class MemberRoom:
 
     __slots__ = ("_free", "_under_way", "batch", "heard_at", "is_silent", "used_at")
 
-    def __init__(self, now: float) -> None:
-        self._free = FIRST_ROOM
+    def __init__(self, now: float, told: int | None = None) -> None:
+        """`told` is what its members say, all of them."""
+        self._free = FIRST_ROOM if told is None else max(1, told)
         self._under_way: deque[tuple[int, int]] = deque()
         """Batches that it has not answered, and how many messages each has."""
         self.batch = 0

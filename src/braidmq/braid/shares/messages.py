@@ -27,6 +27,10 @@ class GroupRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How many are connected."""
     is_kept: bool = False
     """Whether there is a session that outlives its connection, connected or not."""
+    room: int | None = None
+    """How many messages its members can have at a time, if all of them say so."""
+    idle: float = 1.0
+    """The part of their processors that is left, as far as they say."""
 
     @property
     def has_anybody(self) -> bool:

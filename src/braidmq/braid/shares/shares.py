@@ -18,13 +18,17 @@ from braidmq.braid.shares.loan_checks import LoanChecks
 from braidmq.braid.shares.outbox import Outbox
 from braidmq.braid.shares.queue_adoption import QueueAdoption
 from braidmq.broker.broker import Broker
+from braidmq.broker.member_load import MemberLoad
+from braidmq.broker.session import Session
 from braidmq.broker.shares import ShareGroup
 from braidmq.host import Host
+from braidmq.mqtt.topics import SHARE_PREFIX
 
 
 class ShareParts:
     def __init__(self, broker: Broker, host: Host, presence: Presence, identity: str, cluster: str) -> None:
         self._broker = broker
+        self.cluster = cluster
         self.records = GroupRecords(identity, cluster, broker.store, broker.saved_cursors)
         self.announcer = GroupAnnouncer(broker, host, presence, self.records)
         self.outbox = Outbox(broker, host)
@@ -45,6 +49,16 @@ class ShareParts:
 
     def on_free(self, group: ShareGroup) -> bool:
         return self.borrower.on_free(group)
+
+    def on_load(self, session: Session, component: str, load: MemberLoad) -> None:
+        """A client says how it is, as a member of all groups of this name."""
+        router = self._broker.router
+        prefix = f"{SHARE_PREFIX}{component}/"
+        for group in [router.group(one) for one in session.subscriptions if one.startswith(prefix)]:
+            if group is not None and session in group.members and group.loads.get(session) != load:
+                group.loads[session] = load
+                self.announcer.on_group(group)
+        self._broker.sessions.shares.on_free(session)
 
     # The tick
 

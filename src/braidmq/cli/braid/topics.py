@@ -18,14 +18,18 @@ app = typer.Typer(add_completion=False)
 HELP: Final = (
     "Show the topics that clients of a broker publish, the busiest first, and the filters that they subscribe to.\n\n"
     "A topic is `open` while a client anywhere in the braid wants it, and `suspended` while none does: then nothing "
-    "of it leaves the broker. Brokers meet by covers, few broad filters that stand for all of them (method `covers`). "
+    "of it leaves the broker. Shared subscriptions are told with the brokers that have members of them. "
+    "Brokers meet by covers, few broad filters that stand for all of them (method `covers`). "
     "With --data all brokers of the folder are asked."
 )
 EXAMPLES: Final = output.examples(
     ("The ten busiest topics", "braidmq topics -n 10"),
     ("Those below a level", "braidmq topics 'plant1/#'"),
     ("Of all sites of `braidmq up --brokers`", "braidmq topics --data data"),
-    ("For a script: what nobody wants", "braidmq topics --json | jq -r '.published[] | select(.wanted == []).topic'"),
+    (
+        "For a script: what nobody wants",
+        "braidmq topics --json | jq -r '.published[] | select(.wanted + .groups == []).topic'",
+    ),
 )
 
 
@@ -48,6 +52,7 @@ def topics(
     else:
         _show_published(answers, count_max)
         _show_interest(answers, count_max)
+        _show_groups(answers, count_max)
         _show_covers(answers)
 
 
@@ -70,7 +75,7 @@ def _show_published(answers: list[TopicsAnswer], count_max: int) -> None:
         wrapping=("broker", "topic", "wanted by"),
     )
     for broker, topic in shown:
-        wanted = ", ".join(topic.wanted)
+        wanted = ", ".join([*topic.wanted, *topic.groups])
         table.add_row(
             *([output.plain(broker)] if several else []),
             TopicCell(topic.topic, "bold"),
@@ -102,6 +107,33 @@ def _show_interest(answers: list[TopicsAnswer], count_max: int) -> None:
             state = "[green]stands[/green]" if one.stands else "[dim]covered by a broader one[/dim]"
         brokers = [output.plain(broker)] if several else []
         table.add_row(*brokers, TopicCell(one.filter, "bold"), state)
+    output.console().print(table)
+
+
+def _show_groups(answers: list[TopicsAnswer], count_max: int) -> None:
+    """Shared subscriptions: of these all brokers know, so one that is asked tells of members anywhere."""
+    rows = [(answer.broker, one) for answer in answers for one in answer.groups]
+    if not rows:
+        return
+    in_all = sum(answer.groups_in_all for answer in answers)
+    shown = rows[:count_max]
+    from braidmq.cli.topic_cell import TopicCell
+
+    several = len(answers) > 1
+    names = (*(["broker"] if several else []), "group", "policy", "members here", "members at", "waiting here")
+    title = f"Shared{_at(answers)}: {_shown(len(shown), in_all, 'group')}"
+    table = output.table(
+        *names, title=title, numbers=("members here", "waiting here"), wrapping=("group", "members at")
+    )
+    for broker, one in shown:
+        table.add_row(
+            *([output.plain(broker)] if several else []),
+            TopicCell(one.group, "bold"),
+            one.policy,
+            f"{one.members:,}",
+            output.plain(", ".join(one.brokers)),
+            f"{one.waiting:,}",
+        )
     output.console().print(table)
 
 

@@ -15,6 +15,7 @@ from braidmq.cli.option_groups import with_option_groups
 
 if TYPE_CHECKING:
     from braidmq.admin.contract import TraceAnswer, TraceHop
+    from braidmq.admin.share_contract import GroupChoice
 
 app = typer.Typer(add_completion=False)
 
@@ -22,7 +23,8 @@ HELP: Final = (
     "Show the way of one message, hop by hop.\n\n"
     "The broker that is asked sends a probe as it would send a publication on the topic: the same way, to the same "
     "brokers. No client gets it. Each broker that it comes to reports. Times are by the brokers' clocks. A publication "
-    "of QoS 1 or 2 is sent in another way than one of QoS 0, so that every broker that has it can answer for it."
+    "of QoS 1 or 2 is sent in another way than one of QoS 0, so that every broker that has it can answer for it. "
+    "Of each shared subscription one member gets it: it is told which, as things are now, and why."
 )
 EXAMPLES: Final = output.examples(
     ("As a tree", "braidmq trace plant1/line3/temperature"),
@@ -56,6 +58,30 @@ def trace(
 
 
 def _show(answer: TraceAnswer) -> None:
+    if answer.filters or not answer.groups:
+        _show_way(answer)
+    for group in answer.groups:
+        _show_group(group, answer.origin)
+
+
+def _show_group(choice: GroupChoice, origin: str) -> None:
+    """Who of a shared subscription would get it, and how it is with the others."""
+    from rich.tree import Tree
+
+    to = f"to [bold]{output.plain(choice.member)}[/bold] at " if choice.member else "to " if choice.broker else ""
+    where = f"{to}{output.plain(choice.broker)}" if choice.broker else f"waits at {output.plain(origin)}"
+    root = Tree(f"[bold]{output.plain(choice.group)}[/bold] ({choice.policy})  {where}: {choice.why}")
+    for place in choice.places:
+        if place.members is None:
+            state = "[yellow]does not answer[/yellow]"
+        else:
+            state = f"{output.counted(place.members, 'member')}, room for {place.free:,}"
+        mark = "  [green]receives[/green]" if place.broker == choice.broker else ""
+        root.add(f"[bold]{output.plain(place.broker)}[/bold]{_cluster(place.cluster)}  {state}{mark}")
+    output.console().print(root)
+
+
+def _show_way(answer: TraceAnswer) -> None:
     if not answer.filters:
         output.say(f"Nobody wants {answer.topic}: it stays at {answer.origin}.")
         return

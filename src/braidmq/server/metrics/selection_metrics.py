@@ -22,6 +22,11 @@ def collect_selection(parts: SelectionParts) -> Iterator[Metric]:
         ("components_slots", "How often these can be reserved at a time.", sum(one.slots for one in components)),
         ("components_taken", "How often they are reserved now.", len(parts.holds)),
         ("reservations_held", "Reservations that clients have through this broker.", len(reservations)),
+        (
+            "shortages_expected",
+            "Components that may run short, where this is their delegate.",
+            parts.shortages.expected,
+        ),
         ("reservations_under_way", "Requests that are worked on.", reservations.under_way),
     ):
         yield GaugeMetricFamily(f"{PREFIX}{name}", text, value=value)
@@ -31,6 +36,7 @@ def collect_selection(parts: SelectionParts) -> Iterator[Metric]:
         ("reservations_ended", "Reservations that ended before they were released.", reservations.ended),
         ("requests_malformed", "Requests of clients that made no sense.", parts.requests_refused),
         ("indexed", "Publications here that picked a member of a group by an index.", parts.indexed.delivered),
+        ("shortages", "Forecasts of shortage that were published here.", parts.shortages.told),
         ("loads", "Reports of load.", parts.loads),
         ("loads_refused", "Reports of load that made no sense, or came too often.", parts.loads_refused),
     ):
