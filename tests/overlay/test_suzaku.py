@@ -98,7 +98,7 @@ def test_a_lookup_takes_few_hops() -> None:
     assert max(hops) <= 3
 
 
-@pytest.mark.parametrize(("count", "periods"), [(2, 60), (3, 60), (24, 60), (100, 60), (1000, 100)])
+@pytest.mark.parametrize(("count", "periods"), [(2, 60), (3, 60), (24, 60), (100, 60), (400, 80)])
 def test_a_network_that_is_laid_out_equals_one_that_has_grown(count: int, periods: int) -> None:
     network = grown(count, apart_s=0.05, period_s=3.0)
     network.sim.run(network.sim.now + periods * network.period_s)
