@@ -17,6 +17,9 @@ from braidmq.braid.roaming.incoming import OVERLAP_S
 from braidmq.braid.roaming.marks import Horizon
 from braidmq.braid.roaming.messages import (
     FoundSession,
+    GivenUp,
+    GiveUp,
+    GiveUpAnswer,
     HeldCopyOf,
     Offer,
     OfferAnswer,
@@ -224,6 +227,51 @@ def test_a_broker_that_has_just_said_that_it_has_the_session_is_waited_for(sites
     assert not sites.cuts.now
 
 
+def test_a_broker_that_is_reached_by_others_only_is_waited_for(sites: FaultySites) -> None:
+    """It has the newer of two sessions, and the directory knows of the older one."""
+    come(sites, 2).drop()
+    isolate(sites, 1)
+    come(sites, 1).drop()
+    sites.mend(set(sites.cuts.now) - {(1, 4), (4, 1)})
+    search = sites[4].braid.roaming.search.begin("ada", 0)
+    before = SessionHolder("ada", 2, sites[2].braid.identity, epoch_at(sites, 2))
+    newest: list[int] = []
+
+    async def find() -> None:
+        newest.append((await search.until_known(before)).found()[0].epoch)
+
+    sites[4].host.spawn(find())
+    sites.run(1)
+    assert newest == [epoch_at(sites, 1)]
+    assert newest[0] > before.epoch > 0
+
+
+def test_a_broker_does_not_give_up_an_older_session_than_the_one_that_is_looked_for(sites: FaultySites) -> None:
+    """It is asked since it has a copy of what another broker has, and has a session of the client from before."""
+    ada = come(sites, 0)
+    epoch = epoch_at(sites, 0)
+    handovers = sites[0].braid.roaming.handovers
+
+    def asked(at_least: int) -> GiveUp:
+        return GiveUp(at_least, "ada", "other", epoch + 10, False, of="gone", at_least=at_least)
+
+    assert handovers.on_give_up(1, asked(epoch + 1)) == GivenUp(GiveUpAnswer.UNKNOWN)
+    assert not ada.link.closed
+    given = handovers.on_give_up(1, asked(epoch))
+    assert isinstance(given, GivenUp)
+    assert given.answer is GiveUpAnswer.GIVEN
+
+
+def test_a_client_that_begins_anew_has_nothing_of_a_session_whose_connection_is_still_there(
+    sites: FaultySites,
+) -> None:
+    ada = come(sites, 0)
+    sites[0].braid.roaming.displaced.leave_behind("ada")
+    assert "ada" not in sites[0].broker.sessions
+    sites.run(0.1)
+    assert ada.link.closed
+
+
 # What can be told from what others say
 
 
@@ -237,17 +285,25 @@ def result_of(*answers: FoundSession) -> SearchResult:
 def test_an_old_session_is_not_the_last_while_a_broker_that_is_heard_may_have_a_newer_one() -> None:
     old = FoundSession("one", 5)
     doubtful = result_of(old, FoundSession("two", 0, (HeldCopyOf("three", 1, 0, is_heard=True),)))
+    assert doubtful.is_doubtful
     (found,) = doubtful.found()
-    assert not doubtful.may_be_last(found, None, can_wait=True)
-    assert doubtful.may_be_last(found, None, can_wait=False)
-    assert not doubtful.may_be_last(found, SessionHolder("ada", 1, "one", 5), can_wait=True)
-    assert doubtful.may_be_last(found, SessionHolder("ada", 1, "one", 5), can_wait=True, is_sure=True)
-    assert doubtful.may_be_last(found, SessionHolder("ada", 1, "one", 5), can_wait=False)
-    lost = SessionHolder("ada", 2, "two", 6)
-    assert not doubtful.may_be_last(found, lost, can_wait=True)
-    assert doubtful.may_be_last(found, lost, can_wait=False)
-    assert result_of(old).may_be_last(found, None, can_wait=True)
-    assert not result_of(old).may_be_last(found, lost, can_wait=False)
+    holder, lost = SessionHolder("ada", 1, "one", 5), SessionHolder("ada", 2, "two", 6)
+    assert not doubtful.may_be_last(found, None, is_open=True)
+    assert doubtful.may_be_last(found, None, is_open=False)
+    assert not doubtful.may_be_last(found, holder, is_open=True)
+    assert doubtful.may_be_last(found, holder, is_open=True, is_sure=True)
+    assert doubtful.may_be_last(found, holder, is_open=False)
+    assert not doubtful.may_be_last(found, lost, is_open=True)
+    assert doubtful.may_be_last(found, lost, is_open=False)
+    assert not result_of(old).may_be_last(found, lost, is_open=False)
+
+
+def test_a_copy_is_not_the_last_while_others_have_not_answered_though_the_directory_is_sure() -> None:
+    """It may have been told by the other side of a cut."""
+    copied = result_of(FoundSession("two", 0, (HeldCopyOf("one", 1, 5, is_heard=False),)))
+    (found,) = copied.found()
+    assert not copied.may_be_last(found, SessionHolder("ada", 1, "one", 5), is_open=True, is_sure=True)
+    assert copied.may_be_last(found, SessionHolder("ada", 1, "one", 5), is_open=False, is_sure=True)
 
 
 def test_a_broker_that_gave_the_session_away_knows_of_a_newer_holder_than_the_directory() -> None:

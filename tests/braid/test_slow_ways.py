@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from braidmq.braid.roaming.directory_messages import AreYouThere
 from braidmq.sim.network import Uniform
 from tests.braid.sites import Sites
 from tests.braid.slow_paths import SlowPaths
@@ -14,6 +15,21 @@ def test_a_detour_round_a_broker_that_is_there_ends_at_once() -> None:
     assert detours.ways == {1: 2}
     sites.run(0.1)
     assert not detours.ways
+
+
+def test_a_detour_by_a_broker_that_may_be_gone_gives_way_to_another() -> None:
+    network = SlowPaths(Uniform(0.001, 0.02))
+    sites = Sites(4, network=network)
+    network.slower_s[0, 1] = network.slower_s[1, 0] = 60.0
+    detours = sites[0].braid.detours
+    detours.go_round(1, 2)
+    sites.run(2)
+    detours.go_round(1, 3)
+    assert detours.ways == {1: 3}
+    reply = AreYouThere()
+    assert sites[0].host.ways.detour_of(reply, 1) == 3
+    assert sites[0].host.ways.detour_of(reply, 1, came_by=2) == 2, "as its request came"
+    assert sites[0].host.ways.detour_of(reply, 2, came_by=1) is None, "that one cannot be reached directly"
 
 
 def test_a_detour_becomes_sure_if_a_broker_does_not_answer() -> None:

@@ -11,6 +11,7 @@ import pytest
 from braidmq.detours.messages import PingDirectly
 from braidmq.host import Address, CallRefused, CallTimeout, Host, Message, Service, handles
 from braidmq.net import Bounds, Fault, NetHost, Security
+from braidmq.net.frames import Reply
 from tests.net.conftest import (
     MESSAGES,
     Answerer,
@@ -276,6 +277,18 @@ async def test_a_reply_goes_the_way_that_its_request_came(start_host: StartHost)
     assert await a.call(b.address, Ping(1), PATIENCE_S) == Pong(2)
     peer = b._peers.get(a.address)
     assert peer is None or peer.counters.messages_out == 0
+
+
+async def test_a_reply_goes_so_too_where_there_is_another_detour(start_host: StartHost) -> None:
+    """By a host that may be gone."""
+    (a, _), (b, _), (between, _), (other, _) = [await start_host() for _ in range(4)]
+    b.send(a.address, Note("to wait for a link"))
+    b.ways.go_round(a.address, other.address)
+    frame = b._codec.frame(Reply(1, Pong(2)))
+    assert b.ways.answer_round(a.address, between.address, frame)
+    b.send(between.address, Note("to wait for a link"))
+    b.ways.go_round(between.address, other.address)
+    assert not b.ways.answer_round(a.address, between.address, frame), "that one cannot be reached directly either"
 
 
 async def test_a_link_is_let_alone_while_a_detour_is_not_sure(start_host: StartHost) -> None:

@@ -14,6 +14,8 @@ import pytest
 from braidmq.host import Address, CallRefused, CallTimeout, Forward, Message, Reply, Service, handles
 from braidmq.sim.engine import Constant, Network, SimHost, SimTask, SimulationError, Simulator
 from braidmq.sim.network import Faults, Partition, Uniform
+from braidmq.sim.task import EventWait
+from braidmq.sim.timeline import Deadlines
 from braidmq.sim.trace import Trace
 
 
@@ -604,3 +606,28 @@ def test_no_wait_has_a_senseless_time_out() -> None:
     for timeout_s in (-1.0, float("inf"), float("nan")):
         with pytest.raises(ValueError, match="time-out"):
             one.host.event().wait(timeout_s)
+
+
+def test_a_wait_that_is_postponed_does_not_hold_up_those_that_begin_later() -> None:
+    """Time would go back."""
+    sim, (one, *_) = world()
+    deadlines: Deadlines[EventWait] = Deadlines()
+    waits = [one.host.event().wait(3.0) for _ in range(2)]
+    for wait, deadline in zip(waits, (1.0, 2.0), strict=True):
+        wait.task, wait.deadline = one.host.spawn(_nothing()), deadline
+    deadlines.add(waits[0])
+    assert deadlines.expired() is waits[0]
+    deadlines.postpone(waits[0], 5.0)
+    deadlines.add(waits[1])
+    found = []
+    for _ in range(8):
+        if (due := deadlines.expired()) is not None:
+            found.append((deadlines.due_at, due.deadline))
+            due.task = None
+            deadlines.end(due)
+    assert found == [(2.0, 2.0), (5.0, 5.0)]
+    sim.run()
+
+
+async def _nothing() -> None:
+    pass

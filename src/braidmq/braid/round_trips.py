@@ -63,6 +63,10 @@ class RoundTrips:
         """How long to wait for one that was silent just now, and may be back: not long, however far it is."""
         return min(LEAST_S, SLACK * self._longest.get(address, LEAST_S))
 
+    def usual_s(self, address: Address) -> float:
+        """How long an answer takes, at the most as far as is known."""
+        return self._longest.get(address, LEAST_S)
+
     @property
     def slowest_s(self) -> float:
         """The round trip to the farthest broker."""

@@ -199,8 +199,9 @@ class Detours(Service):
 
     def go_round(self, address: Address, by: Address) -> None:
         """Somebody has found out that a host does not answer in time, and that it answers another one. It may be slow:
-        it is pinged, and if it answers, nothing was lost by the detour."""
-        if by != address and by not in self._ways.detours and address not in self._ways.detours:
+        it is pinged, and if it answers, nothing was lost by the detour. Where there is a detour already, the host that
+        passes on may be gone."""
+        if by != address and by not in self._ways.detours and self._ways.detours.get(address) != by:
             self._unsure[address] = None
             self._go_round(address, by, is_sure=False)
             self._ways.send_directly(address, PingDirectly())

@@ -87,9 +87,10 @@ class NetWays:
         self._links.hurry()
 
     def answer_round(self, origin: str, by: str, frame: bytes) -> bool:
-        """Sends a reply the way that its request came; False if it has to go as anything else does."""
-        peer = self._peers.get(origin)
-        if origin == by or (peer is not None and peer.by):
+        """Sends a reply the way that its request came; False if it has to go as anything else does. A host by which
+        others were sent to before may be gone."""
+        passing = self._peers.get(by)
+        if origin == by or (passing is not None and passing.by):
             return False
         if self._links.is_confined(frame):
             return False

@@ -133,11 +133,12 @@ class Deadlines(Generic[W]):
             queue.calls = deque([call for call in queue.calls if call.task is not None])
 
     def postpone(self, call: W, deadline: float) -> None:
-        """The call that is due is due later: its host stands still."""
+        """The call that is due is due later: its host stands still. It is not in the order of its time-out any more."""
         queue = self._queues[call.timeout_s]
         queue.calls.remove(call)
-        call.deadline = deadline
-        queue.calls = deque(sorted([*queue.calls, call], key=lambda one: one.deadline))
+        queue.active -= 1
+        call.deadline, call.timeout_s = deadline, -deadline
+        self.add(call)
 
     def expired(self) -> W | None:
         """The call that is due at `due_at`; or None when that one has ended, and `due_at` moves on to the next."""

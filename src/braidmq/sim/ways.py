@@ -50,8 +50,8 @@ class SimWays:
 
     def detour_of(self, message: Message, to: Address, came_by: Address | None = None) -> Address | None:
         """The host that is to pass a message on, if any is. What is passed on already goes directly. A reply goes by
-        the host by which its request came."""
-        by = self._detours.get(to, came_by)
+        the host by which its request came: one by which others were sent to before may be gone."""
+        by = self._detours.get(to) if came_by is None or came_by in self._detours else came_by
         if by is None or type(message) is SimPassed or self.is_confined(msgspec.msgpack.encode(message)):
             return None
         return by

@@ -55,6 +55,8 @@ class Arrival:
         self.ends_at = 0.0
         self.is_late = False
         """The client was served before its session had come."""
+        self.is_lost = False
+        """It is not served here, since it is elsewhere."""
         self.through = host.event()
         """Its session has been brought here, or will not be: the next CONNECT with this client id may begin."""
         self._host = host
@@ -109,8 +111,13 @@ class ClientRecords:
         return None
 
     def lose(self, arrival: Arrival, arrived: Arrived) -> None:
-        """The client is not served here: it has come to another broker since, or may not have the session."""
-        self.epochs.drop(arrival.client_id)
+        """The client is not served here: it has come to another broker since, or may not have the session. One that was
+        here before is as old as it was."""
+        if arrival.own_epoch:
+            self.epochs[arrival.client_id] = arrival.own_epoch
+        else:
+            self.epochs.drop(arrival.client_id)
+        arrival.is_lost = True
         arrival.end(arrived)
 
     def forget_all_but(self, sessions: Container[str]) -> None:

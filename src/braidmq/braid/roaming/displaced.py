@@ -79,9 +79,13 @@ class DisplacedSessions(Service):
     # What was left behind
 
     def leave_behind(self, client_id: str) -> None:
-        """The client begins anew here; an older session of its own that is here is left behind, too."""
+        """A client that has come begins anew here; an older session of its own that is here is left behind, too, and a
+        connection that this still has is ended."""
         session = self._broker.sessions.get(client_id)
-        if session is None or session.connection is not None or self._handovers.is_under_way(client_id):
+        if session is not None and session.connection is not None and not self._handovers.is_under_way(client_id):
+            session.connection.disconnect(Reason.SESSION_TAKEN_OVER, "another connection has taken over this client id")
+            session = self._broker.sessions.get(client_id)
+        if session is None or self._handovers.is_under_way(client_id):
             return
         release_unproven(session)
         items = state_of(session, self._broker.now())

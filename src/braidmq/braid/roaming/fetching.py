@@ -95,10 +95,16 @@ class SessionFetcher:
         return None if answer is None else answer.is_kept
 
     async def give_up(
-        self, arrival: Arrival, to: Address, move: int, of: str = "", wait_s: float = MOVE_WAIT_S
+        self,
+        arrival: Arrival,
+        to: Address,
+        move: int,
+        of: str = "",
+        wait_s: float = MOVE_WAIT_S,
+        at_least: int = 0,
     ) -> GivenUp | None:
         """Asks a broker to give the client's session up, again while it is busy with it; `of` names the broker that
-        has it, if another one is asked that has a copy."""
+        has it, if another one is asked that has a copy. What is older than an epoch is not wanted."""
         asked = GiveUp(
             move,
             arrival.client_id,
@@ -109,13 +115,16 @@ class SessionFetcher:
             arrival.user,
             arrival.is_pushed,
             of,
+            at_least,
         )
         while True:
             answer = await self._ask(to, asked, GivenUp, wait_s)
             if answer is None:
                 return None
             arrival.extend(MOVE_WAIT_S)
-            if answer.answer is not GiveUpAnswer.BUSY or arrival.client_id not in self._clients.epochs:
+            if answer.answer is not GiveUpAnswer.BUSY or arrival.is_lost:
+                return answer
+            if arrival.client_id not in self._clients.epochs:
                 return answer
             await self._host.sleep(BUSY_S)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 
 from braidmq.braid.roaming.clients import ClientRecords
 from braidmq.braid.roaming.directory_messages import SessionHolder
+from braidmq.braid.roaming.epochs import UNKNOWN_EPOCH
 from braidmq.braid.roaming.handover_state import Handover, HandoverEvent, HandoverState
 from braidmq.braid.roaming.marks import Horizon, Marks, Row, merged
 from braidmq.braid.roaming.messages import (
@@ -127,6 +128,8 @@ class Handovers(Service):
         if adopting is not None:
             return GivenUp(adopting)
         was_here = client_id in self._broker.sessions
+        if was_here and self._clients.epochs.get(client_id, UNKNOWN_EPOCH) < asked.at_least:
+            return GivenUp(GiveUpAnswer.UNKNOWN)
         session = self._disconnected(client_id, asked.clean)
         if session is None:
             self._clients.epochs.drop(client_id)

@@ -140,7 +140,10 @@ class IncomingSessions:
                 return False
             deliver_left_behind(broker, client_id, fetched.deliveries)
         else:
-            is_branch = 0 < self._clients.epochs.begun(client_id) <= arrival.own_epoch
+            epochs = self._clients.epochs  # without it if the client has come elsewhere since, where it is asked for
+            epochs[client_id] = max(arrival.epoch, epochs.get(client_id, 0))
+            epochs.set_begun(client_id, given.begun)
+            is_branch = 0 < given.begun <= arrival.own_epoch
             self._install(session, subscriptions, fetched, is_branch)
             self._checking[session] = giver.name
             self._save(session)

@@ -122,11 +122,18 @@ class Marks:
 class MarkedDelivery:
     """A publication that came while its session was under way; its mark may come later."""
 
-    __slots__ = ("delivery", "mark")
+    __slots__ = ("delivery", "follows", "mark")
 
-    def __init__(self, delivery: Delivery, mark: Mark | None) -> None:
+    def __init__(self, delivery: Delivery, mark: Mark | None, follows: Mark | None = None) -> None:
+        """`follows` what its publisher has published elsewhere just before, if it has not waited for that."""
         self.delivery = delivery
         self.mark = mark
+        self.follows = follows
 
     def note(self, mark: Mark) -> None:
         self.mark = mark
+
+    def is_alike(self, other: MarkedDelivery) -> bool:
+        """Whether both are of one publisher and topic: they come in their order, wherever they were published."""
+        message, others = self.delivery.message, other.delivery.message
+        return message.topic == others.topic and message.sender == others.sender

@@ -24,7 +24,8 @@ class GiveUpAnswer(IntEnum):
     """The client has come here since."""
     ELSEWHERE = 4
     UNKNOWN = 5
-    """There is no session, and the client was never here since this broker has started."""
+    """There is no session, and the client was never here since this broker has started; or only one that is older than
+    what is wanted."""
     FOREIGN = 6
     """It is another user's, and is kept for that one."""
     THERE = 7
@@ -47,6 +48,8 @@ class GiveUp(Message, frozen=True, array_like=True, gc=False):
     """The client has not come: you have asked me to take its session."""
     of: str = ""
     """The broker that has the session and does not answer, if you are asked since you have a copy of what it has."""
+    at_least: int = 0
+    """The epoch of the session that I look for: one that is older is not wanted."""
 
 
 class SessionSubscriptions(Message, tag="Subscriptions", frozen=True, array_like=True, gc=False):

@@ -26,7 +26,7 @@ TRIES: Final = 2
 """How often one is asked that is there."""
 
 SEARCH_S: Final = 0.25
-"""How long all have to answer if nothing was found to begin with."""
+"""How long all have to answer, beyond a round trip, or to be found out of reach."""
 
 
 class FoundAt(NamedTuple):
@@ -91,13 +91,13 @@ class SearchResult:
         holders = [one.gone_to for one in self._answers.values() if one.gone_to is not None]
         return max(holders if known is None else [known, *holders], key=lambda one: one.epoch, default=None)
 
-    def may_be_last(self, found: FoundAt, before: SessionHolder | None, can_wait: bool, is_sure: bool = False) -> bool:
-        """Whether nobody has a newer one, as far as can be told. What a broker has that does not answer, though others
-        hear it, can be told if it is waited for; that is not needed where the directory `is_sure`."""
+    def may_be_last(self, found: FoundAt, before: SessionHolder | None, is_open: bool, is_sure: bool = False) -> bool:
+        """Whether nobody has a newer one, as far as can be told. While it `is_open` what a broker has that has not
+        answered, that is not known; it need not be where the directory `is_sure`, and its holder answers."""
         is_known = before is not None and found.epoch >= before.epoch
-        if is_known and is_sure:
+        if is_known and is_sure and found.is_live:
             return True
-        if can_wait and self.is_doubtful:
+        if is_open:
             return False
         return before is None or is_known or self.knows_of(before)
 
@@ -166,6 +166,7 @@ class Search:
 
     async def _ask(self, address: Address) -> None:
         asked = AskSession(self._client_id)
+        self._host.spawn(self._look_if_late(address))
         answer = await self._round_trips.ask(address, asked, FoundSession, 1)
         if answer is None:
             if not self._reach.is_known(address):
@@ -177,20 +178,32 @@ class Search:
         del self._waiting[address]
         self._news.set()
 
+    async def _look_if_late(self, address: Address) -> None:
+        """Begins to look for a broker whose answer takes longer than any before, while it is waited for."""
+        await self._host.sleep(self._round_trips.usual_s(address))
+        if address in self._waiting and not self._reach.is_known(address):
+            self._reach.look(address)
+
     @property
     def unanswered(self) -> list[Address]:
         """Those that have not answered."""
         return [one for one in self._asked if one not in self.result]
 
-    async def until_known(self, before: SessionHolder | None = None) -> SearchResult:
+    def unanswered_but(self, holder: SessionHolder | None) -> list[Address]:
+        """The same without a holder: whether that is there is found out by its mirrors."""
+        return [one for one in self.unanswered if holder is None or one != holder.address]
+
+    async def until_known(self, before: SessionHolder | None = None, is_sure: bool = False) -> SearchResult:
         """Waits for the answers. `before` is the holder as far as is known: after a cut the directory may not know of
         the last one yet, so the others are waited for, too.
 
-        A broker that does not answer in its time is waited for once more only if nothing was found to begin with.
+        A broker that does not answer in its time may have what is newer: it is waited for until it is known to be out
+        of reach, unless the directory `is_sure`, and the holder answers.
         """
         await self._wait(self._awaited)
-        if not self._has_begun(before):
-            await self._wait(dict.fromkeys(self._waiting, self._began_at + SEARCH_S + self._round_trips.slowest_s))
+        if before is None or not is_sure or not self.result.has_live(before):
+            left = self.unanswered_but(before if self._has_begun(before) else None)
+            await self._wait(dict.fromkeys(left, self._began_at + SEARCH_S + self._round_trips.slowest_s))
         if before is not None and before.name in self.result.names and not self.result.has_live(before):
             await self._ask_again(before.address)
         return self.result

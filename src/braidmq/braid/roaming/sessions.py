@@ -169,6 +169,14 @@ class RoamingSession(Session):
         else:
             self._await_proof(one, awaited)
 
+    def _give_proven(self, one: MarkedDelivery) -> None:
+        """What is before it at its origin has come; what its publisher has published elsewhere may not have."""
+        awaited = self._awaited_elsewhere(one)
+        if awaited is None:
+            self._give(one)
+        else:
+            self._await_proof(one, awaited)
+
     def _give(self, one: MarkedDelivery) -> None:
         d = one.delivery
         super().deliver(d.message, d.qos, d.retain, d.ids, d.group)
@@ -185,16 +193,21 @@ class RoamingSession(Session):
         return offset > max(self._proven.get(origin, 0), self._horizon.floor_of(origin)) + 1
 
     def _awaited_by(self, one: MarkedDelivery) -> str | None:
-        """The origin that must say first what is before a publication: one of which something of the same publisher and
-        topic waits, since that has roamed, or its own."""
-        message, mark = one.delivery.message, one.mark
+        """The origin that must say first what is before a publication: another one, or its own."""
+        origin = self._awaited_elsewhere(one)
+        if origin is None and not one.delivery.group and one.mark is not None and self._awaits_proof(one.mark):
+            return one.mark[0]
+        return origin
+
+    def _awaited_elsewhere(self, one: MarkedDelivery) -> str | None:
+        """The same if its publisher has roamed: an origin of which something of that publisher and topic waits, or that
+        has what it has published before."""
         if one.delivery.group:
             return None
         for origin, waiting in self._unproven.items():
-            others = (each.delivery.message for each in waiting)
-            if any(each.topic == message.topic and each.sender == message.sender for each in others):
+            if any(each.is_alike(one) for each in waiting):
                 return origin
-        return mark[0] if mark is not None and self._awaits_proof(mark) else None
+        return one.follows[0] if one.follows is not None and not self._is_known(one.follows) else None
 
     def _await_proof(self, one: MarkedDelivery, origin: str) -> None:
         waiting = self._unproven.setdefault(origin, [])
@@ -211,8 +224,9 @@ class RoamingSession(Session):
         return origin in self._unproven
 
     def last_unproven(self, origin: str) -> int:
-        """The offset of the last publication of an origin that waits; 0 if none does."""
-        return max((one.mark[1] for one in self._unproven.get(origin, ()) if one.mark is not None), default=0)
+        """The offset of the last publication of an origin that waits, or that something waits for; 0 if none does."""
+        marks = [mark for one in self._unproven.get(origin, ()) for mark in (one.mark, one.follows) if mark is not None]
+        return max((offset for of, offset in marks if of == origin), default=0)
 
     def standing(self, origin: str) -> tuple[int, Ranges]:
         """Of an origin's history: up to where it has all, and what behind it."""
@@ -226,20 +240,33 @@ class RoamingSession(Session):
         """What was before that which waits, up to an offset. The origin need not be asked again if that was the last
         that could go to the old broker alone."""
         self.note_proven(origin, floor, is_last)
-        by_offset: dict[int, MarkedDelivery] = {}
-        behind: list[MarkedDelivery] = []
+        own: dict[int, MarkedDelivery] = {}
+        others: dict[MarkedDelivery, None] = {}
+        before: dict[int, list[MarkedDelivery]] = {}
         for one in (*found, *self._take(origin)):
-            if one.mark is None or (one.mark[0] != origin and not self._is_known(one.mark)):
-                behind.append(one)
+            if one.follows is not None and one.follows[0] == origin:
+                one.follows = None
+            if one.mark is None or one.mark[0] != origin:
+                others[one] = None
             elif not self._is_known(one.mark):
-                by_offset[one.mark[1]] = one
-        for offset in sorted(by_offset):
+                own[one.mark[1]] = one
+                before[one.mark[1]] = [each for each in others if each.is_alike(one)]
+        for offset in sorted(own):
+            for one in before[offset]:
+                if others.pop(one, one) is None:
+                    self._give_other(one)
             self._note((origin, offset))
-            self._give(by_offset[offset])
-        for one in behind:
-            if one.mark is not None:
-                self._note(one.mark)
-            self._give_in_turn(one)
+            self._give_proven(own[offset])
+        for one in others:
+            self._give_other(one)
+
+    def _give_other(self, one: MarkedDelivery) -> None:
+        """What came of another origin, and has waited for one that has said what is before."""
+        if one.mark is not None:
+            if self._is_known(one.mark):
+                return
+            self._note(one.mark)
+        self._give_in_turn(one)
 
     def note_proven(self, origin: str, floor: int, is_last: bool) -> None:
         self._proven[origin] = max(floor, self._proven.get(origin, 0))

@@ -222,7 +222,7 @@ class Takeovers:
         epochs, client_id = self._clients.epochs, arrival.client_id
         if claimed is not None:
             arrival.holder = claimed.before
-        if claimed is not None and not claimed.is_foreign and client_id in epochs:
+        if claimed is not None and not claimed.is_foreign and client_id in epochs and not arrival.is_lost:
             epochs[client_id] = max(claimed.epoch, epochs[client_id])
 
     async def _bring_from_anywhere(self, arrival: Arrival, own_epoch: int, claimed: Claimed, search: Search) -> None:
@@ -236,13 +236,14 @@ class Takeovers:
         for tries_left in range(SEARCHES_MAX - 1, -1, -1):
             before = before or arrival.holder
             search.ask_all(likely)
-            result = await search.until_known(before)
+            result = await search.until_known(before, claimed.is_sure)
             if arrival.is_over:
                 return
             before = result.newest_holder(before)
             is_doubtful = result.is_doubtful
+            is_open = tries_left > 0 and (is_doubtful or self._may_reach(search.unanswered_but(before)))
             for found in result.found():
-                if not result.may_be_last(found, before, tries_left > 0, claimed.is_sure):
+                if not result.may_be_last(found, before, is_open, claimed.is_sure):
                     break
                 answer = await self._bring_found(arrival, found, before)
                 if answer not in _UNDECIDED:
@@ -255,6 +256,8 @@ class Takeovers:
                 break
             await self._host.sleep(SEARCH_AGAIN_S)
             search = self._search.begin(client_id, own_epoch)
+        if arrival.is_over:
+            return
         if self._handovers.is_under_way(client_id):
             self._displaced.take_back(client_id)
             return
@@ -325,7 +328,8 @@ class Takeovers:
             arrival.extend(MOVE_WAIT_S)
             wait_s = MIRRORED_WAIT_S if holder.mirrors else ANSWER_WAIT_S
             wait_s = max(wait_s, self._directory.round_trips.timeout_s(holder.address))
-            given = await self._fetcher.give_up(arrival, holder.address, move, of, wait_s)
+            at_least = 0 if arrival.clean else holder.epoch
+            given = await self._fetcher.give_up(arrival, holder.address, move, of, wait_s, at_least)
             if given is None:
                 return None
             if given.answer is GiveUpAnswer.ELSEWHERE and given.holder is not None:
