@@ -18,7 +18,7 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from braidmq.admin import contract, drain_contract, ring_contract, selection_contract
+from braidmq.admin import clients_contract, contract, drain_contract, ring_contract, selection_contract
 from braidmq.admin.errors import AdminError, AnswerRefused, NotABroker, TooSlow, Unanswered, Unreachable, WrongToken
 
 TIMEOUT_S: Final = 30.0
@@ -102,6 +102,28 @@ class AdminClient:
     def _about(self, verb: str, reservation: str) -> selection_contract.ReservationAnswer:
         asked = selection_contract.ReservationRequest(reservation)
         return self._post(f"/braid/{verb}", asked, selection_contract.ReservationAnswer)
+
+    # Clients and their homes
+
+    def clients(self) -> Iterator[clients_contract.ClientStatus]:
+        """All that have a session there, in the order of their ids, asked for page by page."""
+        after: str | None = ""
+        while after is not None:
+            page = self._get("/clients", clients_contract.ClientsPage, {"after": after})
+            yield from page.clients
+            after = page.next
+
+    def homes(self) -> clients_contract.HomesStatus:
+        return self._get("/homes", clients_contract.HomesStatus)
+
+    def assign_homes(self, plan: str, homes: dict[str, str]) -> clients_contract.HomesStatus:
+        wanted = clients_contract.HomesRequest(plan, homes)
+        return self._post("/homes", wanted, clients_contract.HomesStatus, is_repeatable=True)
+
+    def move_home(self, plan: str, clients: list[str]) -> dict[str, str]:
+        """What became of each; can be asked again without harm."""
+        wanted = clients_contract.MoveRequest(plan, clients)
+        return self._post("/homes/move", wanted, clients_contract.MovesAnswer, is_repeatable=True).outcomes
 
     # Draining
 

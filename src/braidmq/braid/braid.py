@@ -35,9 +35,11 @@ from braidmq.braid.mirrors.mirrors import MirrorParts
 from braidmq.braid.mirrors.settings import CopySettings
 from braidmq.braid.mirrors.unconfirmed_tail import UnconfirmedTail
 from braidmq.braid.retained.retained import RetainedParts
+from braidmq.braid.roaming.client_homes import ClientHomes
 from braidmq.braid.roaming.drain import Drain
 from braidmq.braid.roaming.published_before import PublishedBefore
 from braidmq.braid.roaming.roaming import RoamingParts
+from braidmq.braid.roaming.sending_away import SendingAway
 from braidmq.braid.roaming.takers import Takers
 from braidmq.braid.selection.selection import SelectionParts
 from braidmq.braid.shares.shares import ShareParts
@@ -125,7 +127,9 @@ class Braid:
             predecessors,
             inbound.predecessors,
         )
-        self.drain = self._new_drain(Takers(host, membership.records, introducers, cluster))
+        sending = SendingAway(broker, host, roaming.pusher)
+        self.drain = self._new_drain(sending, Takers(host, membership.records, introducers, cluster))
+        self.homes = ClientHomes(broker, membership.records, sending)
         self.probes = Probes(host, method, name, cluster, broker.now)
         self.status = self._new_status(method_name)
         self.adoptions = self.act_for(self.mirrors.held)
@@ -161,10 +165,10 @@ class Braid:
             GroupSurvey(self.broker, self.host, self.shares, self.membership.records, self.name),
         )
 
-    def _new_drain(self, takers: Takers) -> Drain:
-        roaming, records = self.roaming, self.membership.records
-        clients, handovers, pusher = roaming.clients, roaming.handovers, roaming.pusher
-        return Drain(self.broker, self.host, clients, handovers, pusher, takers, records, self.retained.handover)
+    def _new_drain(self, sending: SendingAway, takers: Takers) -> Drain:
+        clients, handovers = self.roaming.clients, self.roaming.handovers
+        records, retained = self.membership.records, self.retained.handover
+        return Drain(self.broker, self.host, clients, handovers, sending, takers, records, retained)
 
     def _join(self) -> None:
         """All callbacks from one part to another, to the method below and to the core above."""
@@ -245,6 +249,7 @@ class Braid:
             self.retained,
             self.roaming,
             self.drain,
+            self.homes,
             self.shares,
             self.selection,
         )

@@ -11,6 +11,7 @@ from braidmq.braid.interest.scope import PREFIX as SCOPE_PREFIX
 from braidmq.braid.interest.scope import may_see
 from braidmq.braid.membership.presence import Presence
 from braidmq.braid.retained.retained import RetainedParts
+from braidmq.braid.roaming.client_homes import ClientHomes
 from braidmq.braid.roaming.drain import Drain
 from braidmq.braid.roaming.roaming import RoamingParts
 from braidmq.braid.selection.indexing import INDEX_PREFIX
@@ -47,6 +48,7 @@ class BraidFederation:
         retained: RetainedParts,
         roaming: RoamingParts,
         drain: Drain,
+        homes: ClientHomes,
         shares: ShareParts,
         selection: SelectionParts,
     ) -> None:
@@ -60,6 +62,7 @@ class BraidFederation:
         self._incoming = roaming.incoming
         self._epochs = roaming.clients.epochs
         self._drain = drain
+        self.home_reference = homes.redirect
         self._shares = shares
         self._selection = selection
         self._outbound = transfer.outbound

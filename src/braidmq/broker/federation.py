@@ -210,6 +210,10 @@ class Federation(Outgoing, Protocol):
         """Where clients of a listener of this broker, which is drained, find another one; None if nobody says so."""
         ...
 
+    def home_reference(self, client_id: str, version: int, listener: str) -> str | None:
+        """Where a client that connects to a listener is at home, if it is to go there; None if it is served here."""
+        ...
+
     def on_share(self, session: Session) -> None:
         """A session has begun, or ceased, to be a member of a shared subscription."""
         ...
@@ -297,6 +301,9 @@ class Alone:
 
     def when_followed(self, client_id: str, go_on: Callable[[], None]) -> None:
         go_on()
+
+    def home_reference(self, client_id: str, version: int, listener: str) -> str | None:
+        return None
 
     def server_reference(self, listener: str) -> str | None:
         return None

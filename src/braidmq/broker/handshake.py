@@ -235,9 +235,20 @@ class Handshake:
         if not federation.is_in:
             self._open(identity)
             return
+        self._send_home()
         connection.state = ConnectionState.AUTHENTICATING
         connection.flow.hold_reading()
         federation.admit(connect.client_id, identity.owner, connect.clean_start, partial(self._arrived, identity))
+
+    def _send_home(self) -> None:
+        """A client that is at home at another broker is told so (MQTT 5 §4.11)."""
+        connection = self.connection
+        home = connection.broker.federation.home_reference
+        reference = home(self.connect.client_id, self.connect.version, connection.origin.listener)
+        if reference is not None:
+            error = self._refused(Reason.USE_ANOTHER_SERVER, "the home of this client is another broker")
+            error.server_reference = reference
+            raise error
 
     def _check_room(self, identity: Identity) -> None:
         """Whether there is room for the client's session."""

@@ -32,6 +32,7 @@ from braidmq.processing.processing import Processing
 from braidmq.security.client_ids import ClientIdRules
 from braidmq.server import log_lines as logs
 from braidmq.server.admin.braid_routes import BraidRoutes
+from braidmq.server.admin.client_routes import ClientRoutes
 from braidmq.server.admin.drain_routes import DrainRoutes
 from braidmq.server.admin.log_routes import LogRoutes
 from braidmq.server.admin.port import AdminServer
@@ -116,6 +117,7 @@ class Server:
             BraidRoutes(self._node),
             SelectionRoutes(self._node),
             DrainRoutes(self.draining),
+            ClientRoutes(self.broker, self._node),
             PublishRoutes(self.broker),
             LogRoutes(lambda: self._recorder),
             ProcessingRoutes(self._processing),

@@ -48,7 +48,7 @@ class BrokerRecords:
         """Of the broker that keeps them."""
         self._others: BoundedDict[str, BrokerRecord] = BoundedDict(RECORDS_MAX)
         self._identity = identity
-        self._name = name
+        self.name = name
         self._cluster = cluster
         self._own: BrokerRecord | None = None
         self._listeners: tuple[ClientListener, ...] = ()
@@ -74,7 +74,7 @@ class BrokerRecords:
         before = 0.0 if self._own is None else self._own.at
         at = max(now, before + 0.001)
         self._own = BrokerRecord(
-            self._identity, self._name, address, at, self._cluster, self._listeners, self._is_draining
+            self._identity, self.name, address, at, self._cluster, self._listeners, self._is_draining
         )
         return (self._own,)
 

@@ -28,7 +28,7 @@ from braidmq.braid.retained.handing_over import RetainedHandover
 from braidmq.braid.roaming.clients import ClientRecords
 from braidmq.braid.roaming.handover import Handovers
 from braidmq.braid.roaming.messages import TakeAnswer
-from braidmq.braid.roaming.pushing import SessionPusher
+from braidmq.braid.roaming.sending_away import SendingAway
 from braidmq.braid.roaming.takers import Takers
 from braidmq.broker.broker import Broker
 from braidmq.broker.session import Session
@@ -96,7 +96,7 @@ class Drain:
         host: Host,
         clients: ClientRecords,
         handovers: Handovers,
-        pusher: SessionPusher,
+        sending: SendingAway,
         takers: Takers,
         records: BrokerRecords,
         retained: RetainedHandover,
@@ -105,7 +105,7 @@ class Drain:
         self._host = host
         self._clients = clients
         self._handovers = handovers
-        self._pusher = pusher
+        self._sending = sending
         self._takers = takers
         self._records = records
         self._retained = retained
@@ -187,7 +187,7 @@ class Drain:
 
     @property
     def is_empty(self) -> bool:
-        is_left = self._broker.sessions or self._clients.arriving or self._pusher.under_way or self._retained.left
+        is_left = self._broker.sessions or self._clients.arriving or self._sending.under_way or self._retained.left
         return not is_left
 
     @property
@@ -278,7 +278,7 @@ class Drain:
             if session is not None and self._rests_until.get(session.client_id, now) <= now:
                 if (session.connection is not None and not clients_left) or not self._takers:
                     return
-                if session.durable and self._pusher.under_way >= SESSIONS_AT_ONCE:
+                if session.durable and self._sending.under_way >= SESSIONS_AT_ONCE:
                     return
                 clients_left -= session.connection is not None
                 self._move(session)
@@ -286,10 +286,9 @@ class Drain:
 
     def _move(self, session: Session) -> None:
         """Sends a client away, and its session, if that outlives the connection, behind it."""
-        client_id = session.client_id
-        if not self._pusher.can_push(client_id):
+        if not self._sending.can_send(session.client_id):
             return
-        taker = self._takers.next()
+        taker, reason, reference = self._takers.next(), Reason.SERVER_SHUTTING_DOWN, None
         connection = session.connection
         if connection is not None:
             self.clients_moved += 1
@@ -297,17 +296,11 @@ class Drain:
             found = self._takers.next_for(listener, self.listener_kinds.get(listener, ""))
             if connection.version == V5 and found is not None:
                 taker, reference = found
-                connection.disconnect(Reason.USE_ANOTHER_SERVER, "this broker is being drained", reference)
-            else:
-                connection.disconnect(Reason.SERVER_SHUTTING_DOWN, "this broker is being drained")
-            self._broker.request_flush()
-        if taker is not None and self._broker.sessions.get(client_id) is session:
-            self._pusher.begin(client_id)
-            self._host.spawn(self._push(session, taker))
+                reason = Reason.USE_ANOTHER_SERVER
+        self._sending.send(session, taker, reason, "this broker is being drained", reference, self._on_given)
 
-    async def _push(self, session: Session, taker: BrokerRecord) -> None:
+    def _on_given(self, session: Session, taker: BrokerRecord, answer: TakeAnswer | None) -> None:
         client_id = session.client_id
-        answer = await self._pusher.push(session, taker)
         if self._broker.sessions.get(client_id) is session:
             self._rests_until[client_id] = self._host.now() + RETRY_S
             if answer in (None, TakeAnswer.NO_ROOM):

@@ -46,6 +46,8 @@ GET /ready     200 while clients can connect, what they send can be stored and t
 GET /braid     this broker's part of its braid; and /braid/ring, /braid/topics?filter=F&limit=N,
                /braid/demand?topic=T, /braid/trace?topic=T&qos=Q, /braid/components?component=C
 POST /braid/reserve   reserves a component; and /braid/select, /braid/renew, /braid/release
+GET /clients   who has a session here, in pages: ?after=ID&limit=N
+GET /homes     where clients are at home; POST tells it, POST /homes/move sends some of them there
 GET /drain     how far its drain is; POST begins it, POST /drain/cancel takes it back
 GET /log       the log of publications; and /log/offsets?at=TIME, /log/PARTITION?from=N&until=M&filter=F
 POST /publish  a part of a batch of publications, each batch once
