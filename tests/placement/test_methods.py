@@ -19,7 +19,7 @@ from tests.placement.problems import paper_field, small_field
 
 def servers_a_topic(problem: PlacementProblem, homes: Ints) -> Ints:
     counts = by_topic_and_server(problem, homes[problem.members.client], problem.members.publishes.astype(float))
-    return np.count_nonzero(counts, axis=1)
+    return np.asarray(np.count_nonzero(counts, axis=1), np.int64)
 
 
 def test_figure_14_at_one_seed() -> None:
