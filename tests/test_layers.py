@@ -19,7 +19,7 @@ FLOORS = (
     ("pubsub", "select"),
     ("net", "sim", "admin"),
     ("log", "journal"),
-    ("processors",),
+    ("processors", "placement"),
     ("flows",),
     ("security",),
     ("broker",),
@@ -117,6 +117,11 @@ def test_the_core_of_the_broker_is_given_its_time_and_its_sockets() -> None:
 def test_what_joins_brokers_runs_in_virtual_time_too() -> None:
     """All of `braid` but the one module that makes a host of TCP links out of a configuration."""
     assert offences([path for path in sources("braid") if path.name != "node.py"], WORLD) == []
+
+
+def test_plans_are_made_from_what_is_given() -> None:
+    """The same plan on one machine and as tasks on Spark: no clock, no chance but the generators that are passed in."""
+    assert offences(sources("placement"), WORLD | {"pyspark"}) == []
 
 
 def modules() -> dict[str, Path]:
