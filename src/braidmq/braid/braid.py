@@ -208,6 +208,7 @@ class Braid:
         self.drain.ask_for_missed = self.catch_up.reconciler.ask_all_once
         self.retained.replication.send_late = self.transfer.sender.send_late
         self._join_shares()
+        self._join_instances()
         self.method.on_message = self._on_message
         if isinstance(outbound, ShapedTopics):
             self.interest.shapes.on_new = outbound.learn_shape
@@ -231,6 +232,18 @@ class Braid:
         self.selection.instances.on_load = self.shares.on_load
         directory = self.roaming.directory
         self.shares.adoption.claim, self.shares.adoption.name = directory.claim, directory.name
+
+    def _join_instances(self) -> None:
+        """Instances of components go with the sessions of their clients."""
+        handovers, holds = self.roaming.handovers, self.selection.holds
+        handovers.pack_instances = holds.pack
+        self.roaming.incoming.unpack_instances = holds.unpack
+
+        def gone_to(client_id: str) -> Address | None:
+            holder = handovers.gone_to(client_id)
+            return None if holder is None else holder.address
+
+        self.selection.gone_to = gone_to
 
     def _partners(self) -> list[Address]:
         """With whom it is compared what all brokers know: one that was met, and one that may have begun apart."""

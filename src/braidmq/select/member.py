@@ -65,6 +65,8 @@ class Reservation(Message, frozen=True, array_like=True, gc=False):
     component: str
     fence: Version
     lease_s: float
+    is_copied: bool = True
+    """Whether it would outlive the member's broker."""
 
 
 class Hold(msgspec.Struct):
@@ -75,6 +77,8 @@ class Hold(msgspec.Struct):
     fence: Version
     until: float
     notify: Address | None
+    is_copied: bool = True
+    """Whether other brokers have it that would act for this one."""
 
 
 class End(Enum):
@@ -209,7 +213,8 @@ class Member:
                 component.taken -= 1
                 return None
             self.held[request.id] = hold
-        return Reservation(request.id, me, hold.component.name, hold.fence, min(FIRST_LEASE_S, request.lease_s))
+        lease_s = min(FIRST_LEASE_S, request.lease_s)
+        return Reservation(request.id, me, hold.component.name, hold.fence, lease_s, hold.is_copied)
 
     def renew(self, request: str, fence: Version, now: float) -> float | None:
         """Holds for as long as was asked for, from now; None if the reservation is over."""

@@ -55,6 +55,8 @@ class SelectionRequest(Message, frozen=True, array_like=True, gc=False):
     """The broker that asks for it."""
     key: str = ""
     """What it is for, as the holder says: a stream, for one."""
+    known_at: str = ""
+    """The broker by whose name its holder knows it: where it was reserved, though the component may have moved on."""
 
 
 def problem_of(request: SelectionRequest) -> str | None:

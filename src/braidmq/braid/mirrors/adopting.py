@@ -197,7 +197,8 @@ class Adoptions:
         items += [moved for one in missed if (moved := moved_from(saved.subscriptions, *one)) is not None]
         rows = [*horizon.rows, *rows_of((origin, sent.offset) for origin, sent in missed)]
         published = copied.published_by(saved.client_id, self._host.address)
-        return FetchedState(items, tuple(saved.received), Horizon(rows), None, published)
+        instances = copied.instances_of(saved.client_id)
+        return FetchedState(items, tuple(saved.received), Horizon(rows), None, published, instances)
 
     # All of them, when their broker stays away
 

@@ -16,6 +16,7 @@ from braidmq.braid.interest.clusters import CLUSTERS_ROW
 from braidmq.braid.roaming.epochs import epochs_in
 from braidmq.braid.roaming.incoming import MOVED
 from braidmq.braid.roaming.marks import Row, SavedMove
+from braidmq.braid.selection.hold_rows import HOLD, decode_hold, moved_with
 from braidmq.braid.transfer.batch import Predecessor
 from braidmq.braid.transfer.predecessors import ByTopic
 from braidmq.broker.group_queue import is_queue
@@ -40,9 +41,13 @@ class CopiedSessions:
         """By origin: how far the broker had followed it."""
         self._moved: dict[str, bytes] = {}
         """By client id, of sessions that had come to that broker not long before: a `SavedMove`."""
+        self._holds: dict[str, list[bytes]] = {}
+        """By client id: what is reserved of it."""
         for key, row in snapshot.cursors:
             if key.startswith(MOVED):
                 self._moved[key.removeprefix(MOVED)] = row
+            elif key.startswith(HOLD):
+                self._holds.setdefault(decode_hold(row)[0], []).append(row)
             elif _is_cursor(key):
                 self.followed[key] = msgspec.msgpack.decode(row, type=SavedCursor)
         self._horizon: list[Row] = [(origin, one.floor, tuple(one.seen)) for origin, one in self.followed.items()]
@@ -61,6 +66,10 @@ class CopiedSessions:
     def begun(self, client_id: str) -> int:
         """The epoch in which the session of a client was begun; 0 if that is not known."""
         return self._epochs.get(client_id, (0, 0))[1]
+
+    def instances_of(self, client_id: str) -> bytes:
+        """What a client is an instance of, as far as something is reserved of it."""
+        return moved_with(self._holds.get(client_id, ()))
 
     def horizon_of(self, client_id: str) -> list[Row]:
         """What a session has had, or has in its state, of all histories."""

@@ -51,6 +51,8 @@ class FetchedState(NamedTuple):
     absence: Absence | None
     published: ByTopic = ()
     """What the client has published last on its topics."""
+    instances: bytes = b""
+    """What it is an instance of, and what is reserved of it."""
 
 
 class SessionFetcher:
@@ -157,7 +159,8 @@ class SessionFetcher:
             items += part.items
             since = part.following
             if not since:
-                return FetchedState(items, first.received, Horizon(first.horizon), first.absence, first.published)
+                horizon = Horizon(first.horizon)
+                return FetchedState(items, first.received, horizon, first.absence, first.published, first.instances)
 
     async def left_behind(self, client_id: str, giver: Address) -> tuple[int, list[MovedDelivery]] | None:
         """What another broker still has of a client whose session is here, and the number of the move."""

@@ -74,6 +74,8 @@ class Handovers(Service):
         self.adopt: Callable[[str, str], GiveUpAnswer | None] = lambda _broker, _client_id: None
         """Takes a session up from the copy of what a broker has that is gone; BUSY while that is under way, THERE if
         that broker is there, None if there is nothing to take up any more."""
+        self.pack_instances: Callable[[str], bytes] = lambda _client_id: b""
+        """What a client is an instance of, and what is reserved of it."""
         self._by_client: dict[str, Handover] = {}
         self._tails = SessionTails(broker, host, marks, self._by_client)
         self.given = 0
@@ -203,7 +205,7 @@ class Handovers(Service):
         if asked.since:
             return SessionState(tuple(items), following, (), ())
         h = handover
-        return SessionState(tuple(items), following, h.received, h.horizon, h.absence, h.published)
+        return SessionState(tuple(items), following, h.received, h.horizon, h.absence, h.published, h.instances)
 
     @handles(SessionStored)
     def on_session_stored(self, _origin: Address, told: SessionStored) -> Reply:
@@ -240,6 +242,7 @@ class Handovers(Service):
         handover.received = tuple(sorted(session.received))
         handover.horizon = self._horizon(session)
         handover.published = self._predecessors.last(session.client_id)
+        handover.instances = self.pack_instances(session.client_id)
         if handover.is_pushed:
             self._note_absence(handover)
         relay = SessionRelay(broker, session.client_id, self._marks, lambda: self._tails.pass_on(handover))

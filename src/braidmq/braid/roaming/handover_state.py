@@ -110,6 +110,7 @@ class Handover:
         self.received: tuple[int, ...] = ()
         self.absence: Absence | None = None
         self.published: ByTopic = ()
+        self.instances = b""
         self.heard_at = heard_at
         self.is_relaying = False
 

@@ -84,6 +84,8 @@ class IncomingSessions:
         have had it before it gives up the session, or it would come behind what is published here meanwhile."""
         self.reached: Callable[[], Iterable[tuple[str, int]]]
         """How far the histories of all origins have come, as far as is known."""
+        self.unpack_instances: Callable[[str, bytes], None] = lambda _client_id, _packed: None
+        """Takes up what a client is an instance of, with what is reserved of it."""
         self._owed: dict[RoamingSession, None] = {}
         """Sessions that lack something of origins that have not answered."""
         self._checking: dict[RoamingSession, str] = {}
@@ -256,6 +258,7 @@ class IncomingSessions:
         session.filter_bytes = sum(filter_cost(one) for one in subscriptions)
         absence, now = fetched.absence, broker.now()
         broker.sessions.adopt(session, None if absence is None else absence.ends_at(now))
+        self.unpack_instances(client_id, fetched.instances)
         if absence is not None and absence.will is not None:
             broker.sessions.wills.adopt(session, absence.will, now + absence.will_in_s)
         session.arrive(fetched.deliveries, fetched.received, fetched.horizon)

@@ -142,6 +142,8 @@ class SessionState(Message, tag="State", frozen=True, array_like=True, gc=False)
     horizon: tuple[Row, ...]
     absence: Absence | None = None
     published: ByTopic = ()
+    instances: bytes = b""
+    """What the client is an instance of, and what is reserved of it (`selection.hold_rows`)."""
 
 
 class NoSuchMove(Message, frozen=True, array_like=True, gc=False):

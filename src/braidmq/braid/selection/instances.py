@@ -16,7 +16,10 @@ from typing import Final
 
 import msgspec
 
+from braidmq.bounded import BoundedDict
 from braidmq.braid.membership.presence import Presence
+from braidmq.braid.selection.group_names import group_topic
+from braidmq.braid.selection.hold_rows import MovedInstance
 from braidmq.broker.broker import Broker
 from braidmq.broker.component_topics import instance_topic
 from braidmq.broker.member_load import MemberLoad
@@ -25,17 +28,16 @@ from braidmq.broker.subscription import Subscribed
 from braidmq.host import Event, Host
 from braidmq.mqtt.topics import split_share
 from braidmq.select import Component, ComponentGroup, Selector
-from braidmq.select.group import groups_around
 from braidmq.select.member import COMPONENTS_MAX, Member
-
-GROUP_PREFIX: Final = "$braid/component/"
-"""What the topic of a component's group begins with: a name that no client can subscribe to."""
 
 COMPONENTS_HERE_MAX: Final = 1_000
 """Components of which a broker has instances: with more of them, the others cannot be reserved here."""
 
 LINGER_S: Final = 30.0
 """How long a broker stays in a group that it has no instance of any more: most come back."""
+
+BROUGHT_MAX: Final = 10_000
+"""Instances that come from other brokers at a time."""
 
 TENTHS_SINCE: Final = 1_750_000_000
 """Fencing numbers begin with the tenths of a second since then, by the broker's clock."""
@@ -60,18 +62,6 @@ class LocalInstance(msgspec.Struct):
     is_effective: bool = False
     """Whether its own topic has taken effect: not before that can it be reserved."""
     reported_at: float = float("-inf")
-
-
-def group_topic(component: str) -> str:
-    return GROUP_PREFIX + component
-
-
-def groups_asked(component: str, cluster: str | None, own_cluster: str) -> list[ComponentGroup]:
-    """The groups that a request looks in, one after the other: that of a cluster, or if none is named, those around
-    the broker's own."""
-    if cluster is None:
-        return groups_around(group_topic(component), own_cluster)
-    return [ComponentGroup(group_topic(component), cluster)]
 
 
 class Instances:
@@ -100,6 +90,8 @@ class Instances:
         self._sharing: dict[str, None] = {}
         """Clients that have, or had, shared subscriptions: those whose sessions are looked at."""
         self._due: dict[str, None] = {}
+        self._brought: BoundedDict[tuple[str, str], MovedInstance] = BoundedDict(BROUGHT_MAX)
+        """By client and component: instances that come from other brokers, until their sessions are looked at."""
 
     def start(self) -> None:
         """Looks at all sessions that are there from before."""
@@ -133,6 +125,12 @@ class Instances:
         self._sharing[session.client_id] = None
         self._look_later(session.client_id)
 
+    def on_arrived(self, client_id: str) -> None:
+        """A session has come from another broker; its subscriptions were there before it was."""
+        session = self._broker.sessions.get(client_id)
+        if session is not None and components_of(session):
+            self.on_share(session)
+
     def on_presence(self, session: Session) -> None:
         if session.client_id in self._sharing:
             self._look_later(session.client_id)
@@ -155,11 +153,10 @@ class Instances:
             self._remove(known.pop(component), session)
         for component in [one for one in wanted if one not in known]:
             if session is not None and self._has_room(component):
-                instance = LocalInstance(component, client_id, instance_topic(component, client_id))
-                known[component] = instance
+                known[component] = self._new(component, client_id)
                 self.on_first()
                 shared = [split_share(one)[1] for one in session.subscriptions if one.startswith("$share/")]
-                self._broker.federation.when_effective(shared, partial(self._add, instance))
+                self._broker.federation.when_effective(shared, partial(self._add, known[component]))
         for instance in known.values():
             self._offer(instance)
             self._tell_load(instance)
@@ -167,6 +164,34 @@ class Instances:
             del self._by_client[client_id]
         if not wanted and session is None:
             self._sharing.pop(client_id, None)
+
+    def _new(self, component: str, client_id: str) -> LocalInstance:
+        instance = LocalInstance(component, client_id, instance_topic(component, client_id))
+        moved = self._brought.pop((client_id, component), None)
+        if moved is not None:
+            instance.slots = SLOTS if moved.slots is None else moved.slots
+            instance.attributes = moved.attributes
+            instance.load = MemberLoad().told(moved.slots, moved.attributes)
+        return instance
+
+    def bring(self, client_id: str, moved: MovedInstance) -> None:
+        """An instance comes from another broker, with what it has said of itself."""
+        known = self._by_client.get(client_id)
+        if known is not None:  # of an older session here
+            known.pop(moved.component, None)
+        self._brought[client_id, moved.component] = moved
+
+    def moved(self, client_id: str) -> list[MovedInstance]:
+        """What a client is, or was, an instance of, for the broker that its session goes to."""
+        known = self._by_client.get(client_id, {})
+        found = []
+        for component, member in self.members.items():
+            instance = known.get(component)
+            if instance is not None and instance.load is not None:
+                found.append(MovedInstance(component, member.version[0], instance.load.slots, instance.attributes))
+            elif instance is not None or client_id in member.components:
+                found.append(MovedInstance(component, member.version[0]))
+        return found
 
     def _has_room(self, component: str) -> bool:
         member = self.members.get(component)

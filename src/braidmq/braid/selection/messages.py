@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from braidmq.braid.transfer.batch import Predecessor
-from braidmq.host import Message
+from braidmq.host import Address, Message
 from braidmq.select.member import Version
 
 
@@ -26,6 +26,20 @@ class HoldState(Message, frozen=True, array_like=True, gc=False):
 
     lease_s: float
     problem: str = ""
+    moved_to: Address | None = None
+    """Ask there: the component has gone there with its client."""
+    is_copied: bool = True
+    """Whether other brokers have it, too, that would act for this one."""
+
+
+class FindHold(Message, frozen=True, array_like=True, gc=False):
+    """Is what this request has reserved with you?"""
+
+    request: str
+
+
+class HoldFound(Message, frozen=True, array_like=True, gc=False):
+    is_here: bool
 
 
 class AskState(Message, frozen=True, array_like=True, gc=False):
@@ -83,6 +97,8 @@ class ToldHold(Message, frozen=True, array_like=True, gc=False):
     holder: str
     fence: Version
     left_s: float
+    known_at: str = ""
+    """The broker whose name is in its id, if that is another one."""
 
 
 class TellComponents(Message, frozen=True, array_like=True, gc=False):

@@ -1,8 +1,9 @@
 """Reservations that clients here ask for, and what they hold: `$reserve/<component>`, `$renew/<id>`, `$release/<id>`.
 
 A request goes to the nearest group that has something free: that of the broker's own cluster, those above it, the whole
-braid. What this broker has itself is taken at once, unless a score has all compared. A lease longer than the first one
-is confirmed before the client hears of it: it can count on every lease that it is told of, from when it asked.
+braid. What this broker has itself is taken at once, unless a score has all compared. A lease longer than the first one,
+or one that the copies do not have yet, is confirmed before the client hears of it: it can count on every lease that it
+is told of, from when it asked.
 
 What a client holds is released when its session ends. A session that moves on takes it along: the id says where the
 component is, so the client renews and releases from wherever it is.
@@ -18,12 +19,14 @@ import msgspec
 from braidmq.braid.membership.broker_records import BrokerRecords
 from braidmq.braid.selection.asked import Asked
 from braidmq.braid.selection.client_answers import ClientAnswers, ReplyTo
+from braidmq.braid.selection.group_names import component_of, group_topic, groups_asked
+from braidmq.braid.selection.hold_reach import HoldReach
 from braidmq.braid.selection.holds import Holds, fence_number, reservation_id
-from braidmq.braid.selection.instances import GROUP_PREFIX, Instances, group_topic, groups_asked
+from braidmq.braid.selection.instances import Instances
 from braidmq.braid.selection.messages import HoldEnded, HoldState, ReleaseHold, RenewHold
 from braidmq.braid.selection.state_transfers import StateTransfers
-from braidmq.broker.component_topics import instance_topic, level_of
-from braidmq.host import Address, Event, Host, Reply, Service, ask, handles
+from braidmq.broker.component_topics import instance_topic
+from braidmq.host import Address, Event, Host, Reply, Service, handles
 from braidmq.keys import parts_of
 from braidmq.select import ComponentGroup, NotReserved, Reserved, SelectionRequest, Selector
 from braidmq.select.holder import SAFETY
@@ -36,8 +39,10 @@ HELD_MAX: Final = 100
 """Reservations that one client has at a time."""
 
 ID_BITS: Final = 64
-STATE_TIMEOUT_S: Final = 2.0
-STATE_TRIES: Final = 3
+
+COPIED_S: Final = 1.0
+COPIED_PAUSE_S: Final = 0.01
+"""How long it is waited until what was reserved is in the copies at other brokers, and how often it is asked for."""
 
 Answer = dict[str, Any]
 
@@ -86,7 +91,7 @@ class Reservations(Service):
         self._instances = instances
         self._holds = holds
         self._answers = answers
-        self._records = records
+        self._reach = HoldReach(host, holds, records, instances.broker_name)
         self._cluster = cluster
         self.transfers: StateTransfers
         self.has_session: Callable[[str], bool] = lambda _client_id: True
@@ -164,7 +169,7 @@ class Reservations(Service):
         )
 
     async def _find(self, request: SelectionRequest, asked: Asked) -> Reserved:
-        component = request.group.topic.removeprefix(GROUP_PREFIX)
+        component = component_of(request.group)
         groups = groups_asked(component, asked.cluster, self._cluster)
         outcome = NotReserved(0)
         for group in groups:
@@ -188,12 +193,8 @@ class Reservations(Service):
         reservation = reserved.reservation
         _, _, cluster, broker = parts_of(reservation.member.key)
         known_as = reservation_id(request.id, broker)
-        if request.lease_s > FIRST_LEASE_S:
-            state = await self._renew_at(reservation.member.address, request.id, request.holder)
-            if state is None or not state.lease_s:
-                raise RefusedRequest(
-                    "no-answer", f"broker {broker!r} reserved it, and did not confirm that in time", 1.0
-                )
+        if request.lease_s > FIRST_LEASE_S or not reservation.is_copied:
+            await self._until_safe(known_as, RenewHold(request.id, request.holder), broker)
         return {
             "ok": True,
             "id": known_as,
@@ -206,6 +207,19 @@ class Reservations(Service):
             "fence": fence_number(reservation.fence),
             "hops": reserved.hops,
         }
+
+    async def _until_safe(self, known_as: str, asked: RenewHold, broker: str) -> None:
+        """It is held for as long as was asked for, and if its broker has copies, they have it: or it was waited for
+        that for a while."""
+        ends_at = self._host.now() + COPIED_S
+        while True:
+            state = await self._reach.call(known_as, asked, is_counted_on=True)
+            if state is None or not state.lease_s:
+                text = f"broker {broker!r} reserved it, and did not confirm that in time"
+                raise RefusedRequest("no-answer", text, 1.0)
+            if state.is_copied or self._host.now() > ends_at:
+                return
+            await self._host.sleep(COPIED_PAUSE_S)
 
     async def _go_on_from(self, component: str, holder: str, old: str, new: str) -> bool:
         """The client's stream goes on with what it has reserved now; whether the new instance knows what the old one
@@ -239,8 +253,7 @@ class Reservations(Service):
 
     async def renew(self, known_as: str, holder: str, to: ReplyTo | None = None) -> Answer:
         """Holds for the whole lease again, from now."""
-        request, address = self._locate(known_as)
-        state = await self._renew_at(address, request, holder)
+        state = await self._call(known_as, RenewHold(_request_of(known_as), holder))
         if state is None:
             raise RefusedRequest("no-answer", "the broker of the component did not answer in time", 1.0)
         if not state.lease_s:
@@ -254,12 +267,7 @@ class Reservations(Service):
         return {"ok": True, "id": known_as, "lease": round(state.lease_s, 3)}
 
     async def release(self, known_as: str, holder: str) -> Answer:
-        request, address = self._locate(known_as)
-        if address == self._host.address:
-            state: HoldState | None = self._holds.release(request, holder)
-        else:
-            asked = ReleaseHold(request, holder)
-            state = await ask(self._host, address, asked, HoldState, timeout_s=STATE_TIMEOUT_S, tries=STATE_TRIES)
+        state = await self._call(known_as, ReleaseHold(_request_of(known_as), holder))
         if state is None:
             raise RefusedRequest("no-answer", "the broker of the component did not answer in time", 1.0)
         if state.problem:
@@ -274,23 +282,22 @@ class Reservations(Service):
         except RefusedRequest:
             return
 
-    async def _renew_at(self, address: Address, request: str, holder: str) -> HoldState | None:
-        if address == self._host.address:
-            return self._holds.renew(request, holder, self._host.address)
-        asked = RenewHold(request, holder)
-        return await ask(self._host, address, asked, HoldState, timeout_s=STATE_TIMEOUT_S, tries=STATE_TRIES)
+    async def _call(self, known_as: str, asked: RenewHold | ReleaseHold) -> HoldState | None:
+        """What the broker of the component says; None if none that has it answers."""
+        held = self._held.get(known_as)
+        is_counted_on = held is not None and self._host.now() < held.until
+        state = await self._reach.call(known_as, asked, is_counted_on)
+        if state is None and self._reach.locate(known_as) is None:
+            name = known_as.partition("@")[2]
+            raise RefusedRequest("not-held", f"no broker of the braid is called {name!r}, and none has it")
+        return state
 
     def _locate(self, known_as: str) -> tuple[str, Address]:
         """The id of the request, and where the component is."""
-        request, at, broker = known_as.partition("@")
-        if not at:
-            raise RefusedRequest("bad-request", f"{known_as!r} is no id of a reservation")
-        if broker == level_of(self._instances.broker_name):
-            return request, self._host.address
-        for record in self._records:
-            if level_of(record.name) == broker:
-                return request, record.address
-        raise RefusedRequest("not-held", f"no broker of the braid is called {broker!r}")
+        address = self._reach.locate(known_as)
+        if address is None:
+            raise RefusedRequest("not-held", f"no broker of the braid is called {known_as.partition('@')[2]!r}")
+        return _request_of(known_as), address
 
     # When it is over
 
@@ -316,6 +323,14 @@ class Reservations(Service):
         held = self._drop(known_as)
         if held is not None and held.to is not None:
             self._answers.tell(held.to, {"ok": False, "id": known_as, "reason": told.how, "text": _TEXTS[told.how]})
+
+
+def _request_of(known_as: str) -> str:
+    """The id of the request for a reservation that a client knows so."""
+    request, at, _ = known_as.partition("@")
+    if not at:
+        raise RefusedRequest("bad-request", f"{known_as!r} is no id of a reservation")
+    return request
 
 
 _TEXTS: Final = {

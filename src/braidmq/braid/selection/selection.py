@@ -6,7 +6,7 @@ and what came of it is published to the client alone (`client_answers`).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from braidmq.braid.membership.broker_records import BrokerRecords
@@ -26,7 +26,7 @@ from braidmq.braid.transfer.predecessors import Predecessors
 from braidmq.broker.broker import Broker
 from braidmq.broker.local_topics import LOAD_PREFIX, RELEASE_PREFIX, RENEW_PREFIX, RESERVE_PREFIX, STATE_PREFIX
 from braidmq.broker.session import Session
-from braidmq.host import Host
+from braidmq.host import Address, Host
 from braidmq.mqtt.packets import Publish
 from braidmq.mqtt.reasons import Reason
 from braidmq.overlay import Overlay
@@ -72,6 +72,8 @@ class SelectionParts:
         self.instances.on_first = self._on_first
         self.survey = ComponentSurvey(host, self.selector, self.instances, records, name, cluster)
         self.reservations.has_session = broker.sessions.__contains__
+        self.gone_to: Callable[[str], Address | None] = lambda _client_id: None
+        """The broker that a client's session has just gone to."""
         self.loads = self.loads_refused = self.requests_refused = 0
 
     def start(self) -> None:
@@ -93,6 +95,8 @@ class SelectionParts:
         self.instances.on_share(session)
 
     def on_presence(self, session: Session, is_over: bool, moved: bool) -> None:
+        if moved:
+            self.holds.let_go(session.client_id, self.gone_to(session.client_id))
         self.instances.on_presence(session)
         if is_over:
             self.reservations.on_session_end(session.client_id, moved)

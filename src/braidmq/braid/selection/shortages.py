@@ -13,7 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from braidmq.bounded import BoundedDict
-from braidmq.braid.selection.instances import Instances, group_topic
+from braidmq.braid.selection.group_names import group_topic
+from braidmq.braid.selection.instances import Instances
 from braidmq.braid.selection.messages import RoomNoted, TellRoom
 from braidmq.broker.broker import Broker
 from braidmq.broker.local_topics import SHORTAGE_PREFIX

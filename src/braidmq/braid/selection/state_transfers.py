@@ -13,8 +13,9 @@ from typing import Final
 
 from braidmq.bounded import BoundedDict
 from braidmq.braid.selection.client_answers import ClientAnswers
-from braidmq.braid.selection.holds import Holds, reservation_id
-from braidmq.braid.selection.instances import GROUP_PREFIX, Instances
+from braidmq.braid.selection.group_names import component_of
+from braidmq.braid.selection.holds import Holds
+from braidmq.braid.selection.instances import Instances
 from braidmq.braid.selection.messages import AskState, GiveState, HoldState, StreamState
 from braidmq.braid.transfer.awaited_predecessors import AwaitedPredecessors
 from braidmq.braid.transfer.predecessors import Predecessors
@@ -157,8 +158,8 @@ class StateTransfers(Service):
         return self._answers.is_heard(hold.component.name, self._topic_of(hold))
 
     def _topic_of(self, hold: Hold) -> str:
-        component = hold.request.group.topic.removeprefix(GROUP_PREFIX)
-        return f"{STATE_PREFIX}{component}/{reservation_id(hold.request.id, self._instances.broker_name)}"
+        component = component_of(hold.request.group)
+        return f"{STATE_PREFIX}{component}/{self._holds.known_as(hold)}"
 
     # At the broker of the new instance
 

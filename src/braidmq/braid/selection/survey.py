@@ -15,13 +15,15 @@ from braidmq.admin.selection_contract import (
 )
 from braidmq.braid.membership.broker_records import BrokerRecords
 from braidmq.braid.selection.asked import Asked
+from braidmq.braid.selection.group_names import groups_asked
 from braidmq.braid.selection.holds import fence_number, reservation_id
-from braidmq.braid.selection.instances import Instances, groups_asked
+from braidmq.braid.selection.instances import Instances
 from braidmq.braid.selection.messages import AskComponents, TellComponents, ToldHold, ToldInstance
 from braidmq.host import Address, Host, Reply, Service, ask, handles, run_all
 from braidmq.keys import is_within, parts_of
 from braidmq.select import ComponentGroup, SelectionRequest, Selector
 from braidmq.select.group import steps_between
+from braidmq.select.member import Hold
 from braidmq.select.request import SLOTS, score_of
 
 ASKED_AT_ONCE: Final = 64
@@ -57,11 +59,7 @@ class ComponentSurvey(Service):
             for name, member in members
             for one in member.components.values()
         ]
-        holds = [
-            ToldHold(name, hold.component.name, hold.request.id, hold.request.holder, hold.fence, hold.until - now)
-            for name, member in members
-            for hold in member.held.values()
-        ]
+        holds = [_told_hold(name, hold, now) for name, member in members for hold in member.held.values()]
         return TellComponents(self._name, self._cluster, tuple(instances[:TOLD_MAX]), tuple(holds[:TOLD_MAX]))
 
     async def components(self, component: str = "") -> ComponentsAnswer:
@@ -88,7 +86,7 @@ class ComponentSurvey(Service):
             ],
             [
                 ReservationStatus(
-                    reservation_id(one.request, by.broker),
+                    reservation_id(one.request, one.known_at or by.broker),
                     one.component,
                     one.instance,
                     by.broker,
@@ -170,6 +168,12 @@ class ComponentSurvey(Service):
         others = len(fitting) - 1
         also = f"; so are {others} more, and {delegate} takes who it has heard of last" if others else ""
         return f"it is free {where}, where {delegate} is asked{also}", hops
+
+
+def _told_hold(component: str, hold: Hold, now: float) -> ToldHold:
+    request = hold.request
+    left_s = hold.until - now
+    return ToldHold(component, hold.component.name, request.id, request.holder, hold.fence, left_s, request.known_at)
 
 
 def _said(value: float | None) -> str:
