@@ -22,6 +22,7 @@ from tests.conformance import wire
 from tests.conformance.wire import V5
 
 from .sites import Sites, payloads
+from .slow_paths import SlowPaths
 
 T = TypeVar("T")
 
@@ -65,6 +66,20 @@ def test_a_whole_ring_is_healthy_whichever_is_asked(method: str) -> None:
             (f"site{index}", f"cluster{index}") for index in range(6)
         ]
         assert all(one.is_healthy for one in answer.brokers)
+
+
+def test_distances_are_measured_and_who_is_silent_has_none() -> None:
+    sites = Watched(4)
+    network = SlowPaths(sites.sim.network)
+    sites.sim.network = network
+    network.slower_s = {(0, 2): 0.03, (2, 0): 0.05}
+    sites[3].crash()
+    answer = sites.ask(0, sites.status[0].distances())
+    found = {one.broker: one.round_trip_ms for one in answer.distances}
+    assert answer.broker == "site0"
+    assert found["site3"] is None
+    assert found["site1"] is not None
+    assert found["site2"] == pytest.approx(found["site1"] + 80, abs=5)
 
 
 def test_a_crash_shows_until_the_ring_is_mended() -> None:

@@ -72,6 +72,10 @@ class AdminClient:
     def ring(self) -> ring_contract.RingAnswer:
         return self._get("/braid/ring", ring_contract.RingAnswer)
 
+    def distances(self) -> ring_contract.DistancesAnswer:
+        """Measured while one waits."""
+        return self._get("/braid/distances", ring_contract.DistancesAnswer)
+
     def topics(self, topic_filter: str, count_max: int) -> contract.TopicsAnswer:
         return self._get("/braid/topics", contract.TopicsAnswer, {"filter": topic_filter, "limit": count_max})
 

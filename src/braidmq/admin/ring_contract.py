@@ -1,4 +1,5 @@
-"""What the admin port says of the ring of brokers: /braid/ring. As in `contract`, scripts rely on the keys."""
+"""What the admin port says of the ring of brokers, and of distances: /braid/ring, /braid/distances. As in `contract`,
+scripts rely on the keys."""
 
 from __future__ import annotations
 
@@ -42,3 +43,19 @@ class RingAnswer(msgspec.Struct, frozen=True):
     """In the order of their keys."""
     is_whole: bool
     """Whether the walk came around."""
+
+
+# How far brokers are from each other
+
+
+class Distance(msgspec.Struct, frozen=True):
+    broker: str
+    round_trip_ms: float | None
+    """null if it does not answer."""
+
+
+class DistancesAnswer(msgspec.Struct, frozen=True):
+    """The round trips that a broker has just measured to all others."""
+
+    broker: str
+    distances: list[Distance]

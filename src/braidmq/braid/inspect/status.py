@@ -24,9 +24,10 @@ from braidmq.admin.contract import (
     TraceAnswer,
     TraceHop,
 )
-from braidmq.admin.ring_contract import RingAnswer
+from braidmq.admin.ring_contract import DistancesAnswer, RingAnswer
 from braidmq.braid.catch_up.catch_up import CatchUpParts
 from braidmq.braid.inspect.answers import Unanswerable, check_passed_on, describe_peer
+from braidmq.braid.inspect.distances import Distances
 from braidmq.braid.inspect.group_survey import GroupSurvey
 from braidmq.braid.inspect.probes import TRACE_S_MAX, Probes
 from braidmq.braid.inspect.ring import RingWalk
@@ -127,6 +128,7 @@ class BraidInspector:
         self._groups = groups
         self._suspended = SuspendedCount(transfer.outbound)
         self._ring = RingWalk(host, overlay, presence, membership.admission, detours, mirrors, name, self._cluster)
+        self._distances = Distances(host, membership.records)
         self.subscribers = SubscriberSurvey(host, method, method_name, interest.shapes, interest.filters)
 
     # This broker
@@ -272,6 +274,10 @@ class BraidInspector:
     async def ring(self) -> RingAnswer:
         """All brokers in the order of their home keys, and whether neighbours agree that they are neighbours."""
         return await self._ring.walk()
+
+    async def distances(self) -> DistancesAnswer:
+        """How far all other brokers are."""
+        return await self._distances.measure()
 
     async def demand(self, topic: str) -> DemandAnswer:
         """The brokers whose clients want a topic."""

@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 
 from braidmq.admin.contract import BraidStatus, DemandAnswer, LinkStatus, TopicsAnswer, TraceAnswer
-from braidmq.admin.ring_contract import RingAnswer
+from braidmq.admin.ring_contract import DistancesAnswer, RingAnswer
 from braidmq.braid.inspect.answers import Unanswerable
 from braidmq.braid.inspect.status import TOPICS_MAX, BraidInspector
 from braidmq.server.admin.responses import answer, refusal
@@ -40,6 +40,7 @@ class BraidRoutes:
         routes: dict[str, Respond] = {
             "/braid": self._braid,
             "/braid/ring": _ring,
+            "/braid/distances": _distances,
             "/braid/topics": _topics,
             "/braid/demand": _demand,
             "/braid/trace": _trace,
@@ -79,6 +80,10 @@ def _link(peer: str, counters: Counters) -> LinkStatus:
 
 async def _ring(status: BraidInspector, _request: web.Request) -> RingAnswer:
     return await status.ring()
+
+
+async def _distances(status: BraidInspector, _request: web.Request) -> DistancesAnswer:
+    return await status.distances()
 
 
 async def _topics(status: BraidInspector, request: web.Request) -> TopicsAnswer:

@@ -43,7 +43,7 @@ GET /metrics   the broker's numbers, for Prometheus
 GET /health    200 while the process lives
 GET /ready     200 while clients can connect, what they send can be stored and the broker is in its braid, if it has
                one, and not being drained; else 503 with the reasons
-GET /braid     this broker's part of its braid; and /braid/ring, /braid/topics?filter=F&limit=N,
+GET /braid     this broker's part of its braid; and /braid/ring, /braid/distances, /braid/topics?filter=F&limit=N,
                /braid/demand?topic=T, /braid/trace?topic=T&qos=Q, /braid/components?component=C
 POST /braid/reserve   reserves a component; and /braid/select, /braid/renew, /braid/release
 GET /clients   who has a session here, in pages: ?after=ID&limit=N
