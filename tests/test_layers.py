@@ -124,6 +124,14 @@ def test_plans_are_made_from_what_is_given() -> None:
     assert offences(sources("placement"), WORLD | {"pyspark"}) == []
 
 
+def test_brokers_read_plans_without_numpy() -> None:
+    """A broker that carries out a plan needs none of what made it."""
+    read = [path for path in sources("placement") if path.name in ("__init__.py", "errors.py", "plan.py")]
+    assert len(read) == 3
+    others = {f"braidmq.placement.{path.stem}" for path in sources("placement") if path not in read}
+    assert offences(read, {"numpy", "scipy"} | others) == []
+
+
 def modules() -> dict[str, Path]:
     """All modules and packages by name."""
     found = {}

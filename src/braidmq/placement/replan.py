@@ -1,0 +1,127 @@
+"""A plan for a braid that is at work already: a few moves that are worth their price, and nothing else.
+
+Clients roam, and what was a good home is one no longer. But a move costs something too, so a new plan may make so many
+moves, each has to gain more than its price, one that was moved before more than that, and a plan that gains too little
+altogether is none. Where nobody of a topic moves, its notifications do not get slower: no server may have to delegate a
+larger part than it does now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from braidmq.placement.errors import PlacementError
+from braidmq.placement.home_counts import HomeCounts
+from braidmq.placement.model import local_shares
+from braidmq.placement.problem import Floats, Ints, PlacementProblem
+
+ROUNDS_MAX: Final = 20
+ROUNDING: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class ReplanSettings:
+    budget: int = 50
+    """Clients that may move."""
+    price_ms: float = 0.0
+    """What a move has to gain, for each message that the client sends or hears of in the unit of time."""
+    again: float = 1.0
+    """How much more a client has to gain that was moved by the plan before: 1 is twice as much."""
+    gain_min: float = 0.005
+    """A plan that lowers Y by a smaller part moves nobody."""
+
+
+def replan(
+    problem: PlacementProblem,
+    now: Ints,
+    target: Ints,
+    settings: ReplanSettings,
+    moved_before: Collection[str] = (),
+) -> Ints:
+    """Homes on the way from those of now to those of a target plan, as good as the budget allows."""
+    if settings.budget < 0 or not settings.price_ms >= 0 or not settings.again >= 0 or not settings.gain_min >= 0:
+        raise PlacementError("the budget, the price, and the least gain of a new plan cannot be negative")
+    way = _Way(problem, now, settings, moved_before)
+    way.follow(target)
+    way.shift()
+    way.follow(target)
+    before = HomeCounts(problem, now).cost
+    return way.counts.homes if way.counts.cost <= before * (1 - settings.gain_min) else now.copy()
+
+
+class _Way:
+    def __init__(
+        self, problem: PlacementProblem, now: Ints, settings: ReplanSettings, moved_before: Collection[str]
+    ) -> None:
+        self._now = now
+        self._budget = settings.budget
+        self.counts = HomeCounts(problem, now)
+        self._active = np.flatnonzero(np.diff(problem.members.client_starts))
+        again = np.isin(np.array(problem.clients), list(moved_before))
+        self._prices = problem.distance_weight * settings.price_ms * np.where(again, 1 + settings.again, 1.0) + ROUNDING
+        self._least_shares = local_shares(problem, self.counts.storage, self.counts.compute) - ROUNDING
+
+    @property
+    def _left(self) -> int:
+        return self._budget - int(np.count_nonzero(self.counts.homes != self._now))
+
+    def follow(self, target: Ints) -> None:
+        """Takes over the homes of the target, for all clients of a topic together that are not there yet, if that pays:
+        the topics first that gain most for each move."""
+        problem = self.counts.problem
+        found = []
+        for topic in range(len(problem.topics)):
+            clients = problem.members.client[problem.rows_of_topic(topic)]
+            clients = clients[self.counts.homes[clients] != target[clients]]
+            if clients.size:
+                gain = self._try(clients, target[clients], is_kept=False)
+                if gain > 0:
+                    found.append((gain / clients.size, topic))
+        for _, topic in sorted(found, reverse=True):
+            clients = problem.members.client[problem.rows_of_topic(topic)]
+            clients = clients[self.counts.homes[clients] != target[clients]]
+            if clients.size:
+                self._try(clients, target[clients], is_kept=True)
+
+    def shift(self) -> None:
+        """Single clients, the one that gains most first."""
+        for _ in range(ROUNDS_MAX):
+            if self._left <= 0:
+                return
+            gains = -(self.counts.changes(self._active) + self._fares(self._active)).min(axis=1)
+            order = self._active[np.argsort(-gains)][: np.count_nonzero(gains > 0)]
+            moved = 0
+            for client in order.tolist():
+                one = np.array([client])
+                costs = (self.counts.changes(one) + self._fares(one))[0]
+                server = int(np.argmin(costs))
+                if costs[server] < 0:
+                    moved += self._try(one, np.array([server]), is_kept=True) > 0
+            if not moved:
+                return
+
+    def _fares(self, clients: Ints) -> Floats:
+        """What the price adds to a client's going to each server: nothing to going on from where it was moved to."""
+        servers = np.arange(len(self.counts.problem.servers))
+        away = servers[None] != self._now[clients][:, None]
+        is_away = self.counts.homes[clients] != self._now[clients]
+        return np.asarray((away * 1.0 - is_away[:, None]) * self._prices[clients][:, None], np.float64)
+
+    def _try(self, clients: Ints, servers: Ints, *, is_kept: bool) -> float:
+        """What it gains to move them all, after its price; they are moved if it is something and may be."""
+        homes = self.counts.homes[clients].copy()
+        gain = 0.0
+        for client, server in zip(clients.tolist(), servers.tolist(), strict=True):
+            one = np.array([client])
+            gain -= float((self.counts.changes(one) + self._fares(one))[0, server])
+            self.counts.move(client, server)
+        shares = local_shares(self.counts.problem, self.counts.storage, self.counts.compute)
+        is_good = gain > 0 and self._left >= 0 and bool(np.all(shares >= self._least_shares))
+        if not (is_good and is_kept):
+            for client, home in zip(clients.tolist(), homes.tolist(), strict=True):
+                self.counts.move(client, home)
+        return gain if is_good else 0.0
