@@ -64,7 +64,7 @@ class MoveRequest(msgspec.Struct, frozen=True):
 
 
 class MovesAnswer(msgspec.Struct, frozen=True):
-    """What became of each: sent, home, away, stays, cannot be told, no home or busy."""
+    """What became of each: sent, at home, away, stays, cannot be told, no home or busy."""
 
     outcomes: dict[str, str]
 

@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "drain": "braidmq.cli.braid.drain",
     "process": "braidmq.cli.process.command",
     "flow": "braidmq.cli.flow.command",
+    "place": "braidmq.cli.place.command",
     "log": "braidmq.cli.log",
     "pipeline": "braidmq.cli.pipeline.command",
     "passwd": "braidmq.cli.passwd",

@@ -210,6 +210,8 @@ def read_sites(
             "braid.name": f"site{number + 1}",
             "braid.cluster": clusters[number] if clusters else f"site{number + 1}",
         }
+        if first.listeners[0].port and first.listeners[0].advertise is None:  # to be sent from one site to another
+            own["listeners[0].advertise"] = f"127.0.0.1:{own['listeners[0].port']}"
         found.append(load({**overrides, **settings, **own}, {}))
     return found
 

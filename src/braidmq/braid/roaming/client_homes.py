@@ -36,7 +36,7 @@ class MoveOutcome(Enum):
 
     SENT = "sent"
     """It was told, and its session follows."""
-    HOME = "home"
+    HOME = "at home"
     """Its home is here, or nobody says that it has another."""
     AWAY = "away"
     """It is not connected here: it is told when it comes."""
