@@ -1,4 +1,4 @@
-"""Candidate plans as tasks of Spark: each method, number of clusters and seed is one, and the best of them is taken.
+"""PlanCandidate plans as tasks of Spark: each method, number of clusters and seed is one, and the best of them is taken.
 
 What a task does depends on its seed alone, so the plan is the same on one core and on a cluster.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class PlanCandidate:
     method: str
     clusters: int
     """K, for methods that divide servers into clusters."""
@@ -37,29 +37,29 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class PlayedCandidate:
-    candidate: Candidate
+    candidate: PlanCandidate
     delay_ms: float
     homes: Ints
 
 
-def candidates(methods: Iterable[str], clusters: Iterable[int], seeds: Iterable[int]) -> list[Candidate]:
+def candidates(methods: Iterable[str], clusters: Iterable[int], seeds: Iterable[int]) -> list[PlanCandidate]:
     """All combinations; the number of clusters counts for RELOC alone."""
     ks, numbers = list(clusters), list(seeds)
     return [
-        Candidate(method, k, seed)
+        PlanCandidate(method, k, seed)
         for method in methods
         for k in (ks if method == "reloc" else ks[:1])
         for seed in (numbers[:1] if method == "nearest" else numbers)
     ]
 
 
-def play(problem: PlacementProblem, candidate: Candidate) -> PlayedCandidate:
+def play(problem: PlacementProblem, candidate: PlanCandidate) -> PlayedCandidate:
     chance = np.random.default_rng(candidate.seed)
     made = assign(candidate.method, problem, chance, RelocSettings(clusters=candidate.clusters))
     return PlayedCandidate(candidate, evaluate(problem, made.homes).delay_ms, made.homes)
 
 
-def play_all(spark: SparkSession, problem: PlacementProblem, wanted: Sequence[Candidate]) -> list[PlayedCandidate]:
+def play_all(spark: SparkSession, problem: PlacementProblem, wanted: Sequence[PlanCandidate]) -> list[PlayedCandidate]:
     """The best first; of equals, the one that was named first."""
 
     def play_some(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
