@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from braidmq.broker.timers import Timer
-from braidmq.processing.home_messages import Offer
+from braidmq.processing.home_messages import SpoolOffer
 from braidmq.processing.runner import ProcessorRunner
 from braidmq.processing.work_queue import QueuedMessage
 from braidmq.processors.processor import order_of
@@ -53,7 +53,7 @@ class Home:
         self.asked_at = 0.0
         self.since = 0.0
         """What is older than this was fetched."""
-        self.offers: list[Offer] = []
+        self.offers: list[SpoolOffer] = []
         self.is_late = False
         """Whether the next offer is taken, whatever it is."""
         self.is_taken = False

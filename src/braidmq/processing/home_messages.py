@@ -1,12 +1,12 @@
 """What the homes of a topic say to each other.
 
     to all homes of a topic, on its internal topic
-        Copies            messages that have come to one of them
-        Ask               who has this spool?
+        CopiedMessages    messages that have come to one of them
+        SpoolRequest      who has this spool?
     to one broker, on the topic of its mail
-        Offer             I have so much of it
-        Take              give it to me
-        Part              a piece of it
+        SpoolOffer        I have so much of it
+        SpoolTake         give it to me
+        SpoolPart         a piece of it
 
 Messages are encoded as workers get them (`processors.worker_messages`).
 """
@@ -16,11 +16,11 @@ from __future__ import annotations
 import msgspec
 
 
-class Copies(msgspec.Struct, frozen=True, tag="c", array_like=True):
+class CopiedMessages(msgspec.Struct, frozen=True, tag="c", array_like=True):
     messages: list[msgspec.Raw]
 
 
-class Ask(msgspec.Struct, frozen=True, tag="a", array_like=True):
+class SpoolRequest(msgspec.Struct, frozen=True, tag="a", array_like=True):
     number: int
     """Of the asker's, for the answers."""
     asker: str
@@ -28,7 +28,7 @@ class Ask(msgspec.Struct, frozen=True, tag="a", array_like=True):
     """What came there just now: it may have left before this one was known there."""
 
 
-class Offer(msgspec.Struct, frozen=True, tag="o", array_like=True):
+class SpoolOffer(msgspec.Struct, frozen=True, tag="o", array_like=True):
     number: int
     origin: str
     count: int
@@ -39,7 +39,7 @@ class Offer(msgspec.Struct, frozen=True, tag="o", array_like=True):
     """What came there just now: it may not have reached the others yet."""
 
 
-class Take(msgspec.Struct, frozen=True, tag="t", array_like=True):
+class SpoolTake(msgspec.Struct, frozen=True, tag="t", array_like=True):
     number: int
     asker: str
     name: str
@@ -48,14 +48,14 @@ class Take(msgspec.Struct, frozen=True, tag="t", array_like=True):
     """What is older is there."""
 
 
-class Part(msgspec.Struct, frozen=True, tag="p", array_like=True):
+class SpoolPart(msgspec.Struct, frozen=True, tag="p", array_like=True):
     number: int
     left: int
     """How many parts follow."""
     messages: list[msgspec.Raw]
 
 
-HomeMessage = Copies | Ask | Offer | Take | Part
+HomeMessage = CopiedMessages | SpoolRequest | SpoolOffer | SpoolTake | SpoolPart
 
 encode_home_message = msgspec.msgpack.Encoder().encode
 decode_home_message = msgspec.msgpack.Decoder(HomeMessage).decode

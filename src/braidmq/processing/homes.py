@@ -32,12 +32,12 @@ from braidmq.mqtt.wire import string
 from braidmq.processing.assignments import HELD_MAX
 from braidmq.processing.home import Home
 from braidmq.processing.home_messages import (
-    Ask,
-    Copies,
+    CopiedMessages,
     HomeMessage,
-    Offer,
-    Part,
-    Take,
+    SpoolOffer,
+    SpoolPart,
+    SpoolRequest,
+    SpoolTake,
     decode_home_message,
     encode_home_message,
 )
@@ -55,6 +55,9 @@ WAIT_S: Final = 1.0
 """How long the first messages of a topic wait for its spool."""
 OFFERS_S: Final = 0.25
 """How long offers are waited for, if none is of a full spool."""
+ENTRY_S: Final = 10.0
+"""How long after a start they wait for that although this broker is not in its braid yet."""
+ENTRY_POLL_S: Final = 0.1
 NAME_BYTES_MAX: Final = 65_535
 """Of the longest topic; one whose internal topic would be longer is not shared."""
 ALL: Final = "-"
@@ -77,7 +80,8 @@ class Homes:
         self._by_name: dict[str, Home] = {}
         self._asking: dict[int, Home] = {}
         """By the number of the last question of each."""
-        self._number = int(context.now() * 1e6)
+        self._made_at = context.now()
+        self._number = int(self._made_at * 1e6)
         self._anchors: dict[str, str] = {}
         """By the processors whose spools are shared: what their internal topics begin with."""
 
@@ -103,7 +107,22 @@ class Homes:
             self._broker.router.hold(_mail_of(self._context.origin))
         anchor = self._anchors[runner.name] = self._anchor_of(runner)
         self._broker.router.hold(anchor)
-        self._broker.federation.outbound_for(anchor)
+        self._await_entry()
+
+    def _await_entry(self) -> None:
+        """Meets the other homes as soon as this broker is in its braid."""
+        if not self._anchors:
+            return
+        if not self._broker.federation.has_entered:
+            self._broker.timers.at(self._context.now() + ENTRY_POLL_S, self._await_entry)
+            return
+        self._advertise()
+        for home in list(self._homes.values()):
+            self._meet(home)
+
+    def _advertise(self) -> None:
+        for anchor in self._anchors.values():
+            self._broker.federation.outbound_for(anchor)
 
     def _anchor_of(self, runner: ProcessorRunner) -> str:
         cluster = level_of(self._cluster) if self._cluster and runner.spool_scope == "cluster" else ALL
@@ -128,10 +147,16 @@ class Homes:
         if state := home.state:
             self.clock.follow(decode_message(state[-1]).received_at, now)
         home.timer = self._broker.timers.at(now + WAIT_S, partial(self._go_on, home))
-        self._ask(home)
-        names = [name, _mail_of(self._context.origin)]
-        self._broker.federation.when_effective(names, partial(self._ask, home))
+        if self._broker.federation.has_entered:
+            self._meet(home)
+        elif now > self._made_at + ENTRY_S:
+            self._go_on(home)
         return home
+
+    def _meet(self, home: Home) -> None:
+        self._ask(home)
+        names = [home.name, _mail_of(self._context.origin)]
+        self._broker.federation.when_effective(names, partial(self._ask, home))
 
     def _name_of(self, runner: ProcessorRunner, topic: str) -> str | None:
         name = f"{self._anchor_of(runner)}/{topic}"
@@ -152,7 +177,7 @@ class Homes:
         name = self._name_of(runner, item.topic) if home is None else home.name
         if name is None:
             return
-        reached = self._send(_message(name, Copies([msgspec.Raw(item.raw)]), min(item.qos, 1)))
+        reached = self._send(_message(name, CopiedMessages([msgspec.Raw(item.raw)]), min(item.qos, 1)))
         runner.counts.copies_out += reached is Reached.SOMEBODY
 
     def _send(self, message: Message) -> Reached:
@@ -175,7 +200,7 @@ class Homes:
         home.is_late = False
         home.is_taken = is_leaving
         recent = [] if is_leaving else home.recent(origin, now)
-        message = _message(home.name, Ask(home.number, origin, recent), 0)
+        message = _message(home.name, SpoolRequest(home.number, origin, recent), 0)
         reached = self._send(message)
         if reached is Reached.NOBODY:
             self._go_on(home)
@@ -198,12 +223,12 @@ class Homes:
         if best is not None:
             self._take(home, best)
 
-    def _take(self, home: Home, offer: Offer) -> None:
+    def _take(self, home: Home, offer: SpoolOffer) -> None:
         home.is_taken = True
         home.offers = []
         if offer.count:
             self._send(
-                _message(_mail_of(offer.origin), Take(home.number, self._context.origin, home.name, home.since), 0)
+                _message(_mail_of(offer.origin), SpoolTake(home.number, self._context.origin, home.name, home.since), 0)
             )
         else:
             self._go_on(home)
@@ -245,9 +270,9 @@ class Homes:
     def on_foreign(self, message: Message) -> None:
         try:
             said = decode_home_message(message.payload)
-            if isinstance(said, Copies | Ask):
+            if isinstance(said, CopiedMessages | SpoolRequest):
                 home = self._by_name.get(message.topic)
-            elif isinstance(said, Take):
+            elif isinstance(said, SpoolTake):
                 home = self._by_name.get(said.name)
             else:
                 home = self._asking.get(said.number)
@@ -257,17 +282,18 @@ class Homes:
             _log.warning("a broker said something on %s that no home says: %s", message.topic, error)
 
     def _on_said(self, home: Home, said: HomeMessage, qos: int) -> None:
-        if isinstance(said, Copies):
+        if isinstance(said, CopiedMessages):
+            home.runner.counts.copies_in += len(said.messages)
             for raw in said.messages:
                 self._put_copy(home, bytes(raw), qos)
-        elif isinstance(said, Ask):
+        elif isinstance(said, SpoolRequest):
             self._on_ask(home, said)
-        elif isinstance(said, Offer):
+        elif isinstance(said, SpoolOffer):
             self._on_offer(home, said)
-        elif isinstance(said, Take):
+        elif isinstance(said, SpoolTake):
             pieces = home.parts(said.since)
             for number, piece in enumerate(pieces, 1):
-                self._send(_message(_mail_of(said.asker), Part(said.number, len(pieces) - number, piece), 0))
+                self._send(_message(_mail_of(said.asker), SpoolPart(said.number, len(pieces) - number, piece), 0))
         else:
             home.fetched.extend([bytes(raw) for raw in said.messages])
             if not said.left:
@@ -283,22 +309,21 @@ class Homes:
         if one.topic != home.topic:
             return
         self.clock.follow(one.received_at, self._context.now())
-        home.runner.counts.copies_in += 1
         item = QueuedMessage(one.topic, raw, one.offset, qos, 0, is_copy=True)
         if home.held is None:
             self.give(home.runner, item)
         else:
             self.hold(home, item)
 
-    def _on_ask(self, home: Home, ask: Ask) -> None:
+    def _on_ask(self, home: Home, ask: SpoolRequest) -> None:
         origin = self._context.origin
         recent = home.recent(origin, self._context.now())
-        offer = Offer(ask.number, origin, len(home.state), self._publishers(home), recent)
+        offer = SpoolOffer(ask.number, origin, len(home.state), self._publishers(home), recent)
         self._send(_message(_mail_of(ask.asker), offer, 0))
         for raw in ask.recent:
             self._put_copy(home, bytes(raw), 1)
 
-    def _on_offer(self, home: Home, offer: Offer) -> None:
+    def _on_offer(self, home: Home, offer: SpoolOffer) -> None:
         for raw in offer.recent:
             self._put_copy(home, bytes(raw), 1)
         if not self._publishers(home) and home.held is None:
@@ -323,8 +348,7 @@ class Homes:
                 self.leave(home.key)
             elif not assignment.publishers:
                 self._ask(home, is_leaving=True)
-        for anchor in self._anchors.values():
-            self._broker.federation.outbound_for(anchor)
+        self._advertise()
 
     def leave(self, key: Key) -> None:
         """The topic is not processed here any more, or without other homes."""
