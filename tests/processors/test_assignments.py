@@ -232,7 +232,7 @@ def test_many_publishers_are_too_much_to_compute() -> None:
     assignments.note_publisher(first, "client0", 0.0)
     assignments.note_publisher(first, "client1", 0.0)
     assert assignments.surplus() == [second]
-    assignments.sweep_publishers(10_000.0)
+    assignments.sweep_publishers(10_000.0, lambda _client: True)
     assert assignments.load.compute == 6
 
 

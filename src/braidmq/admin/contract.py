@@ -305,6 +305,12 @@ class ProcessorStatus(msgspec.Struct, frozen=True):
     delegated: int
     restarts: int
     busy_s: Number
+    spool_scope: str
+    homes: int
+    """Topics whose spools this broker shares with others, or would."""
+    copies_out: int
+    copies_in: int
+    """Messages for spools of other brokers, and from them."""
 
 
 class ProcessingStatus(msgspec.Struct, frozen=True):
@@ -327,6 +333,8 @@ class AssignedTopic(msgspec.Struct, frozen=True):
     returns_at: int | None
     last_offset: int
     publishers: int
+    is_home: bool
+    """Whether this broker shares its spool with others that have publishers of it, or would."""
 
 
 class AssignedTopics(msgspec.Struct, frozen=True):

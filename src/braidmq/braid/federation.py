@@ -79,6 +79,10 @@ class BraidFederation:
     def is_in(self) -> bool:
         return self._presence.is_in or (not self._presence.is_leaving and self._roaming.takeovers.awaits_entry)
 
+    @property
+    def has_entered(self) -> bool:
+        return self._presence.is_in
+
     # Publications of clients here
 
     def resolve_scope(self, packet: Publish | Will) -> None:

@@ -94,6 +94,11 @@ class Federation(Outgoing, Protocol):
         """Whether this broker has joined the others."""
         ...
 
+    @property
+    def has_entered(self) -> bool:
+        """Whether what is wanted here is known to others, and what they want is known here, as far as they are met."""
+        ...
+
     # Publications of clients here
 
     def resolve_scope(self, packet: Publish | Will) -> None:
@@ -247,6 +252,7 @@ class Alone:
     """The federation of a broker without others."""
 
     is_in = False
+    has_entered = False
     is_demand_told = False
     is_draining = False
     keeps_tombstones = False

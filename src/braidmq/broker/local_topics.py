@@ -1,7 +1,7 @@
 """Topics that are each broker's own, and those that brokers talk to each other on.
 
-None of them is passed on to other brokers, but for `$shortage/…`, and no client may publish there. What a client
-publishes to one of `REQUEST_PREFIXES` is a request to its broker: nobody else gets it.
+None of them is passed on to other brokers, but for `$shortage/…` and `SPOOL_PREFIXES`, and no client may publish there.
+What a client publishes to one of `REQUEST_PREFIXES` is a request to its broker: nobody else gets it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,12 @@ RESERVATION_PREFIX = "$reservation/"
 SHORTAGE_PREFIX = "$shortage/"
 """Where brokers tell, in the whole braid, that a component is about to run short; its name follows."""
 
+SPOOL_PREFIX = "$spool/"
+"""Messages for the spools of processors, to the brokers that have publishers of a topic. No client may read them."""
+SPOOL_MAIL_PREFIX = "$spool-mail/"
+"""What one of these brokers says to another one, whose name follows."""
+SPOOL_PREFIXES = (SPOOL_PREFIX, SPOOL_MAIL_PREFIX)
+
 LOCAL_PREFIXES = (
     "$SYS/",
     DEMAND_PREFIX,
@@ -39,7 +45,7 @@ LOCAL_PREFIXES = (
 )
 
 
-_BROKERS_OWN = (*LOCAL_PREFIXES, SHORTAGE_PREFIX)
+_BROKERS_OWN = (*LOCAL_PREFIXES, SHORTAGE_PREFIX, *SPOOL_PREFIXES)
 
 
 def is_local(topic: str) -> bool:

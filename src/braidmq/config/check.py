@@ -98,6 +98,9 @@ def _check_processor(key: str, processor: ProcessorConfig, config: Config, findi
     if processor.topic is not None and processor.output is not None and matches(processor.topic, processor.output):
         expected = "it matches the processor's own input, and would go round for ever: choose another topic"
         findings.add(f"{key}.output", processor.output, expected)
+    if processor.spool_scope == "cluster" and config.braid is not None and not config.braid.cluster:
+        expected = "this broker is in no cluster: set braid.cluster, or choose braid or site"
+        findings.add(f"{key}.spool_scope", processor.spool_scope, expected)
     if processor.name is not None and any(one.name == processor.name for one in config.processor if one != processor):
         findings.add(f"{key}.name", processor.name, "another processor has the same name; expected each name once")
 

@@ -172,6 +172,10 @@ class ProcessorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """What it may take for a message before its worker is killed and started again."""
     where: Literal["publishers", "here"] = "publishers"
     """`publishers`: what clients of this broker publish. `here`: what clients of all brokers of the braid publish."""
+    spool_scope: Literal["braid", "cluster", "site"] = "braid"
+    """With `where = "publishers"`: whose messages are in its spools beside those of clients here. `braid`: those of all
+    brokers of the braid that have publishers of the topic. `cluster`: of those in the same `braid.cluster`. `site`: no
+    others."""
 
 
 class ShareConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

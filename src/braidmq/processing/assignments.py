@@ -11,7 +11,7 @@ the log has them. So each message belongs to exactly one location at any time, w
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from braidmq.processing.assignment_store import AssignmentStore, Key
@@ -202,9 +202,11 @@ class TopicAssignments:
         if self._by_key.pop(assignment.key, None) is not None and assignment.location == "edge":
             self.load = self.load.minus(assignment.load)
 
-    def sweep_publishers(self, now: float) -> None:
+    def sweep_publishers(self, now: float, is_there: Callable[[str], bool]) -> None:
+        """Clients that are gone, or silent for long, are publishers no more."""
         for assignment in self:
-            for client in [one for one, at in assignment.publishers.items() if now - at > PUBLISHER_S]:
+            publishers = assignment.publishers
+            for client in [one for one, at in publishers.items() if now - at > PUBLISHER_S or not is_there(one)]:
                 del assignment.publishers[client]
             if len(assignment.publishers) < assignment.load.publishers:
                 self._set_publishers(assignment, max(1, len(assignment.publishers)))

@@ -1,7 +1,8 @@
 """From a publication to the work queues of its processors: numbered, encoded once, and bounded.
 
 A processor gets a publication only where its topic is assigned to the edge. What belongs to Spark is read from the log
-there; what is about to change hands is held until it is decided (`reassignment`).
+there; what is about to change hands is held until it is decided (`reassignment`). Other homes of the topic get a copy
+of what is taken (`homes`).
 
 Work queues have bounds. QoS 0 is dropped first, and counted; QoS 1 and 2 wait longer, and are dropped with an error.
 """
@@ -17,6 +18,7 @@ from braidmq.log.properties import pairs_of, published_us_of
 from braidmq.processing.assignment_store import Key, SavedSpool
 from braidmq.processing.assignments import TopicAssignment
 from braidmq.processing.context import ProcessingContext
+from braidmq.processing.homes import Homes
 from braidmq.processing.reassignment import Reassignment
 from braidmq.processing.runner import ProcessorRunner
 from braidmq.processing.work_queue import QueuedMessage
@@ -33,13 +35,15 @@ class OnError(Protocol):
 
 
 class Intake:
-    def __init__(self, context: ProcessingContext, reassignment: Reassignment, on_error: OnError) -> None:
+    def __init__(self, context: ProcessingContext, reassignment: Reassignment, homes: Homes, on_error: OnError) -> None:
         self._context = context
         self._assignments = context.assignments
         self._reassignment = reassignment
+        self._homes = homes
         self._on_error = on_error
         self.saved_spools: dict[Key, SavedSpool] = {}
         """Spools of before the start, until their topic comes again."""
+        homes.give = self.queue
 
     def accept(self, runners: list[ProcessorRunner], message: Message, offset: int, is_here: bool) -> None:
         """One publication, for these processors; `offset` is the log's, or NOT_LOGGED, or LOST."""
@@ -50,6 +54,7 @@ class Intake:
         said_us = published_us_of(pairs) if pairs else None
         counted = -1
         raws: dict[int, bytes] = {}
+        received_at = self._homes.clock.stamp(now) if is_here and self._homes.is_on else now
         for runner in runners:
             is_logged = offset != NOT_LOGGED and runner.config.where == "publishers"
             if is_logged and offset == LOST:  # its interval is one of offsets in the log, and it is not there
@@ -70,7 +75,7 @@ class Intake:
                         message.qos,
                         message.retain,
                         published_at,
-                        now,
+                        received_at,
                         context.origin if is_here else "",
                         message.sender or None,
                         pairs,
@@ -126,10 +131,16 @@ class Intake:
             assignment.used_at = now
         if client:
             self._assignments.note_publisher(assignment, client, now)
+        is_taken = True
         if assignment.is_changing:
             self._reassignment.hold(runner, assignment, message)
         elif assignment.location == "edge":
-            self._queue(runner, message)
+            home = self._homes.home_of(runner, message.topic)
+            if home is None or home.held is None:
+                is_taken = self.queue(runner, message)
+            else:
+                self._homes.hold(home, message)
+                return
         elif assignment.location == "spark":
             if assignment.returns_at < 0 or not self._assignments.hold(assignment, message):
                 runner.counts.delegated += 1
@@ -137,6 +148,9 @@ class Intake:
             runner.counts.dropped += 1
             remedy = f"raise processing.storage_bytes_max, or log {message.topic}"
             self._on_error(runner, "room", f"no room for the topic, and it is not logged: {remedy}", message)
+            return
+        if is_taken:
+            self._homes.copy(runner, message)
 
     def _assign(self, runner: ProcessorRunner, message: QueuedMessage, is_logged: bool, now: float) -> TopicAssignment:
         """The assignment of a topic that is new, or new since the start; it begins with its spool of before."""
@@ -155,7 +169,8 @@ class Intake:
                 self._assignments.note_size(assignment, runner.queue)
         return assignment
 
-    def _queue(self, runner: ProcessorRunner, message: QueuedMessage) -> None:
+    def queue(self, runner: ProcessorRunner, message: QueuedMessage) -> bool:
+        """Gives a message to its processor; False if too many wait there."""
         queue, settings = runner.queue, self._context.settings
         waiting = len(queue)
         if message.qos == 0 and waiting >= settings.queue_qos0_max:
@@ -167,3 +182,5 @@ class Intake:
                 self._on_error(runner, "queue", text, message)
         else:
             runner.put(message)
+            return True
+        return False

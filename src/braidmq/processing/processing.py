@@ -1,9 +1,10 @@
 """All message processors of a broker: publications go to those whose topic it is, and their notifications go out.
 
 A processor works beside the publishers: it gets what clients of its own broker publish, without a subscription that
-other brokers would see. With `where = "here"` it gets what all clients of the braid publish, and the broker subscribes
-on its behalf. Notifications are published as a client's publications are. Each carries the number of processors that it
-came through; beyond HOPS_MAX it is taken for a loop and dropped.
+other brokers would see. Brokers that have publishers of the same topic share its spool (`homes`). With `where = "here"`
+it gets what all clients of the braid publish, and the broker subscribes on its behalf. Notifications are published as a
+client's publications are. Each carries the number of processors that it came through; beyond HOPS_MAX it is taken for a
+loop and dropped.
 
 Nothing that happens in a processor holds up the broker or another processor.
 """
@@ -27,6 +28,7 @@ from braidmq.processing.context import ProcessingContext, PublicationLog
 from braidmq.processing.envelope import forward_of
 from braidmq.processing.error_reports import ErrorReporter
 from braidmq.processing.feed import ProcessorFeed
+from braidmq.processing.homes import HomeFeed, Homes
 from braidmq.processing.intake import Intake
 from braidmq.processing.reassignment import Reassignment
 from braidmq.processing.restoring import restored
@@ -57,14 +59,22 @@ class Processing:
     """From start to stop. `origin` is this broker's name, as messages carry it."""
 
     def __init__(
-        self, broker: Broker, origin: str, folder: Path | None, sync: bool, settings: ProcessingConfig
+        self,
+        broker: Broker,
+        origin: str,
+        folder: Path | None,
+        sync: bool,
+        settings: ProcessingConfig,
+        cluster: str | None = None,
     ) -> None:
+        """`cluster` is this broker's in its braid; None if it is in none."""
         self._broker = broker
         self.assignments = TopicAssignments(AssignmentStore(folder, sync), _capacity(settings))
         self._context = ProcessingContext(broker.now, settings, origin, self.assignments)
         self.runners = self._context.runners
-        self.reassignment = Reassignment(self._context)
-        self._intake = Intake(self._context, self.reassignment, self.on_error)
+        self.homes = Homes(broker, self._context, cluster)
+        self.reassignment = Reassignment(self._context, self.homes, self._is_publisher)
+        self._intake = Intake(self._context, self.reassignment, self.homes, self.on_error)
         self._reporters: dict[ProcessorRunner, ErrorReporter] = {}
         self._remote_reporters: BoundedDict[str, ErrorReporter] = BoundedDict(REMOTE_REPORTERS_MAX)
         """Of processors that run on Spark only."""
@@ -125,6 +135,8 @@ class Processing:
         if self._sweeper is not None:
             self._sweeper.cancel()
         self.reassignment.cancel_all()
+        for runner in self.runners:
+            self.homes.leave_all(runner.name)
         await self._drain()
         for runner in self.runners:
             self._unroute(runner)
@@ -156,6 +168,7 @@ class Processing:
             digest = _digest(config)
             if config != runner.config or digest != self._digests[runner] or runner.state == "refused":
                 self._digests[runner] = digest
+                self.homes.leave_all(runner.name)
                 runner.restart(config)
         for runner in gone:
             self._remove(runner)
@@ -176,6 +189,7 @@ class Processing:
 
     def _remove(self, runner: ProcessorRunner) -> None:
         self._unroute(runner)
+        self.homes.leave_all(runner.name)
         self.runners.remove(runner)
         self._digests.pop(runner, None)
         self._reporters.pop(runner, None)
@@ -210,14 +224,16 @@ class Processing:
                     own.spools.append(
                         SavedSpool(topic, assignment.is_logged, spooled.last, messages, assignment.used_at)
                     )
-            for message in runner.queue.items:
+            for message in [one for one in runner.queue.items if not one.is_copy]:
                 assignment = self.assignments.get((runner.name, message.topic))
                 own.queue.append((message, assignment is not None and assignment.is_logged))
         return {name: one for name, one in work.items() if one.spools or one.queue}
 
     # Routes
 
-    def _feed_for(self, topic: str) -> ProcessorFeed | None:
+    def _feed_for(self, topic: str) -> ProcessorFeed | HomeFeed | None:
+        if topic.startswith("$") and (feed := self.homes.feed_for(topic)) is not None:
+            return feed
         if not len(self._tree):
             return None
         runners = [runner for found in self._tree.match(topic) for runner in found]
@@ -267,6 +283,7 @@ class Processing:
             _log.info("processor %s takes %s", ready.name, ready.topic)
         self._reporters[runner] = ErrorReporter(self._broker, ready.name)
         self._route(runner, ready.topic, runner.config.where == "here")
+        self.homes.stand(runner)
         for message, is_logged in self._saved_queues.pop(ready.name, []):
             self._intake.resume(runner, message, is_logged)
 
@@ -330,6 +347,13 @@ class Processing:
             reporter = self._remote_reporters.get(name) or ErrorReporter(self._broker, name)
             self._remote_reporters.renew(name, reporter)
         reporter.report(what, text, topic, offset)
+
+    def _is_publisher(self, client: str) -> bool:
+        """Whether a publisher is still there: a client that is connected, or another processor."""
+        if client.startswith(SENDER_PREFIX):
+            return True
+        session = self._broker.sessions.get(client)
+        return session is not None and session.connection is not None
 
     def begin_read(self) -> Callable[[], None]:
         return self._broker.tick.begin_read()

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from braidmq.processing.assignments import HELD_MAX, MoveError, TopicAssignment
 from braidmq.processing.context import ProcessingContext
+from braidmq.processing.homes import Homes
 from braidmq.processing.runner import ProcessorRunner
 from braidmq.processing.work_queue import QueuedMessage
 from braidmq.processors.processor import SpoolState
@@ -26,8 +28,11 @@ _log = logging.getLogger("braidmq.processing")
 
 
 class Reassignment:
-    def __init__(self, context: ProcessingContext) -> None:
+    def __init__(self, context: ProcessingContext, homes: Homes, is_publisher: Callable[[str], bool]) -> None:
+        """`is_publisher` says whether a client is still connected."""
         self._context = context
+        self._homes = homes
+        self._is_publisher = is_publisher
         self._assignments = context.assignments
 
     def runner(self, name: str) -> ProcessorRunner:
@@ -58,6 +63,7 @@ class Reassignment:
             self._assignments.give_up_return(assignment)
             return
         first = await self._pause(runner, assignment)
+        self._homes.leave(assignment.key)
         try:
             self._assignments.delegate(assignment, runner.queue, first)
         except (MoveError, OSError):
@@ -140,7 +146,7 @@ class Reassignment:
         """Forgets what is unused, delegates what has no room, and asks back what has room again."""
         now = self._context.now()
         assignments = self._assignments
-        assignments.sweep_publishers(now)
+        assignments.sweep_publishers(now, self._is_publisher)
         assignments.sweep_returns(now)
         by_name = {runner.name: runner for runner in self._context.runners}
         for assignment in [one for one in assignments if now - one.used_at > self._context.settings.idle_s]:
@@ -149,6 +155,7 @@ class Reassignment:
                 assignments.forget(assignment)
                 if runner is not None:
                     runner.forget(assignment.topic)
+        self._homes.sweep()
         changes = [(assignment, self._delegate) for assignment in assignments.surplus()]
         changes += [(assignment, self._ask_back) for assignment in assignments.recallable(now)]
         for assignment, change in changes:

@@ -49,6 +49,9 @@ class Counts(msgspec.Struct):
     delegated: int = 0
     restarts: int = 0
     busy_s: float = 0.0
+    copies_out: int = 0
+    copies_in: int = 0
+    """Messages for spools of other brokers, and from them."""
 
 
 class Watcher(Protocol):
@@ -98,6 +101,11 @@ class ProcessorRunner:
         return self.config.name or self.config.file
 
     @property
+    def spool_scope(self) -> str:
+        """How far its spools reach; what comes from everywhere is in them as it is."""
+        return self.config.spool_scope if self.config.where == "publishers" else "site"
+
+    @property
     def pid(self) -> int | None:
         return None if self._worker is None else self._worker.pid
 
@@ -131,7 +139,8 @@ class ProcessorRunner:
         if not batch:
             return
         frames = [frame(fill) for item in batch if (fill := self._fill(item.topic)) is not None]
-        frames.append(frame(Feed([msgspec.Raw(item.raw) for item in batch])))
+        copies = [place for place, item in enumerate(batch) if item.is_copy]
+        frames.append(frame(Feed([msgspec.Raw(item.raw) for item in batch], copies)))
         if self.queue.in_flight == len(batch):
             self._progress_at = self._loop.time()
         self._worker.write(frames[0] if len(frames) == 1 else b"".join(frames))
@@ -189,9 +198,9 @@ class ProcessorRunner:
             return
         self._progress_at = self._loop.time()
         self.problem = ""
-        self.counts.processed += done.count
         self.counts.busy_s += done.busy_s
         items = self.queue.done(done.count)
+        self.counts.processed += done.count - sum([item.is_copy for item in items])
         for result in done.results:
             item = items[result.index]
             if result.output is not None:

@@ -2,6 +2,8 @@
 
     put ──▶ waiting ──next_batch──▶ in flight ──done──▶ the spool of its topic
 
+A copy of what came to another broker goes the same way, and is not processed: it takes its place in the spool.
+
 Spools are kept here as well as in the worker: if the worker ends, the next one is given them, and what was in flight is
 queued again, in front. After that, messages are sent one by one, which finds the one that ends its worker every time.
 """
@@ -13,7 +15,9 @@ from typing import Final
 
 import msgspec
 
-from braidmq.processors.processor import NO_OFFSET
+from braidmq.processors.processor import NO_OFFSET, order_of
+from braidmq.processors.spool_order import NO_PLACE, Order, place_of
+from braidmq.processors.worker_messages import decode_message
 
 WINDOW_MESSAGES_MAX: Final = 512
 """Messages that a worker has and has not answered."""
@@ -32,6 +36,8 @@ class QueuedMessage(msgspec.Struct):
     """How many processors it has come through."""
     tries: int = 0
     """How often a worker ended that had this message alone."""
+    is_copy: bool = False
+    """Whether it came to another broker, which processes it."""
 
 
 class SpoolCopy:
@@ -52,6 +58,27 @@ class SpoolCopy:
         self.last = offset
         while len(self.messages) > size:
             self.bytes -= len(self.messages.popleft())
+
+    def insert(self, raw: bytes, size: int) -> None:
+        """Puts a message that came to another broker in its place, if it has one."""
+        place = place_of(self.messages, order_of_raw(raw), order_of_raw, size)
+        if place == NO_PLACE:
+            return
+        self.messages.insert(place, raw)
+        self.bytes += len(raw)
+        while len(self.messages) > size:
+            self.bytes -= len(self.messages.popleft())
+
+    def add(self, item: QueuedMessage, size: int) -> None:
+        if item.is_copy:
+            self.insert(item.raw, size)
+        else:
+            self.put(item.raw, item.offset, size)
+
+
+def order_of_raw(raw: bytes) -> Order:
+    """The order of a message that is encoded."""
+    return order_of(decode_message(raw))
 
 
 class WorkQueue:
@@ -115,7 +142,7 @@ class WorkQueue:
         kept = self.spools.get(item.topic)
         if kept is None:
             kept = self.spools[item.topic] = SpoolCopy()
-        kept.put(item.raw, item.offset, self.spool)
+        kept.add(item, self.spool)
 
     def requeue_in_flight(self) -> QueuedMessage | None:
         """The worker has ended: what was in flight waits again, in front. If that was one message alone, returns it."""
@@ -137,14 +164,15 @@ class WorkQueue:
 
     def state_of(self, topic: str) -> tuple[int, list[bytes]]:
         """(last offset, messages) of a spool as it will be when everything in the queue is processed."""
+        state = SpoolCopy()
         kept = self.spools.get(topic)
-        last = NO_OFFSET if kept is None else kept.last
-        messages = [] if kept is None else list(kept.messages)
+        if kept is not None:
+            state.messages.extend(kept.messages)
+            state.last = kept.last
         for item in self.items:
             if item.topic == topic:
-                messages.append(item.raw)
-                last = item.offset
-        return last, messages[-self.spool :]
+                state.add(item, self.spool)
+        return state.last, list(state.messages)
 
     def resize(self, spool: int) -> None:
         """Spools have another size from now on."""

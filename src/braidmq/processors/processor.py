@@ -6,6 +6,9 @@
 Each topic that the filter matches has a spool of its own: its last `spool` messages, in the order of their offsets, the
 one that has just come included; the oldest leaves first. `spool_step` is the whole of it. It knows no clock, no socket
 and no broker, so the function gives the same results at the edge, on Spark and in a test.
+
+Where several brokers have publishers of a topic, what came to another one is inserted in its place (`spool_order`), and
+the function is not called for it here.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import msgspec
 
 from braidmq.mqtt.errors import PacketError
 from braidmq.mqtt.topics import check_filter, check_topic, matches
+from braidmq.processors.spool_order import NO_PLACE, Order, place_of
 
 SPOOL_MAX: Final = 1_000_000
 """The largest size of a spool, in messages."""
@@ -33,7 +37,7 @@ SHOWN_MAX: Final = 80
 """Characters of a topic that are shown in an error."""
 FAILURE_TEXT_MAX: Final = 1_000
 """Characters of the text of a failure."""
-OWN_PREFIXES: Final = ("$SYS/", "$demand/", "$braid/", "$processor/", "$share/")
+OWN_PREFIXES: Final = ("$SYS/", "$demand/", "$braid/", "$processor/", "$share/", "$spool/", "$spool-mail/")
 """Topics of brokers: no processor reads or publishes there."""
 NO_OFFSET: Final = -1
 """Before the first message."""
@@ -59,7 +63,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
     published_at: float = 0.0
     """When it came to the broker of its publisher."""
     received_at: float = 0.0
-    """When it came to this one."""
+    """When it came to this one; of what came to another one, and was copied to the spool here, when it came there."""
     origin: str = ""
     """The broker of its publisher."""
     client: str | None = None
@@ -133,6 +137,11 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_state = msgspec.msgpack.Decoder(SpoolState).decode
 
 
+def order_of(message: Message) -> Order:
+    """By what a message has its place in a spool that several brokers have."""
+    return message.received_at, message.origin, message.offset
+
+
 class Spool(Sequence[Message]):
     """The last `size` messages of one topic, the oldest first."""
 
@@ -179,6 +188,18 @@ class Spool(Sequence[Message]):
             return False
         self.last = message.offset
         self._messages.append(message)
+        return True
+
+    def insert(self, message: Message) -> bool:
+        """Puts a message that came to another broker in its place; False if it is there already, or too old."""
+        messages = self._messages
+        place = place_of(messages, order_of(message), order_of, self.size)
+        if place == NO_PLACE:
+            return False
+        if len(messages) == self.size:
+            messages.popleft()
+            place -= 1
+        messages.insert(place, message)
         return True
 
 

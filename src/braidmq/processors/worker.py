@@ -62,12 +62,17 @@ class Worker:
         results: list[MessageResult] = []
         count = 0
         began = clock()
-        for raw in feed.messages:
+        copies = frozenset(feed.copies)
+        for place, raw in enumerate(feed.messages):
             message = decode_message(raw)
             spool = self._spools.get(message.topic)
             if spool is None:
                 spool = self._spools[message.topic] = Spool(self._processor.spool)
-            outcome = spool_step(self._processor, spool, message)
+            outcome = None
+            if place in copies:
+                spool.insert(message)
+            else:
+                outcome = spool_step(self._processor, spool, message)
             if isinstance(outcome, Failure):
                 results.append(MessageResult(count, None, outcome))
             elif outcome is not None:

@@ -3,7 +3,7 @@
 broker ──Setup──▶ worker        which processor to run
        ◀──Ready── or ◀──LoadRefused──
        ──Fill──▶                the spool of a topic, before the first message of it that this worker gets
-       ──Feed──▶                messages, in their order
+       ──Feed──▶                messages, in their order; some of them only for the spool
        ◀──Done──                how many more are processed, and their results
        ──Forget──▶              a topic is processed elsewhere from now on
 """
@@ -51,9 +51,11 @@ class Fill(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Feed(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Messages to process, in their order."""
+    """Messages, in their order: all but the `copies` are processed, which are only put into their spools."""
 
     messages: list[msgspec.Raw]
+    copies: list[int] = []
+    """The places in `messages` of those that other brokers process."""
 
 
 class Forget(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -285,7 +285,8 @@ def _recorder_of(config: Config) -> LogRecorder | None:
 def _processing_of(config: Config, broker: Broker) -> Processing:
     """The processors of this site. Their spools are kept beside the store, if there is one."""
     folder = Path(config.data) / "processing" if config.store.enabled else None
-    return Processing(broker, broker_name(config), folder, config.store.sync == "full", config.processing)
+    cluster = None if config.braid is None else config.braid.cluster
+    return Processing(broker, broker_name(config), folder, config.store.sync == "full", config.processing, cluster)
 
 
 async def serve(

@@ -107,15 +107,27 @@ def _show_processors(answers: list[tuple[BrokerAdmin, ProcessingStatus]]) -> Non
             *([output.plain(broker.name)] if several else []),
             f"[bold]{output.plain(one.name)}[/bold]",
             TopicCell(one.topic or ""),
-            ", ".join(f"{count:,} {place}" for place, count in sorted(one.topics.items())),
+            _places(one),
             f"{one.processed:,}",
             _mean_time(one),
             f"[{style}]{one.state}[/{style}]{output.plain(_notes(one))}",
         )
     output.console().print(table)
+    for broker, answer in answers:
+        output.say(f"{broker.name}: {_room(answer)}" if several else _room(answer))
     for _, one in rows:
         if one.problem:
             output.say(f"{one.name}: {one.problem}", "red")
+
+
+def _room(answer: ProcessingStatus) -> str:
+    """What of an edge is in use, and what it can do itself of all that it manages."""
+    storage, compute = answer.storage, answer.compute
+    mib = 1 << 20
+    return (
+        f"storage {storage.used / mib:,.1f} of {storage.max / mib:,.0f} MiB, "
+        f"computation {compute.used:,.0f} of {compute.max:,.0f}, θ = {answer.local_share:.2f}"
+    )
 
 
 def _notes(one: ProcessorStatus) -> str:
@@ -123,6 +135,14 @@ def _notes(one: ProcessorStatus) -> str:
     counts = {"errors": one.errors, "waiting": one.queue, "dropped": one.dropped, "restarts": one.restarts}
     notes = [f"{count:,} {word}" for word, count in counts.items() if count]
     return f": {', '.join(notes)}" if notes else ""
+
+
+def _places(one: ProcessorStatus) -> str:
+    """Where its topics are; and, once anything was copied, for how many of them this broker is one of several homes."""
+    places = [f"{count:,} {place}" for place, count in sorted(one.topics.items())]
+    if one.copies_out or one.copies_in:
+        places.append(f"{one.homes:,} home")
+    return ", ".join(places)
 
 
 def _mean_time(one: ProcessorStatus) -> str:
@@ -177,6 +197,7 @@ def _words(one: AssignedTopic) -> str:
     match one.place:
         case "edge":
             words = f"at the edge, for {output.counted(one.publishers, 'publisher')}"
+            words += ", as a home of it" if one.is_home else ""
         case "spark":
             words = "on Spark"
         case "returning":

@@ -78,9 +78,10 @@ class ProcessingRoutes:
         )
 
     def _describe(self, runner: ProcessorRunner) -> ProcessorStatus:
+        processing = self._processing
         ready, counts, config = runner.ready, runner.counts, runner.config
         topics: dict[str, int] = {}
-        for assignment in self._processing.assignments:
+        for assignment in processing.assignments:
             if assignment.key[0] == runner.name:
                 topics[assignment.name] = topics.get(assignment.name, 0) + 1
         return ProcessorStatus(
@@ -96,6 +97,8 @@ class ProcessingRoutes:
             pid=runner.pid,
             queue=len(runner.queue),
             topics=topics,
+            spool_scope=runner.spool_scope,
+            homes=processing.homes.count(runner.name),
             **{name: getattr(counts, name) for name in counts.__struct_fields__},
         )
 
@@ -119,6 +122,7 @@ class ProcessingRoutes:
             returns_at=assignment.returns_at if assignment.returns_at >= 0 else None,
             last_offset=assignment.last,
             publishers=len(assignment.publishers),
+            is_home=assignment.key in self._processing.homes,
         )
 
     async def _on_move(self, request: web.Request) -> web.Response:

@@ -20,6 +20,8 @@ _COUNTS: Final = (
     ("dropped", "dropped", "Messages that a processor did not get because a bound was reached."),
     ("delegated", "delegated", "Messages that were left to Spark."),
     ("restarts", "restarts", "Workers that were started again."),
+    ("copies_out", "copies_out", "Messages that were copied to spools of other brokers."),
+    ("copies_in", "copies_in", "Messages that came from other brokers for spools here."),
     ("busy_seconds", "busy_s", "Time that a processor's function took."),
 )
 
@@ -40,6 +42,10 @@ class ProcessingCollector(Collector):
         for runner in self._processing.runners:
             queue.add_metric([runner.name], len(runner.queue))
             up.add_metric([runner.name], int(runner.state == "running"))
+        homes = GaugeMetricFamily(f"{PREFIX}homes", "Topics that this broker is a home of.", labels=["processor"])
+        for runner in runners:
+            homes.add_metric([runner.name], self._processing.homes.count(runner.name))
+        yield homes
         yield queue
         yield up
         assignments = self._processing.assignments
