@@ -94,6 +94,12 @@ class BrokerReach(Service):
             look.direct = way
             look.news.set()
 
+    def on_answered(self, address: Address) -> None:
+        """A broker has answered. If it was taken to be silent, a cut has healed: then others may be back as well."""
+        if self.is_known(address) and self.way_to(address) is None:
+            for silent in [one for one, (_, way) in self._known.items() if way is None]:
+                del self._known[silent]
+
     def look(self, address: Address) -> Event:
         """Finds out about an address; the end of that."""
         look = self._looks.get(address)
