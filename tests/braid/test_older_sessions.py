@@ -272,6 +272,18 @@ def test_a_client_that_begins_anew_has_nothing_of_a_session_whose_connection_is_
     assert ada.link.closed
 
 
+def test_a_mirror_ends_a_connection_of_an_older_session_than_the_one_in_its_copy(sites: FaultySites) -> None:
+    """Its client has been at the broker that is gone since."""
+    ada = come(sites, 0)
+    epoch, adoptions = epoch_at(sites, 0), sites[0].braid.adoptions
+    assert adoptions._has_newer("ada", epoch - 1)
+    sites.run(0.1)
+    assert not ada.link.closed
+    assert not adoptions._has_newer("ada", epoch + 1)
+    sites.run(0.1)
+    assert ada.link.closed
+
+
 # What can be told from what others say
 
 

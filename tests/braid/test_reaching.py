@@ -112,3 +112,19 @@ def test_a_broker_without_a_mirror_is_reached_by_others(sites: FaultySites, one_
     sites.crash(mirror)
     sites.run(0.3)
     come(sites, new, within_s=1.0 if one_way else 3.0)
+
+
+def test_brokers_that_were_silent_are_looked_for_again_when_one_of_them_answers(sites: FaultySites) -> None:
+    """A cut has healed."""
+    reach = sites[0].braid.roaming.reach
+    others = [1, 2, 3]
+    sites.cut({(0, other) for other in range(1, sites.count)})
+    for other in others:
+        reach.look(other)
+    sites.run(0.5)
+    assert [reach.is_there(sites[one].braid.identity, one) for one in others] == [False] * 3
+    sites.mend(set(sites.cuts.now))
+    search = sites[0].braid.roaming.search.begin("ada", 0)
+    sites.run(0.3)
+    assert all(one in search.result for one in others)
+    assert not any(reach.is_known(one) and reach.way_to(one) is None for one in others)

@@ -32,6 +32,22 @@ def test_a_detour_by_a_broker_that_may_be_gone_gives_way_to_another() -> None:
     assert sites[0].host.ways.detour_of(reply, 2, came_by=1) is None, "that one cannot be reached directly"
 
 
+def test_a_direct_way_that_is_there_again_is_taken_at_once_if_somebody_waits_for_it() -> None:
+    """In both directions: each of the two goes round by a broker that may be on the other side of a cut by now."""
+    network = SlowPaths(Uniform(0.001, 0.02))
+    sites = Sites(3, network=network)
+    network.slower_s[0, 1] = network.slower_s[1, 0] = 60.0
+    detours = [sites[number].braid.detours for number in (0, 1)]
+    detours[0].go_round(1, 2)
+    detours[1].go_round(0, 2)
+    sites.run(2.1)
+    network.slower_s.clear()
+    assert [one.ways for one in detours] == [{1: 2}, {0: 2}]
+    detours[0].try_directly(1)
+    sites.run(0.1)
+    assert [one.ways for one in detours] == [{}, {}]
+
+
 def test_a_detour_becomes_sure_if_a_broker_does_not_answer() -> None:
     network = SlowPaths(Uniform(0.001, 0.02))
     sites = Sites(3, network=network)

@@ -62,6 +62,17 @@ def test_what_was_found_waits_for_what_its_publisher_had_published_elsewhere() -
     assert ada.got == [1, 2, 3, 4]
 
 
+def test_what_comes_late_to_the_origin_that_is_asked_is_still_before() -> None:
+    ada = Arrived()
+    ada.get(4, ("one", 9))
+    ada.session.prove("one", [_found(3, ("one", 8), ("other", 5))], 9, is_last=True)
+    ada.get(1, ("other", 4))
+    ada.get(2, ("other", 5))
+    ada.get(5, ("other", 6))
+    ada.session.prove("other", [_found(1, ("other", 4)), _found(2, ("other", 5))], 6, is_last=True)
+    assert ada.got == [1, 2, 3, 4, 5]
+
+
 def test_an_origin_that_does_not_answer_is_not_waited_for_again() -> None:
     ada = Arrived()
     ada.get(3, ("one", 8))

@@ -195,6 +195,7 @@ class Braid:
         self.roaming.search.is_unreached = self.detours.is_unreached
         self.roaming.takeovers.has_others = lambda: bool(introducers.known)
         self.roaming.reach.go_round = self.detours.go_round
+        self.roaming.reach.try_directly = self.detours.try_directly
         self.roaming.taker.is_draining = lambda: self.drain.is_on
         if self.mirrors.own is not None:
             self.mirrors.own.standstill.on_taken_up = self.roaming.displaced.on_taken_up

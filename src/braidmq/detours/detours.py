@@ -206,6 +206,11 @@ class Detours(Service):
             self._go_round(address, by, is_sure=False)
             self._ways.send_directly(address, PingDirectly())
 
+    def try_directly(self, address: Address) -> None:
+        """Somebody waits for a host: if it is gone round to, the direct way may be there again."""
+        if address in self._ways.detours:
+            self._ways.send_directly(address, PingDirectly())
+
     def _go_round(self, address: Address, by: Address, is_sure: bool = True) -> None:
         self._end_detours_by(address)
         self._unreached.pop(address, None)
@@ -248,11 +253,12 @@ class Detours(Service):
     # What hosts say
 
     @handles(PingDirectly)
-    def on_ping(self, origin: Address, _ping: PingDirectly) -> Reply:
-        if origin in self._ways.detours:
+    def on_ping(self, origin: Address, ping: PingDirectly) -> Reply:
+        if origin in self._ways.detours:  # a cut that has just healed, or one in the other direction only
             self._host.send(origin, AnswerPing())
-        else:
-            self._ways.send_directly(origin, AnswerPing())
+            if not ping.is_back:
+                self._ways.send_directly(origin, PingDirectly(is_back=True))
+        self._ways.send_directly(origin, AnswerPing())
         return None
 
     @handles(AnswerPing)

@@ -8,9 +8,12 @@ from braidmq.host import Address, Message
 class PingDirectly(Message, frozen=True, array_like=True, gc=False):
     """Sent directly, whatever the detours are: do you hear me?"""
 
+    is_back: bool = False
+    """Whether I have heard you, and want to know whether the way back is there, too."""
+
 
 class AnswerPing(Message, frozen=True, array_like=True, gc=False):
-    """I have heard you directly. Sent in whichever way I have to you."""
+    """I have heard you directly. Sent in whichever ways I may have to you."""
 
 
 class AskReach(Message, frozen=True, array_like=True, gc=False):

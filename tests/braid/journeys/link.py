@@ -40,8 +40,10 @@ class ClientLink:
     # The broker's end
 
     def write(self, data: bytes) -> None:
+        """A broker that has died writes nothing, though parts of it are still taken down."""
         data = bytes(data)
-        self._later(lambda: self._receive(data))
+        if self.site.host.alive:
+            self._later(lambda: self._receive(data))
 
     def close(self) -> None:
         if self.is_open:

@@ -21,6 +21,7 @@ from braidmq.braid.mirrors.copied_sessions import CopiedSessions
 from braidmq.braid.retained.replication import RetainedReplication
 from braidmq.braid.roaming.clients import ClientRecords
 from braidmq.braid.roaming.directory import ClientDirectory
+from braidmq.braid.roaming.epochs import UNKNOWN_EPOCH
 from braidmq.braid.roaming.fetching import FetchedState
 from braidmq.braid.roaming.gaps import moved_from
 from braidmq.braid.roaming.incoming import EFFECTIVE_WAIT_S, IncomingSessions
@@ -32,6 +33,7 @@ from braidmq.braid.roaming.searching import SearchResult
 from braidmq.broker.broker import Broker
 from braidmq.broker.store import SavedSession
 from braidmq.host import Address, Event, Host
+from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.topics import split_share
 
 GONE_S = 60.0
@@ -132,13 +134,26 @@ class Adoptions:
         saved = copy.sessions().get(client_id, self._broker.now())
         if saved is None or self._is_done(copy, client_id):
             return None
-        stale = self._broker.sessions.get(client_id)
-        if stale is not None and stale.connection is not None:
+        if self._has_newer(client_id, copy.sessions().epoch_of(client_id)):
             return None
         self._begun.renew((owner, client_id), (self._host.now(), copy.sessions().epoch_of(client_id)))
         self._under_way[client_id] = self._host.event()
         self._host.spawn(self._adopt(copy, saved, wait_s))
         return GiveUpAnswer.BUSY
+
+    def _has_newer(self, client_id: str, epoch: int) -> bool:
+        """Whether a newer session is here than one of an epoch. A connection that an older one still has is ended:
+        its client has been elsewhere since."""
+        session = self._broker.sessions.get(client_id)
+        if session is None:
+            return False
+        arrival = self._clients.arriving.get(client_id)
+        own_epoch = self._clients.epochs.get(client_id, UNKNOWN_EPOCH) if arrival is None else arrival.own_epoch
+        if own_epoch > epoch:
+            return True
+        if session.connection is not None:
+            session.connection.disconnect(Reason.SESSION_TAKEN_OVER, "the client has been at another broker since")
+        return False
 
     def _is_done(self, copy: BrokerCopy, client_id: str) -> bool:
         return self._done.get((copy.owner, client_id), 0) >= copy.sessions().epoch_of(client_id)
@@ -158,7 +173,9 @@ class Adoptions:
     async def adopt_here(self, owner: str, client_id: str) -> GiveUpAnswer | None:
         """As `begin`, for a client that has come to this broker: GIVEN if its session is here now."""
         answer = await self._begin_and_wait(owner, client_id, ADOPT_WAIT_S)
-        return GiveUpAnswer.GIVEN if answer is None and client_id in self._broker.sessions else answer
+        copy = self._copies.get(owner)
+        is_here = client_id in self._broker.sessions and copy is not None and self._is_done(copy, client_id)
+        return GiveUpAnswer.GIVEN if answer is None and is_here else answer
 
     async def _begin_and_wait(self, owner: str, client_id: str, wait_s: float) -> GiveUpAnswer | None:
         """As `begin`, until that is over."""

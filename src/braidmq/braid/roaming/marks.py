@@ -133,7 +133,7 @@ class MarkedDelivery:
     def note(self, mark: Mark) -> None:
         self.mark = mark
 
-    def is_alike(self, other: MarkedDelivery) -> bool:
-        """Whether both are of one publisher and topic: they come in their order, wherever they were published."""
-        message, others = self.delivery.message, other.delivery.message
-        return message.topic == others.topic and message.sender == others.sender
+    @property
+    def stream(self) -> tuple[str, str]:
+        """Its publisher and topic: what has the same comes in its order, wherever it was published."""
+        return self.delivery.message.sender, self.delivery.message.topic

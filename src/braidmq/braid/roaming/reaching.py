@@ -59,6 +59,8 @@ class BrokerReach(Service):
         """The brokers that are known."""
         self.go_round: Callable[[Address, Address], None] = _ignore
         """Has what is for a broker passed on by another one."""
+        self.try_directly: Callable[[Address], None] = _ignore
+        """Finds out whether the direct way to a broker is there again."""
         self._looks: dict[Address, _Look] = {}
         self._asking: dict[Address, dict[Address, None]] = {}
         """By address of a broker that is asked for others: who wants to know."""
@@ -92,6 +94,12 @@ class BrokerReach(Service):
             look.direct = way
             look.news.set()
 
+    def on_answered(self, address: Address) -> None:
+        """A broker has answered. If it was taken to be silent, a cut has healed: then others may be back as well."""
+        if self.is_known(address) and self.way_to(address) is None:
+            for silent in [one for one, (_, way) in self._known.items() if way is None]:
+                del self._known[silent]
+
     def look(self, address: Address) -> Event:
         """Finds out about an address; the end of that."""
         look = self._looks.get(address)
@@ -123,6 +131,7 @@ class BrokerReach(Service):
         """Asks, and waits for answers; False if this broker itself stood still meanwhile, so that nothing is known."""
         began_at = self._host.now()
         wait_s = max(LOOK_S, self._round_trips.patience_s(address), 2 * self._round_trips.slowest_s)
+        self.try_directly(address)
         self._host.spawn(self._ask_directly(address, look))
         for other in list(self.others())[:ASKED_MAX]:
             if other not in (address, self._host.address):
@@ -174,5 +183,5 @@ class BrokerReach(Service):
         return None
 
 
-def _ignore(_to: Address, _by: Address) -> None:
+def _ignore(*_: Address) -> None:
     """There are no detours."""

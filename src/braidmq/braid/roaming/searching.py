@@ -174,6 +174,7 @@ class Search:
             if self._reach.way_to(address) is not None:
                 answer = await self._round_trips.ask(address, asked, FoundSession, TRIES)
         if answer is not None:
+            self._reach.on_answered(address)
             self.result.add(address, answer)
         del self._waiting[address]
         self._news.set()

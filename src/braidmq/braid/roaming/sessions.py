@@ -8,6 +8,7 @@ from functools import partial
 from braidmq.bounded import BoundedDict
 from braidmq.braid.roaming.marks import Horizon, Mark, MarkedDelivery, Marks, Ranges, Row, merged, rows_of
 from braidmq.braid.roaming.moved import MovedDelivery, delivery_of, subscribe_all, unsubscribe_all
+from braidmq.braid.roaming.other_origins import OtherOrigins
 from braidmq.broker.backlog import NOTHING, Backlog
 from braidmq.broker.broker import Broker
 from braidmq.broker.flow import Flow
@@ -205,7 +206,7 @@ class RoamingSession(Session):
         if one.delivery.group:
             return None
         for origin, waiting in self._unproven.items():
-            if any(each.is_alike(one) for each in waiting):
+            if any(each.stream == one.stream for each in waiting):
                 return origin
         return one.follows[0] if one.follows is not None and not self._is_known(one.follows) else None
 
@@ -241,23 +242,19 @@ class RoamingSession(Session):
         that could go to the old broker alone."""
         self.note_proven(origin, floor, is_last)
         own: dict[int, MarkedDelivery] = {}
-        others: dict[MarkedDelivery, None] = {}
-        before: dict[int, list[MarkedDelivery]] = {}
+        others = OtherOrigins(origin)
         for one in (*found, *self._take(origin)):
-            if one.follows is not None and one.follows[0] == origin:
-                one.follows = None
             if one.mark is None or one.mark[0] != origin:
-                others[one] = None
+                others.add(one)
             elif not self._is_known(one.mark):
                 own[one.mark[1]] = one
-                before[one.mark[1]] = [each for each in others if each.is_alike(one)]
+                others.pass_by(one)
         for offset in sorted(own):
-            for one in before[offset]:
-                if others.pop(one, one) is None:
-                    self._give_other(one)
+            for one in others.before(own[offset]):
+                self._give_other(one)
             self._note((origin, offset))
             self._give_proven(own[offset])
-        for one in others:
+        for one in others.left():
             self._give_other(one)
 
     def _give_other(self, one: MarkedDelivery) -> None:

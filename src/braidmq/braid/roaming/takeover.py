@@ -248,8 +248,9 @@ class Takeovers:
                 answer = await self._bring_found(arrival, found, before)
                 if answer not in _UNDECIDED:
                     return
-                is_late = answer is None and found.is_live  # it has just said that it has it
-                is_doubtful = is_doubtful or is_late or answer is GiveUpAnswer.THERE
+                if answer is not GiveUpAnswer.UNKNOWN:  # it is somewhere: those that are older are not the client's
+                    is_doubtful = True
+                    break
             if before is not None and await self._bring_by_others(arrival, before, result) not in _UNDECIDED:
                 return
             if not tries_left or not (self._may_reach(search.unanswered) or is_doubtful):
@@ -276,7 +277,7 @@ class Takeovers:
         if found.is_live:
             self._displaced.take_back(client_id)
             return GiveUpAnswer.GIVEN
-        return await self.adopt_here(found.name, client_id)
+        return await self.adopt_here(found.name, client_id) or GiveUpAnswer.UNKNOWN
 
     async def _bring_by_others(
         self, arrival: Arrival, before: SessionHolder, result: SearchResult
