@@ -1,4 +1,4 @@
-"""PlanCandidate plans as tasks of Spark: each method, number of clusters and seed is one, and the best of them is taken.
+"""Candidate plans as tasks of Spark: each method, number of clusters and seed is one, and the best of them is taken.
 
 What a task does depends on its seed alone, so the plan is the same on one core and on a cluster.
 """
