@@ -39,6 +39,9 @@ def plan(
     moves_max: Annotated[
         int | None, typer.Option("-n", "--moves", help="At most so many clients move; all that should, if not given.")
     ] = None,
+    log: Annotated[
+        Path | None, typer.Option("--log", help="Read the logs in this folder, and not from the brokers.")
+    ] = None,
     latencies: Annotated[
         Path | None, typer.Option("--latencies", help="Rows client,site,ms: one way, as far as it is known.")
     ] = None,
@@ -56,9 +59,7 @@ def plan(
     known = {} if latencies is None else read_latencies(latencies)
     asked = braid.brokers()
     seen = observe(asked)
-    options = {"brokers": ",".join(one.url for one in asked)}
-    if braid.token is not None:
-        options["token"] = braid.token
+    options = _where(braid, [one.url for one in asked], log)
     since = datetime.now(UTC) - timedelta(minutes=minutes)
     try:
         made = _planned(seen, known, cloud_ms, options, since, master, methods, clusters, seeds, moves_max)
@@ -68,6 +69,13 @@ def plan(
     _show(made, json_lines)
     if not json_lines:
         output.note(f"It is in {out}. `braidmq place approve {out}` approves it.", "dim")
+
+
+def _where(braid: BraidOptions, urls: list[str], log: Path | None) -> dict[str, str]:
+    """Where the logs are read."""
+    if log is not None:
+        return {"path": str(log.absolute())}
+    return {"brokers": ",".join(urls)} | ({} if braid.token is None else {"token": braid.token})
 
 
 def _planned(
