@@ -11,7 +11,7 @@ import signal
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +188,9 @@ class Brokers:
         security: str,
         copies: int = 1,
         network: Callable[[], Network] | None = None,
+        settings: Sequence[str] = (),
     ) -> None:
+        """`settings` are any others that all of them have."""
         self.all: list[BrokerProcess] = []
         self.network = Proxy(self._processes) if network is None else network()
         self._credentials = Credentials(security, folder / "security")
@@ -196,6 +198,7 @@ class Brokers:
         self._folder = folder
         self._method = method
         self._copies = copies
+        self._more = settings
 
     def _processes(self) -> dict[int, int]:
         return {broker.pid: broker.number for broker in self.all if broker.pid is not None}
@@ -232,6 +235,7 @@ class Brokers:
             f"admin.token={TOKEN}",
             "authentication.allow_anonymous_everywhere=true",
             "log.format=json",
+            *self._more,
         ]
 
     async def lacks(self) -> list[str]:

@@ -111,12 +111,15 @@ class Client:
         error = None if self._task.cancelled() else self._task.exception()
         if error is not None and not isinstance(error, _LOST):
             raise error
+        self.broker = self.next_broker(None if self._reference is None else self._at(self._reference))
+
+    def next_broker(self, sent_to: int | None) -> int:
+        """Where it connects next; `sent_to` is where its broker has sent it."""
         if not self.roams:
-            return
-        if self._reference is not None and self.version == p.V5:
-            self.broker = self._at(self._reference)
-        else:
-            self.broker = self.chance.choice([one for one in range(len(self._sites)) if one != self.broker])
+            return self.broker
+        if sent_to is not None and self.version == p.V5:
+            return sent_to
+        return self.chance.choice([one for one in range(len(self._sites)) if one != self.broker])
 
     def _at(self, reference: str) -> int:
         return next(number for number, site in enumerate(self._sites) if f"{site.host}:{site.port}" == reference)
@@ -150,12 +153,15 @@ class Client:
 
     # One connection
 
+    async def dial(self, site: Site) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(site.host, site.port)
+
     async def _connect(self) -> None:
         """From CONNECT to its loss."""
         self._reference = None
         site = self._sites[self.broker]
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            reader, writer = await asyncio.open_connection(site.host, site.port)
+            reader, writer = await self.dial(site)
         self._writer = writer
         visit = Visit(self.broker, time.time(), self._before, self._before_at, tuple(self._tried))
         self.visits.append(visit)

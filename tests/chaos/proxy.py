@@ -28,6 +28,8 @@ class Switch:
         self.is_cut = False
         self.flowing = asyncio.Event()
         self.flowing.set()
+        self.delay_s = 0.0
+        """How long everything takes on this way."""
         self.wires: dict[asyncio.StreamWriter, None] = {}
         """The ends of connections in which something goes this way."""
 
@@ -68,6 +70,9 @@ class Proxy(Network):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def set_delay(self, way: Way, delay_s: float) -> None:
+        self._switch(way).delay_s = delay_s
 
     # Faults
 
@@ -130,8 +135,17 @@ def closing(writer: asyncio.StreamWriter) -> Iterator[None]:
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, switch: Switch) -> None:
+    loop = asyncio.get_running_loop()
     with contextlib.suppress(OSError):
         while data := await reader.read(READ_BYTES):
             await switch.flowing.wait()
-            writer.write(data)
-            await writer.drain()
+            if switch.delay_s:
+                loop.call_later(switch.delay_s, _write, writer, data)
+            else:
+                writer.write(data)
+                await writer.drain()
+
+
+def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
+    if not writer.is_closing():
+        writer.write(data)
