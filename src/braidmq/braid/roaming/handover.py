@@ -192,6 +192,10 @@ class Handovers(Service):
             return NoSuchMove()
         if handover.state is HandoverState.GIVEN:
             self._freeze(handover)
+            handover.advance(HandoverEvent.STATE_FETCHED)
+            handover.is_held = not self._broker.tick.commit_once(handover.let_go)
+        if handover.is_held:
+            return None  # asked again, the copies have it
         handover.advance(HandoverEvent.STATE_FETCHED)
         items: list[MovedDelivery] = []
         size = 0
