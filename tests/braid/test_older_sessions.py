@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from braidmq.braid.roaming.directory_entries import REGISTER_S
-from braidmq.braid.roaming.directory_messages import Claimed, DirectoryEntry, SessionHolder
+from braidmq.braid.roaming.directory_messages import Claimed, Client, DirectoryEntry, Register, SessionHolder
+from braidmq.braid.roaming.displaced import GIVE_UP_S
 from braidmq.braid.roaming.incoming import OVERLAP_S
 from braidmq.braid.roaming.marks import Horizon
 from braidmq.braid.roaming.messages import (
@@ -246,6 +247,18 @@ def test_a_broker_that_is_reached_by_others_only_is_waited_for(sites: FaultySite
     assert newest[0] > before.epoch > 0
 
 
+def test_a_broker_is_told_that_a_client_is_elsewhere_as_soon_as_the_directory_knows(sites: FaultySites) -> None:
+    """It has an older session with a connection, and would tell the directory of it only later."""
+    ada, registrar = come(sites, 2), sites[0].braid.roaming.directory.registrar
+    here, epoch = sites[2].braid.identity, epoch_at(sites, 2)
+    registrar.on_register(2, Register(here, (Client("ada", epoch, ""),), True))
+    sites.run(GIVE_UP_S + 0.5)
+    assert not ada.link.closed
+    registrar.on_register(1, Register("other", (Client("ada", epoch + 1, ""),), True))
+    sites.run(GIVE_UP_S + 0.5)
+    assert ada.link.closed
+
+
 def test_a_broker_does_not_give_up_an_older_session_than_the_one_that_is_looked_for(sites: FaultySites) -> None:
     """It is asked since it has a copy of what another broker has, and has a session of the client from before."""
     ada = come(sites, 0)
@@ -256,6 +269,8 @@ def test_a_broker_does_not_give_up_an_older_session_than_the_one_that_is_looked_
         return GiveUp(at_least, "ada", "other", epoch + 10, False, of="gone", at_least=at_least)
 
     assert handovers.on_give_up(1, asked(epoch + 1)) == GivenUp(GiveUpAnswer.UNKNOWN)
+    of_another = GiveUp(1, "ada", "other", epoch + 10, False, asked="who was here before")
+    assert handovers.on_give_up(1, of_another) == GivenUp(GiveUpAnswer.UNKNOWN)
     assert not ada.link.closed
     given = handovers.on_give_up(1, asked(epoch))
     assert isinstance(given, GivenUp)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from braidmq.braid.mirrors.own_copies import SILENCE_S
 from braidmq.braid.roaming.published_before import FOLLOW_S
 from braidmq.host import Address
 from tests.braid.journeys.faulty_sites import FaultySites
@@ -92,3 +93,54 @@ def test_what_its_publisher_comes_back_with_is_published(sites: FaultySites) -> 
     ada.expect(Type.PUBREC, packet_id=77)
     sites.run(90)
     assert payloads(there) == [b"once", b"at least once"]
+
+
+def cut_off_its_mirror(sites: FaultySites) -> None:
+    mirror = mirror_of(sites)
+    sites.cut({(HERE, mirror), (mirror, HERE)})
+
+
+def mirror_of(sites: FaultySites) -> Address:
+    own = sites[HERE].braid.mirrors.own
+    assert own is not None
+    (mirror,) = own.mirrors
+    return mirror
+
+
+def another(sites: FaultySites) -> int:
+    return next(one for one in sites.all if one not in (HERE, mirror_of(sites)))
+
+
+def test_it_does_not_leave_for_a_session_that_has_just_gone_before_the_copies_have_it(sites: FaultySites) -> None:
+    come(sites, HERE, "bob").subscribe("from/ada", 2)
+    ada, bob = come(sites, HERE), come(sites, another(sites), "bob")
+    cut_off_its_mirror(sites)
+    ada.connection.receive(publish(70, b"once"))
+    sites.run(0.5)
+    assert payloads(bob) == []
+    sites.run(SILENCE_S + 1.0)
+    assert payloads(bob) == [b"once"], "with one copy less"
+
+
+def test_it_does_not_leave_with_a_session_that_goes_before_the_copies_have_it(sites: FaultySites) -> None:
+    bob = come(sites, HERE, "bob")
+    bob.subscribe("from/ada", 2)
+    bob.drop()
+    ada, new = come(sites, HERE), another(sites)
+    cut_off_its_mirror(sites)
+    ada.connection.receive(publish(70, b"once"))
+    sites[HERE].broker.flush()
+    own = sites[HERE].braid.mirrors.own
+    assert own is not None
+    written = own.end
+    bob = sites[new].peer(V5)
+    bob.connection.receive(wire.connect("bob", version=V5, **persistent(V5)))
+    while "bob" not in sites[new].broker.sessions:
+        assert sites.sim.now < 60
+        sites.run(0.01)
+    assert own.position >= written
+    sites.run(2)
+    bob._read()
+    assert bob.connack is not None
+    assert bob.connack.session_present
+    assert payloads(bob) == [b"once"]

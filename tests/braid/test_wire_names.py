@@ -56,6 +56,7 @@ NAMES = [
     "GroupsKnown",
     "HasFollowed",
     "HasRoom",
+    "HeldElsewhere",
     "HistoryTaken",
     "HoldEnded",
     "HoldFound",

@@ -266,6 +266,15 @@ class Tick:
             self.metrics.bytes_sent += self.delayed.release(position)
             self.is_delaying = bool(self.delayed)
 
+    def commit_once(self, action: Callable[[], None]) -> bool:
+        """Commits what was done so far. Whether nothing of it must wait for the copies before it may leave: if it must,
+        this calls when they have it."""
+        self.flush()
+        if self.delayed.barrier is None:
+            return True
+        self.delayed.barrier.actions.append(action)
+        return False
+
     def when_copied(self, action: Callable[[], None]) -> None:
         """Calls when the copies have what was committed last; at once, if they are not waited for."""
         if self.copies.is_behind:

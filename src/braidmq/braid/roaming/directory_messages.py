@@ -92,6 +92,12 @@ class Register(Message, frozen=True, array_like=True, gc=False):
     mirrors: tuple[Address, ...] = ()
 
 
+class HeldElsewhere(Message, frozen=True, array_like=True, gc=False):
+    """Told by a registrar: another broker has a newer session of a client than you had, as far as I knew."""
+
+    holder: SessionHolder
+
+
 class Registered(Message, frozen=True, array_like=True, gc=False):
     """`others`: what was known otherwise. `not_mine`: ask another registrar."""
 

@@ -14,7 +14,7 @@ from braidmq.braid.membership.presence import Presence
 from braidmq.braid.roaming.clients import ClientRecords
 from braidmq.braid.roaming.directory import ClientDirectory
 from braidmq.braid.roaming.directory_entries import REGISTER_S
-from braidmq.braid.roaming.directory_messages import Client, SessionHolder
+from braidmq.braid.roaming.directory_messages import Client, HeldElsewhere, SessionHolder
 from braidmq.braid.roaming.epochs import UNKNOWN_EPOCH
 from braidmq.braid.roaming.fetching import SessionFetcher
 from braidmq.braid.roaming.handover import Handovers
@@ -210,6 +210,16 @@ class DisplacedSessions(Service):
             self._fetching[client_id] = None
             self._host.spawn(self._fetch_left_behind(client_id, holder))
 
+    @handles(HeldElsewhere)
+    def on_held_elsewhere(self, _origin: Address, told: HeldElsewhere) -> Reply:
+        """After a cut both had the client; nobody has to wait until this broker tells the directory of it again."""
+        client_id = told.holder.client_id
+        session = self._broker.sessions.get(client_id)
+        if session is not None and told.holder.name != self._identity:
+            epoch = self._clients.epochs.get(client_id, UNKNOWN_EPOCH)
+            self._compare(told.holder, Client(client_id, epoch, session.owner or ""), is_entering=False)
+        return None
+
     async def _give_way(self, holder: SessionHolder, client: Client) -> None:
         """Another user had the client id first, at a broker that could not be asked when it was taken here."""
         if await self._fetcher.is_kept_from(holder, client.owner) is not True:
@@ -312,7 +322,7 @@ class DisplacedSessions(Service):
     async def _fetch_left_behind(self, client_id: str, holder: SessionHolder) -> None:
         """Brings what another broker still has of a client that has its session here."""
         try:
-            fetched = await self._fetcher.left_behind(client_id, holder.address)
+            fetched = await self._fetcher.left_behind(client_id, holder)
             if fetched is not None:
                 move, items = fetched
                 deliver_left_behind(self._broker, client_id, items)

@@ -97,16 +97,10 @@ class SessionFetcher:
         return None if answer is None else answer.is_kept
 
     async def give_up(
-        self,
-        arrival: Arrival,
-        to: Address,
-        move: int,
-        of: str = "",
-        wait_s: float = MOVE_WAIT_S,
-        at_least: int = 0,
+        self, arrival: Arrival, holder: SessionHolder, move: int, of: str = "", wait_s: float = MOVE_WAIT_S
     ) -> GivenUp | None:
         """Asks a broker to give the client's session up, again while it is busy with it; `of` names the broker that
-        has it, if another one is asked that has a copy. What is older than an epoch is not wanted."""
+        has it, if another one is asked that has a copy."""
         asked = GiveUp(
             move,
             arrival.client_id,
@@ -117,10 +111,11 @@ class SessionFetcher:
             arrival.user,
             arrival.is_pushed,
             of,
-            at_least,
+            0 if arrival.clean else holder.epoch,
+            "" if of else holder.name,
         )
         while True:
-            answer = await self._ask(to, asked, GivenUp, wait_s)
+            answer = await self._ask(holder.address, asked, GivenUp, wait_s)
             if answer is None:
                 return None
             arrival.extend(MOVE_WAIT_S)
@@ -162,7 +157,7 @@ class SessionFetcher:
                 horizon = Horizon(first.horizon)
                 return FetchedState(items, first.received, horizon, first.absence, first.published, first.instances)
 
-    async def left_behind(self, client_id: str, giver: Address) -> tuple[int, list[MovedDelivery]] | None:
+    async def left_behind(self, client_id: str, giver: SessionHolder) -> tuple[int, list[MovedDelivery]] | None:
         """What another broker still has of a client whose session is here, and the number of the move."""
         session = self._broker.sessions.get(client_id)
         user = (session.owner if session is not None else None) or ""
@@ -172,7 +167,7 @@ class SessionFetcher:
         answer = await self.give_up(arrival, giver, move)
         if answer is None or answer.answer is not GiveUpAnswer.GIVEN:
             return None
-        fetched = await self.state(arrival, giver, move)
+        fetched = await self.state(arrival, giver.address, move)
         return None if fetched is None else (move, fetched.deliveries)
 
     async def confirm(self, giver: Address, move: int, client_id: str) -> bool:

@@ -59,14 +59,16 @@ class Handovers(Service):
         self,
         broker: Broker,
         host: Host,
+        identity: str,
         clients: ClientRecords,
         marks: Marks,
         followed: Callable[[], Iterable[Row]],
         predecessors: Predecessors,
     ) -> None:
-        """`followed` says how far this broker has followed the histories, its own included."""
+        """`identity` is that of this broker; `followed` says how far it has followed the histories, its own too."""
         self._broker = broker
         self._host = host
+        self._identity = identity
         self._clients = clients
         self._marks = marks
         self._followed = followed
@@ -113,6 +115,8 @@ class Handovers(Service):
     def on_give_up(self, origin: Address, asked: GiveUp) -> Reply:
         client_id = asked.client_id
         handover = self._by_client.get(client_id)
+        if asked.asked and asked.asked != self._identity:
+            return GivenUp(GiveUpAnswer.UNKNOWN)
         if handover is not None and handover.move == asked.move:
             handover.heard_at = self._host.now()
             return _given(handover)
@@ -192,6 +196,10 @@ class Handovers(Service):
             return NoSuchMove()
         if handover.state is HandoverState.GIVEN:
             self._freeze(handover)
+            handover.advance(HandoverEvent.STATE_FETCHED)
+            handover.is_held = not self._broker.tick.commit_once(handover.let_go)
+        if handover.is_held:
+            return None  # asked again, the copies have it
         handover.advance(HandoverEvent.STATE_FETCHED)
         items: list[MovedDelivery] = []
         size = 0

@@ -113,11 +113,16 @@ class Handover:
         self.instances = b""
         self.heard_at = heard_at
         self.is_relaying = False
+        self.is_held = False
+        """Whether something in its state must not leave this broker before the copies of its store have it."""
 
     @property
     def is_here(self) -> bool:
         """Whether the session is still this broker's."""
         return self.state in (HandoverState.GIVEN, HandoverState.FROZEN)
+
+    def let_go(self) -> None:
+        self.is_held = False
 
     def advance(self, event: HandoverEvent) -> None:
         self.state = TRANSITIONS[self.state][event]

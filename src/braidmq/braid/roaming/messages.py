@@ -50,6 +50,8 @@ class GiveUp(Message, frozen=True, array_like=True, gc=False):
     """The broker that has the session and does not answer, if you are asked since you have a copy of what it has."""
     at_least: int = 0
     """The epoch of the session that I look for: one that is older is not wanted."""
+    asked: str = ""
+    """Which broker I take you for, if I know that: another one may be at your address by now."""
 
 
 class SessionSubscriptions(Message, tag="Subscriptions", frozen=True, array_like=True, gc=False):

@@ -25,6 +25,7 @@ from braidmq.braid.roaming.directory_messages import (
     CopiesKept,
     DirectoryEntry,
     EntriesConfirmed,
+    HeldElsewhere,
     NotMine,
     Register,
     Registered,
@@ -282,6 +283,8 @@ class Registrar(Service):
                 entry = old if same and old is not None else DirectoryEntry(holder)
                 self._entries.keep(entry)
                 kept.append(entry)
+                if old is not None and old.holder.name != told.name:
+                    self._host.send(old.holder.address, HeldElsewhere(holder))
         self._copy(kept)
         return Registered(tuple(others), tuple(not_mine))
 

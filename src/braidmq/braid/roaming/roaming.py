@@ -52,7 +52,7 @@ class RoamingParts:
         self.round_trips = self.directory.round_trips
         self.reach = BrokerReach(host, self.round_trips)
         self.search = SessionSearch(broker, host, identity, clients, self.round_trips, self.reach)
-        self.handovers = Handovers(broker, host, clients, self.marks, followed, predecessors)
+        self.handovers = Handovers(broker, host, identity, clients, self.marks, followed, predecessors)
         self.search.gone_to = self.handovers.gone_to
         fetcher = SessionFetcher(broker, host, identity, cluster, clients, self.handovers, self.round_trips)
         self.displaced = DisplacedSessions(

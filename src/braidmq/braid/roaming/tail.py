@@ -54,6 +54,9 @@ class SessionTails(Service):
     async def _pass_on(self, handover: Handover, relay: SessionRelay) -> None:
         client_id = relay.client_id
         while relay.waiting and self._handovers.get(client_id) is handover:
+            copied = self._host.event()
+            if not self._broker.tick.commit_once(copied.set):
+                await copied.wait()
             some = relay.waiting[:TAIL_MAX]
             now = self._broker.now()
             items = [moved_of(one.delivery, now, mark=one.mark) for one in some]

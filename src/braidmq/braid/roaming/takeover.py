@@ -329,8 +329,7 @@ class Takeovers:
             arrival.extend(MOVE_WAIT_S)
             wait_s = MIRRORED_WAIT_S if holder.mirrors else ANSWER_WAIT_S
             wait_s = max(wait_s, self._directory.round_trips.timeout_s(holder.address))
-            at_least = 0 if arrival.clean else holder.epoch
-            given = await self._fetcher.give_up(arrival, holder.address, move, of, wait_s, at_least)
+            given = await self._fetcher.give_up(arrival, holder, move, of, wait_s)
             if given is None:
                 return None
             if given.answer is GiveUpAnswer.ELSEWHERE and given.holder is not None:

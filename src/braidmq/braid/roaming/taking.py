@@ -107,9 +107,9 @@ class SessionTaker(Service):
         arrival.epoch = self._clients.epochs[client_id] = claimed.epoch
         self._clients.came_from.pop(client_id, None)
         move = self._fetcher.new_move()
-        given = await self._fetcher.give_up(arrival, giver, move)
+        holder = SessionHolder(client_id, giver, asked.name, asked.epoch)
+        given = await self._fetcher.give_up(arrival, holder, move)
         if given is None or given.answer is not GiveUpAnswer.GIVEN:
             return False
         self._clients.epochs.set_begun(client_id, given.begun)
-        holder = SessionHolder(client_id, giver, asked.name, claimed.epoch)
         return await self._incoming.bring(arrival, holder, move, given)
