@@ -52,6 +52,11 @@ def test_components_stand_behind_their_sources() -> None:
     assert [one.name for one in flow.in_order()] == ["a", "b", "c"]
 
 
+SPARK = (
+    'name = "f"\n[[component]]\nname = "a"\n[[component]]\nname = "x"\nfrom = ["a"]\nfile = "x.py"\nruns = "spark"\n'
+)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -75,6 +80,15 @@ def test_components_stand_behind_their_sources() -> None:
             'name = "f"\n[[component]]\nname = "x"\nfrom = ["y"]\nfile = "x.py"\n'
             '[[component]]\nname = "y"\nfrom = ["x"]\nfile = "x.py"',
             "round and round: x, y",
+        ),
+        ('name = "f"\n[[component]]\nname = "x"\nruns = "spark"', 'is for message processors: say which, file = "…"'),
+        (f'{SPARK}layer = "edge"', "Spark is in the cloud"),
+        (f"{SPARK}instances = 2", "is one query for all streams"),
+        (f'{SPARK}use = "reserved"', "is one query for all streams"),
+        (SPARK.replace('["a"]', '["a", "b"]') + '[[component]]\nname = "b"', "of one component, not of 2"),
+        (
+            SPARK + '[[component]]\nname = "y"\nfrom = ["x"]\nfile = "x.py"\nuse = "reserved"',
+            "reserves nobody: y has to be shared",
         ),
     ],
 )

@@ -47,6 +47,14 @@ def test_the_way_back_counts() -> None:
     assert lay_out(flow, SITES).layers["c1"] == "edge"
 
 
+def test_what_runs_on_spark_goes_to_a_site_of_the_cloud_that_has_it() -> None:
+    flow = Dataflow("f", (FlowComponent("c0"), FlowComponent("c1", ("c0",), "x.py", runs="spark")))
+    with pytest.raises(FlowError, match=r"in the layer cloud, at a site with Spark \(--brokers\)"):
+        lay_out(flow, SITES)
+    with_spark = [*SITES, FlowSite("small", "cloud", 1, 512, has_spark=True)]
+    assert [one.site for one in lay_out(flow, with_spark).instances] == ["small"]
+
+
 def test_instances_are_spread_over_sites_with_room() -> None:
     flow = chain(Needs(cpu=1, response_s=0.01), instances=6)
     assert sorted(one.site for one in lay_out(flow, SITES).instances) == ["edge1"] * 3 + ["edge2"] * 3

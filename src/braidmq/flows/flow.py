@@ -31,6 +31,9 @@ LAYERS: Final[tuple[Layer, ...]] = ("device", "edge", "cloud")
 
 Use = Literal["shared", "reserved"]
 
+Runs = Literal["process", "spark"]
+"""Where a component's function runs: in a process for each instance, or as a query on Spark."""
+
 
 class FlowError(ValueError):
     """A flow that cannot be used: what is wrong with it, and what to do."""
@@ -58,6 +61,7 @@ class FlowComponent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
     topic: str | None = None
     """Where a client of its own publishes, a filter: what stands for its first `+` is the stream. By default
     `flow/<flow>/<component>/+`."""
+    runs: Runs = "process"
     use: Use = "shared"
     layer: Layer | None = None
     """Where it has to be; None: wherever its needs are met with the least use of what is scarce."""
@@ -69,6 +73,15 @@ class FlowComponent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
     @property
     def is_external(self) -> bool:
         return self.file is None
+
+    @property
+    def is_on_spark(self) -> bool:
+        return self.runs == "spark"
+
+    @property
+    def bound_to(self) -> Layer | None:
+        """The layer that it has to be in; Spark is in the cloud."""
+        return "cloud" if self.is_on_spark else self.layer
 
 
 class Delays(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -125,6 +138,23 @@ class Dataflow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={
             raise FlowError(f'{name} has a processor and takes messages from nobody: say from whom, from = ["…"]')
         if component.topic is not None:
             self._check_topic(component, component.topic)
+        if component.is_on_spark:
+            self._check_spark(component)
+
+    def _check_spark(self, component: FlowComponent) -> None:
+        """Spark reads logs of brokers: it takes all streams of one source, and cannot reserve anybody."""
+        name = component.name
+        if component.is_external:
+            raise FlowError(f'{name}: runs = "spark" is for message processors: say which, file = "…"')
+        if component.layer not in (None, "cloud"):
+            raise FlowError(f'{name}: runs = "spark", and layer = "{component.layer}": Spark is in the cloud')
+        if component.use != "shared" or component.instances != 1:
+            raise FlowError(f'{name}: runs = "spark" is one query for all streams: leave out use and instances')
+        if len(component.sources) != 1:
+            raise FlowError(f'{name}: runs = "spark" takes messages of one component, not of {len(component.sources)}')
+        reserved = [one.name for one in self.takers_of(name) if one.use == "reserved"]
+        if reserved:
+            raise FlowError(f"{name} runs on Spark, which reserves nobody: {reserved[0]} has to be shared")
 
     def _check_topic(self, component: FlowComponent, topic: str) -> None:
         try:

@@ -108,7 +108,7 @@ class _Search:
         found = [
             layer
             for layer in LAYERS
-            if component.layer in (None, layer)
+            if component.bound_to in (None, layer)
             and self._cpu[layer] >= max(component.instances * component.needs.cpu - _SLACK, _SLACK)
             and (component.name, layer) not in self._excluded
         ]
@@ -155,7 +155,8 @@ class _Search:
     def _lacking(self) -> str:
         for component in self._order:
             if not self._allowed(component):
-                where = f"in the layer {component.layer}" if component.layer else "anywhere"
+                where = f"in the layer {component.bound_to}" if component.bound_to else "anywhere"
+                where += ", at a site with Spark (--brokers)" if component.is_on_spark else ""
                 needs = component.needs
                 return (
                     f"no room for {component.name} {where}: {component.instances} × {needs.cpu:g} processors and "
@@ -183,6 +184,7 @@ def _assign(flow: Dataflow, layers: dict[str, Layer], sites: Sequence[FlowSite])
                 if site.layer == layers[component.name]
                 and cpu[site.name] >= needs.cpu - _SLACK
                 and memory[site.name] >= needs.memory - _SLACK
+                and (site.has_spark or not component.is_on_spark)
             ]
             if not free:
                 return placed, component.name

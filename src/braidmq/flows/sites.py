@@ -17,6 +17,8 @@ class FlowSite(msgspec.Struct, frozen=True):
     memory: float
     """Memory that they may take, MiB."""
     cluster: str = ""
+    has_spark: bool = False
+    """Whether components that run on Spark can be started there."""
 
 
 def layer_of(cluster: str) -> Layer:

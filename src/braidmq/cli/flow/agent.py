@@ -17,7 +17,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from braidmq.cli import output
 from braidmq.cli.errors import CliError
-from braidmq.cli.flow.instance import InstancePlan
+from braidmq.cli.flow.instance import InstancePlan, SparkPlan
 from braidmq.cli.flow.instance_process import InstanceProcess
 from braidmq.cli.flow.notices import SiteNotice, digest_of, site_topic
 from braidmq.cli.mqtt_client.client import (
@@ -46,13 +46,16 @@ class FlowFile:
 
 
 class SiteAgent:
-    def __init__(self, file: FlowFile, site: FlowSite, url: str, options: dict[str, Any]) -> None:
+    def __init__(
+        self, file: FlowFile, site: FlowSite, url: str, options: dict[str, Any], spark: SparkPlan | None = None
+    ) -> None:
         self.site = site
         self.layout: Layout | None = None
         """The one that was last found."""
         self._file = file
         self._url = url
         self._options = options
+        self._spark = spark
         self._digest = digest_of(file.flow)
         self._sites: dict[str, SiteNotice] = {}
         self._settles_at: float | None = None
@@ -153,6 +156,7 @@ class SiteAgent:
 
     def _plan(self, placed: Placed) -> InstancePlan:
         file = self._file
+        spark = self._spark if file.flow.component(placed.component).is_on_spark else None
         return InstancePlan(
-            file.text, file.folder, placed.component, placed.number, self.site.name, self._url, self._options
+            file.text, file.folder, placed.component, placed.number, self.site.name, self._url, self._options, spark
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from braidmq.cli import output
+from braidmq.cli.admin_port import TokenOption
 from braidmq.cli.base_commands import BaseGroup
 from braidmq.cli.ending import Ending
 from braidmq.cli.errors import CliError, ExitCode, UsageError
@@ -55,6 +56,16 @@ CpuOption = Annotated[
 ]
 MemoryOption = Annotated[float, typer.Option("--memory", min=1.0, help="MiB that they may take.")]
 
+BrokersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--brokers",
+        metavar="URL[,URL…]",
+        help="The admin ports of all brokers: components that run on Spark read their logs. Without it, none of these "
+        "is started here.",
+    ),
+]
+
 _SHARED: Final = ("keep_alive_s", "timeout_s", "user", "password", "tls", "cafile", "cert", "key", "insecure")
 """Options of a connection that all sites and instances have in common."""
 
@@ -75,6 +86,11 @@ RUN_EXAMPLES: Final = output.examples(
         "Two sites from one command, to try it out",
         "braidmq flow run bus.toml --at cloud1/edge1=mqtt://127.0.0.1:1883 --at cloud1=mqtt://127.0.0.1:1885",
     ),
+    (
+        "In the cloud, with components on Spark",
+        "braidmq flow run bus.toml --at cloud1=mqtt://127.0.0.1:1885 "
+        "--brokers http://127.0.0.1:9885,http://127.0.0.1:9883",
+    ),
 )
 
 
@@ -86,14 +102,22 @@ def run(
     at: AtOption,
     cpu: CpuOption = None,
     memory: MemoryOption = 1024.0,
+    brokers: BrokersOption = None,
+    master: Annotated[
+        str | None, typer.Option("--master", metavar="MASTER", help="Spark's master; this machine if not given.")
+    ] = None,
+    token: TokenOption = None,
     connection: ConnectionOptions,
     color: output.ColorOption = output.Color.AUTO,
 ) -> None:
     from braidmq.cli.flow.agent import SiteAgent
+    from braidmq.cli.flow.instance import SparkPlan
 
     known = _load(file)
     shared = {name: getattr(connection, name) for name in _SHARED}
-    agents = [SiteAgent(known, site, url, shared) for site, url in _sites(at, cpu, memory)]
+    spark = None if brokers is None else SparkPlan(brokers, master, token)
+    sites = _sites(at, cpu, memory, has_spark=spark is not None)
+    agents = [SiteAgent(known, site, url, shared, spark) for site, url in sites]
     with Ending() as ending:
         try:
             for agent in agents:
@@ -128,6 +152,7 @@ def plan(
     at: AtOption,
     cpu: CpuOption = None,
     memory: MemoryOption = 1024.0,
+    brokers: BrokersOption = None,
     json_lines: output.JsonOption = False,
     color: output.ColorOption = output.Color.AUTO,
 ) -> None:
@@ -135,7 +160,7 @@ def plan(
 
     flow = _load(file).flow
     try:
-        layout = lay_out(flow, [site for site, _ in _sites(at, cpu, memory)])
+        layout = lay_out(flow, [site for site, _ in _sites(at, cpu, memory, has_spark=brokers is not None)])
     except FlowError as error:
         raise CliError(f"{flow.name} cannot run there: {error}") from None
     if json_lines:
@@ -239,7 +264,7 @@ def _load(path: Path) -> FlowFile:
         raise CliError(str(error), ExitCode.USAGE) from None
 
 
-def _sites(given: list[str], cpu: float | None, memory: float) -> list[tuple[FlowSite, str]]:
+def _sites(given: list[str], cpu: float | None, memory: float, *, has_spark: bool) -> list[tuple[FlowSite, str]]:
     from braidmq.flows import FlowError, FlowSite, layer_of
     from braidmq.keys import cluster_problem
 
@@ -258,7 +283,7 @@ def _sites(given: list[str], cpu: float | None, memory: float) -> list[tuple[Flo
         name = cluster.replace("/", "-")
         if name in found:
             raise UsageError(f"--at {cluster} is given twice")
-        found[name] = (FlowSite(name, layer, float(cpu or os.cpu_count() or 1), memory, cluster), url)
+        found[name] = (FlowSite(name, layer, float(cpu or os.cpu_count() or 1), memory, cluster, has_spark), url)
     return list(found.values())
 
 

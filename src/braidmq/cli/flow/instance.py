@@ -62,6 +62,14 @@ StreamSpools = dict[str, SpoolState]
 """What an instance knows of streams."""
 
 
+class SparkPlan(msgspec.Struct, frozen=True):
+    """What a query on Spark is told: the admin ports of the brokers whose logs it reads, and where Spark is."""
+
+    brokers: str
+    master: str | None = None
+    token: str | None = None
+
+
 class InstancePlan(msgspec.Struct, frozen=True):
     """What the process is told by the one that starts it."""
 
@@ -75,6 +83,8 @@ class InstancePlan(msgspec.Struct, frozen=True):
     url: str
     options: dict[str, Any]
     """Fields of `ConnectionOptions`."""
+    spark: SparkPlan | None = None
+    """Of a component that runs on Spark."""
 
 
 class FlowInstance:
@@ -82,7 +92,7 @@ class FlowInstance:
         self._flow = flow
         self._component = component
         self._plan = plan
-        self._processor = load_processor(_source(component, Path(plan.folder)))
+        self._processor = load_processor(source_of(component, Path(plan.folder)))
         self._spools: BoundedDict[str, Spool] = BoundedDict(STREAMS_MAX)
         self._offset = 0
         self._delays: deque[float] = deque(maxlen=DELAYS_MAX)
@@ -265,7 +275,8 @@ class FlowInstance:
         self._client.publish(topic, msgspec.json.encode(report), 0, True, None)
 
 
-def _source(component: FlowComponent, folder: Path) -> str:
+def source_of(component: FlowComponent, folder: Path) -> str:
+    """A component's processor, as it is found from the flow's folder."""
     assert component.file is not None
     path_or_module, _ = split_source(component.file)
     return str(folder / component.file) if is_file(path_or_module) else component.file

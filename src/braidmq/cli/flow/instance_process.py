@@ -22,6 +22,10 @@ WORDS_MAX: Final = 2_000
 """Bytes of what a process has said last that are shown when it has failed."""
 
 
+PROGRAMS: Final = ("braidmq.cli.flow.instance", "braidmq.cli.flow.spark_instance")
+"""Of a component that runs in a process, and of one that runs on Spark."""
+
+
 class InstanceProcess:
     def __init__(self, plan: InstancePlan) -> None:
         self.plan = plan
@@ -76,7 +80,7 @@ class InstanceProcess:
     def _start(self, now: float) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the process has ended
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "braidmq.cli.flow.instance"],
+            [sys.executable, "-m", PROGRAMS[self.plan.spark is not None]],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self._errors,

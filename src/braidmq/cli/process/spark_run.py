@@ -80,7 +80,7 @@ def run(
     portable = PortableProcessor.of(file, name=name, topic=topic, spool=spool)
     folder = checkpoint or CHECKPOINTS / portable.name
     with in_our_words(), Ending() as ending, own_java():
-        query = in_thread(lambda: _start(portable, options, master, folder, delegated), ending)
+        query = in_thread(lambda: start_query(portable, options, master, folder, delegated=delegated), ending)
         what = "what edges leave to Spark of" if delegated else "all of"
         output.note(f"{portable.name} takes {what} {portable.topic}; its checkpoint is {folder}. Ctrl-C ends.", "green")
         progress = QueryProgress(query, json_lines=json_lines)
@@ -99,9 +99,10 @@ def run(
         raise CliError(found.text, hint=found.hint or "Start it again with the same checkpoint: it goes on there.")
 
 
-def _start(
-    portable: PortableProcessor, options: dict[str, str], master: str | None, folder: Path, delegated: bool
+def start_query(
+    portable: PortableProcessor, options: dict[str, str], master: str | None, folder: Path, *, delegated: bool
 ) -> StreamingQuery:
+    """A processor as a query, on a Spark of its own or the one that the environment names."""
     from braidmq.pipeline.session import session
     from braidmq.pipeline.stateful import start
 
