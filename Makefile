@@ -59,6 +59,7 @@ bench: $(READY)
 	$(BIN)/python -m bench.pipeline
 	$(BIN)/python -m bench.stateful
 	$(BIN)/python -m bench.fanout
+	$(BIN)/python -m bench.placement
 
 soak: $(READY)
 	$(BIN)/python -m tests.soak

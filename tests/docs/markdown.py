@@ -27,7 +27,10 @@ PAGES: Final = (
         f"docs/{name}.md"
         for name in ("braid", "cli", "configuration", "flows", "log", "pipelines", "processors", "spark")
     ),
-    *(f"docs/{name}.md" for name in ("benchmarks", "fleet", "overlays", "papers", "selection", "simulation", "store")),
+    *(
+        f"docs/{name}.md"
+        for name in ("benchmarks", "fleet", "overlays", "papers", "placement", "selection", "simulation", "store")
+    ),
     "ARCHITECTURE.md",
 )
 PROGRAMS: Final = (

@@ -11,7 +11,7 @@ from braidmq.placement.errors import PlacementError
 from braidmq.placement.problem import Floats, Ints, PlacementProblem
 
 ROUNDS_MAX: Final = 100
-STARTS: Final = 10
+STARTS: Final = 100
 """Runs of K-means, of which the tightest counts."""
 
 

@@ -9,6 +9,7 @@ with all members that come. The best of these for each topic is done; then costs
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,11 +32,12 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class _Proposals:
-    """At most one for each topic: what it gains, and the rows whose clients then move, with where to."""
+    """What could be done for some topics: what it gains, and whose clients then move where."""
 
-    gain: Floats
-    rows: list[Ints]
-    servers: list[Ints]
+    topics: Ints
+    gains: Floats
+    moves: Callable[[int], tuple[Ints, Ints]]
+    """The moves of the proposal at a position: worked out only for those that are chosen."""
 
 
 class PricedSearch:
@@ -90,40 +92,37 @@ class PricedSearch:
     def round(self, prices: Prices, allowed: Bools) -> float:
         """Does the best that was found for each allowed topic; returns what that gains by itself."""
         differences = self.differences(prices)[self.problem.members.client]
-        best = self._best([*self._singles(differences), *self._blocks(differences, prices)], allowed)
-        moved = [self.problem.members.client[rows] for rows in best.rows]
-        if not moved:
+        found = [self._singles(differences), *self._blocks(differences, prices)]
+        topics = np.concatenate([each.topics for each in found])
+        gains = np.concatenate([each.gains for each in found])
+        kind = np.repeat(np.arange(len(found)), [each.topics.size for each in found])
+        position = np.concatenate([np.arange(each.topics.size) for each in found])
+        good = np.flatnonzero((gains > GAIN_MIN) & allowed[topics])
+        order = good[np.lexsort((-gains[good], topics[good]))]
+        is_first = np.ones(order.size, np.bool_)
+        is_first[1:] = topics[order[1:]] != topics[order[:-1]]
+        chosen = order[is_first]
+        if not chosen.size:
             return 0.0
-        self.homes[np.concatenate(moved)] = np.concatenate(best.servers)
+        for at in chosen.tolist():
+            rows, servers = found[kind[at]].moves(int(position[at]))
+            self.homes[self.problem.members.client[rows]] = servers
         self._count()
-        return float(best.gain.sum())
+        return float(gains[chosen].sum())
 
-    def _best(self, found: list[tuple[Ints, Floats, list[Ints], list[Ints]]], allowed: Bools) -> _Proposals:
-        """Of proposals as (topics, gains, rows, servers), the one for each allowed topic that gains most."""
-        topics = np.concatenate([each[0] for each in found])
-        gains = np.concatenate([each[1] for each in found])
-        rows = [rows for each in found for rows in each[2]]
-        servers = [servers for each in found for servers in each[3]]
-        order = np.lexsort((-gains, topics))
-        order = order[allowed[topics[order]]]
-        first = np.ones(order.size, np.bool_)
-        first[1:] = topics[order[1:]] != topics[order[:-1]]
-        chosen = order[first]
-        return _Proposals(gains[chosen], [rows[each] for each in chosen], [servers[each] for each in chosen])
-
-    def _singles(self, differences: Floats) -> list[tuple[Ints, Floats, list[Ints], list[Ints]]]:
+    def _singles(self, differences: Floats) -> _Proposals:
         """For each topic the client that gains most."""
         servers = np.argmin(differences, axis=1)
         gains = -differences[np.arange(servers.size), servers]
         topic = self.problem.members.topic
         order = np.lexsort((-gains, topic))
-        _, first = np.unique(topic[order], return_index=True)
+        topics, first = np.unique(topic[order], return_index=True)
         rows = order[first]
-        rows = rows[gains[rows] > GAIN_MIN]
-        return [(topic[rows], gains[rows], list(rows[:, None]), list(servers[rows][:, None]))]
+        return _Proposals(topics, gains[rows], lambda at: (rows[at : at + 1], servers[rows[at : at + 1]]))
 
-    def _blocks(self, differences: Floats, prices: Prices) -> list[tuple[Ints, Floats, list[Ints], list[Ints]]]:
-        """For each topic the server that is best closed, to another one or to all that are open, and best opened."""
+    def _blocks(self, differences: Floats, prices: Prices) -> list[_Proposals]:
+        """For each topic and server that it is at: all its publishers there go to another server, or to all that are
+        open; and for each topic the server that is best opened."""
         problem = self.problem
         members = problem.members
         rows = self._publishing
@@ -147,48 +146,36 @@ class PricedSearch:
         together -= ((sizes - 1) * problem.stored[topics])[:, None] * prices.storage * ~is_open[topics]
         together[each, homes] = np.inf
         target = np.argmin(together, axis=1)
-        found = [
-            self._proposed(
-                topics, freed - together[each, target], [(rows[starts[i] : ends[i]], target[i]) for i in each]
-            )
-        ]
+
         elsewhere = np.where(is_open[topic], differences[rows], np.inf)
         elsewhere[np.arange(rows.size), at] = np.inf
         nearest = np.argmin(elsewhere, axis=1)
         apart = np.add.reduceat(elsewhere[np.arange(rows.size), nearest], starts)
-        found.append(
-            self._proposed(
-                topics, freed - apart, [(rows[starts[i] : ends[i]], nearest[starts[i] : ends[i]]) for i in each]
-            )
-        )
-        found.append(self._opened(differences, prices, is_open))
-        return found
 
-    def _opened(
-        self, differences: Floats, prices: Prices, is_open: Bools
-    ) -> tuple[Ints, Floats, list[Ints], list[Ints]]:
+        def move_together(block: int) -> tuple[Ints, Ints]:
+            return rows[starts[block] : ends[block]], target[block : block + 1]
+
+        def move_apart(block: int) -> tuple[Ints, Ints]:
+            return rows[starts[block] : ends[block]], nearest[starts[block] : ends[block]]
+
+        return [
+            _Proposals(topics, freed - together[each, target], move_together),
+            _Proposals(topics, freed - apart, move_apart),
+            self._opened(differences, prices, is_open),
+        ]
+
+    def _opened(self, differences: Floats, prices: Prices, is_open: Bools) -> _Proposals:
         """For each topic the server that is best opened, and the members that come."""
         members = self.problem.members
         coming = np.minimum(differences - self._stored[:, None] * prices.storage * ~is_open[members.topic], 0.0)
         topics = np.flatnonzero(np.diff(members.topic_starts))
-        gains = (
-            -np.add.reduceat(coming, members.topic_starts[topics])
-            - self.problem.stored[topics][:, None] * prices.storage
-        )
+        paid = self.problem.stored[topics][:, None] * prices.storage
+        gains = -np.add.reduceat(coming, members.topic_starts[topics]) - paid
         gains = np.where(is_open[topics], -np.inf, gains)
         server = np.argmax(gains, axis=1)
-        best = gains[np.arange(topics.size), server]
-        kept = np.flatnonzero(best > GAIN_MIN)
-        moves = []
-        for i in kept:
-            rows = self.problem.rows_of_topic(int(topics[i]))
-            moves.append((rows.start + np.flatnonzero(coming[rows, server[i]] < 0), server[i]))
-        return self._proposed(topics[kept], best[kept], moves)
 
-    def _proposed(
-        self, topics: Ints, gains: Floats, moves: list[tuple[Ints, Ints]]
-    ) -> tuple[Ints, Floats, list[Ints], list[Ints]]:
-        kept = np.flatnonzero(gains > GAIN_MIN)
-        rows = [moves[i][0] for i in kept]
-        servers = [np.broadcast_to(moves[i][1], moves[i][0].shape) for i in kept]
-        return topics[kept], gains[kept], rows, servers
+        def move(at: int) -> tuple[Ints, Ints]:
+            rows = self.problem.rows_of_topic(int(topics[at]))
+            return rows.start + np.flatnonzero(coming[rows, server[at]] < 0), server[at : at + 1]
+
+        return _Proposals(topics, gains[np.arange(topics.size), server], move)

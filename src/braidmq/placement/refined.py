@@ -28,6 +28,8 @@ PRICE_MIN: Final = 1e-6
 """The least price, in the same shares: it has to be able to rise again."""
 SHRINKS_AFTER: Final = 15
 """Rounds after which the steps of prices are half as large."""
+PASS_GAIN_MIN: Final = 1e-4
+"""A pass over all topics that lowers the cost by a smaller part is the last."""
 ROUNDS_AGAIN: Final = 12
 """Rounds of search for the topics that are arranged anew."""
 
@@ -120,7 +122,7 @@ def _at_true_cost(
         before = counts.cost
         polish_blocks(counts, chance.permutation(len(problem.topics)).tolist())
         polish(counts, active)
-        if counts.cost > before - GAIN_MIN:
+        if counts.cost > before * (1 - PASS_GAIN_MIN):
             break
     return counts
 

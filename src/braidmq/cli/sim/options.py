@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from braidmq.cli.errors import UsageError
+from braidmq.cli.number_lists import read_seeds, read_words
 from braidmq.pubsub.registry import METHODS
 
 if TYPE_CHECKING:
@@ -97,11 +98,11 @@ class TrialOptions:
 
     @property
     def methods(self) -> list[str]:
-        return _words(self.method)
+        return read_words(self.method)
 
     @property
     def patterns(self) -> list[str]:
-        return _words(self.pattern)
+        return read_words(self.pattern)
 
     @property
     def sizes(self) -> list[int | None]:
@@ -110,7 +111,7 @@ class TrialOptions:
     def numbers(self, seeds_max: int) -> list[int]:
         """The seeds of all trials that differ in nothing else."""
         if self.seeds is not None:
-            return _read_seeds(self.seeds, seeds_max)
+            return read_seeds(self.seeds, seeds_max)
         return [1 if self.seed is None else self.seed]
 
 
@@ -316,31 +317,10 @@ def trials_of(
     return trials
 
 
-def _words(text: str) -> list[str]:
-    return list(dict.fromkeys(word for part in text.split(",") if (word := part.strip())))
-
-
 def _read_sizes(text: str | None) -> list[int | None]:
     if text is None:
         return [None]
-    for word in _words(text):
+    for word in read_words(text):
         if not word.isdecimal() or not int(word):
             raise UsageError(f"--nodes {text}: {word!r} is no number of brokers", "Write 1000, or 256,1024 with --out.")
-    return [int(word) for word in _words(text)]
-
-
-def _read_seeds(text: str, seeds_max: int) -> list[int]:
-    seeds: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise UsageError(f"--seeds {text}: {part.strip()!r} is no number and no range", "Write 1-3 or 1,5,9.")
-        end = int(last) if dash else int(first)
-        if end - int(first) >= seeds_max:
-            raise UsageError(f"--seeds {text}: at most {seeds_max:,}")
-        if end < int(first):
-            raise UsageError(f"--seeds {text}: the smaller one comes first, as in 1-3")
-        seeds += range(int(first), end + 1)
-    if len(seeds) > seeds_max:
-        raise UsageError(f"--seeds {text}: at most {seeds_max:,}")
-    return list(dict.fromkeys(seeds))
+    return [int(word) for word in read_words(text)]
