@@ -89,6 +89,7 @@ def test_distances_of_clients_that_are_known_count() -> None:
         ({"clients": [ObservedClient("bus1", "atlantis")]}, "at sites that cannot be reached: atlantis"),
         ({"sites": [*SITES, ObservedSite("d", 1.0, 1.0, {})]}, "no round trip between a and d"),
         ({"sites": [ObservedSite("a", 0.0, 1.0, {}), *SITES[1:]]}, "the storage of server a has to be"),
+        ({"clients": CLIENTS[2:]}, "none of the clients that have published has a session"),
         ({"clients": CLIENTS[:2]}, "nobody publishes to anybody"),
     ],
 )

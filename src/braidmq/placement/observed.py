@@ -97,6 +97,8 @@ def pose_observed(braid: ObservedBraid) -> PosedProblem:
     if unknown:
         raise PlacementError(f"clients at sites that cannot be reached: {', '.join(unknown[:5])}")
     topics = _topics(braid, site_of)
+    if not topics:
+        raise PlacementError("none of the clients that have published has a session now: there is nobody to be moved")
     members = {client for topic in topics for client in (*topic.publishers, *topic.subscribers)}
     clients = [one for one in braid.clients if one.name in members]
     names = [one.name for one in clients]
