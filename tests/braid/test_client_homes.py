@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from braidmq.braid.roaming import client_homes
-from braidmq.braid.roaming.client_homes import MoveOutcome
+from braidmq.braid.roaming.client_homes import HomeRule, MoveOutcome
 from tests.conformance import wire
 from tests.conformance.wire import V3, V5, Type
 
@@ -90,6 +90,15 @@ def test_who_comes_is_told_in_the_connack_and_only_once(sites: Sites) -> None:
     assert peer.expect(Type.CONNACK, reason=0x9C).properties["server_reference"] == "host1:1883"
     assert come(sites, 0, NAME).connack is not None
     assert sites[0].braid.homes.staying == 1
+
+
+def test_rules_go_before_plans(sites: Sites) -> None:
+    at_home(sites, names(sites)[0])
+    sites[0].braid.homes.rules = [HomeRule(names(sites)[2], topic="#"), HomeRule(names(sites)[1], clients="dev*")]
+    peer = sites[0].peer(V5)
+    peer.send(wire.connect(NAME, version=V5))
+    assert peer.expect(Type.CONNACK, reason=0x9C).properties["server_reference"] == "host1:1883"
+    assert come(sites, 0, "other").connack is not None
 
 
 def test_who_cannot_be_told_stays(sites: Sites) -> None:

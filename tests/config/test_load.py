@@ -227,7 +227,7 @@ def test_all_problems_at_once(read: Read) -> None:
         "name": 'name = "": expected text that is not empty',
         "sys_interval_s": "sys_interval_s = nan: expected a number of at least 0",
         "colour": "colour: is not a known key; the top level has name, data, listeners, limits, store, "
-        "authentication, access, admin, braid, processor, processing, share, sys_interval_s, log",
+        "authentication, access, admin, braid, processor, processing, share, home, sys_interval_s, log",
         "password_file": "password_file: is not a known key here; did you mean authentication.password_file?",
         "listeners[0].port": "listeners[0].port = 70000: expected a whole number from 0 to 65535",
         "listeners[0].anonymous": 'listeners[0].anonymous = "yes": expected true or false',
@@ -290,3 +290,25 @@ def test_secrets_are_not_shown(read: Read) -> None:
         "authentication.plugins[0].options",
     }
     assert "hush" not in str(caught.value)
+
+
+def test_a_home_is_for_clients_or_for_a_topic(read: Read) -> None:
+    found = problems(
+        read,
+        """
+        [[home]]
+        broker = "edge1"
+        [[home]]
+        broker = "edge1"
+        clients = "bus-*"
+        topic = "bus/#"
+        [[home]]
+        broker = "edge1"
+        topic = "bus/#/x"
+        [[home]]
+        broker = "edge1"
+        clients = "bus-*"
+        """,
+    )
+    assert sorted(found) == ["home[0]", "home[1]", "home[2].topic"]
+    assert "either clients or topic" in str(found["home[0]"])

@@ -36,7 +36,9 @@ class ClientStatus(msgspec.Struct, frozen=True):
     queued: int
     in_flight: int
     home: str | None = None
-    """The broker where it is at home, if a plan says so."""
+    """The broker where it is at home, if a rule or a plan says so."""
+    pinned: bool = False
+    """Whether a rule of the configuration says so, which goes before plans."""
 
 
 class ClientsPage(msgspec.Struct, frozen=True):
@@ -69,6 +71,13 @@ class MovesAnswer(msgspec.Struct, frozen=True):
     outcomes: dict[str, str]
 
 
+class TopicHome(msgspec.Struct, frozen=True):
+    """A rule of the configuration: who publishes to such a topic is at home at a broker."""
+
+    topic: str
+    broker: str
+
+
 class HomesStatus(msgspec.Struct, frozen=True):
     broker: str
     plan: str
@@ -81,3 +90,4 @@ class HomesStatus(msgspec.Struct, frozen=True):
     refused: int
     """Sessions that their home could not take."""
     under_way: int
+    topics: list[TopicHome] = []

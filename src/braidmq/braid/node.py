@@ -15,11 +15,12 @@ from braidmq.braid.inspect.status import BraidInspector
 from braidmq.braid.membership.broker_records import ClientListener
 from braidmq.braid.membership.introducers import Introducers
 from braidmq.braid.mirrors.settings import CopySettings
+from braidmq.braid.roaming.client_homes import HomeRule
 from braidmq.braid.transfer.accounting import weigh
 from braidmq.broker.broker import Broker
 from braidmq.config.braid_security import security_of
 from braidmq.config.naming import lasting_address
-from braidmq.config.settings import BraidConfig, Listener
+from braidmq.config.settings import BraidConfig, HomeConfig, Listener
 from braidmq.host import Host, Message
 from braidmq.net.host import NetHost
 from braidmq.overlay import Overlay
@@ -57,7 +58,14 @@ def vector_of(name: str) -> Vector:
 class BraidNode:
     """From start to stop."""
 
-    def __init__(self, broker: Broker, config: BraidConfig, listeners: Sequence[Listener] = ()) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        config: BraidConfig,
+        listeners: Sequence[Listener] = (),
+        homes: Sequence[HomeConfig] = (),
+    ) -> None:
+        self._homes = homes
         self._broker = broker
         self._config = config
         self._listeners = listeners
@@ -103,7 +111,14 @@ class BraidNode:
         )
         self._join_host(braid)
         self._tell_listeners(braid)
+        self.set_homes(self._homes)
         self.host.spawn(self._enter(braid))
+
+    def set_homes(self, homes: Sequence[HomeConfig]) -> None:
+        """Which clients are at home where, whatever plans say, from now on."""
+        self._homes = homes
+        if self.braid is not None:
+            self.braid.homes.rules = [HomeRule(one.broker, one.clients, one.topic) for one in homes]
 
     def set_listeners(self, listeners: Sequence[Listener]) -> None:
         """Where clients connect from now on; other brokers are told what of it is advertised."""

@@ -65,11 +65,25 @@ def check(config: Config, findings: Findings) -> None:
             _check_tls(key, listener, findings)
     if not findings.spoiled("share"):
         _check_shares(config, findings)
+    if not findings.spoiled("home"):
+        _check_homes(config, findings)
     for index, processor in enumerate(config.processor):
         if not findings.spoiled(f"processor[{index}]"):
             _check_processor(f"processor[{index}]", processor, config, findings)
     check_openness(config, findings)
     _check_duplicates(config, findings)
+
+
+def _check_homes(config: Config, findings: Findings) -> None:
+    for index, home in enumerate(config.home):
+        key = f"home[{index}]"
+        if (home.clients is None) == (home.topic is None):
+            findings.add(key, home.broker, "either clients or topic")
+        elif home.topic is not None:
+            try:
+                check_filter(home.topic)
+            except PacketError as error:
+                findings.add(f"{key}.topic", home.topic, error.text)
 
 
 def _check_shares(config: Config, findings: Findings) -> None:

@@ -191,6 +191,17 @@ class ShareConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Of `hash`: `topic`, `client` (who published it), or the name of a user property; without that, the topic."""
 
 
+class HomeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Clients that are at home at one broker, whatever a plan says. Of several rules the first that fits counts."""
+
+    broker: Text
+    """The name of that broker (`braid.name`)."""
+    clients: Text | None = None
+    """Their ids, with `*` for anything: `bus-*`. They are told to go there when they connect elsewhere (MQTT 5)."""
+    topic: Text | None = None
+    """Or a topic filter: plans have everybody who publishes to it there."""
+
+
 class ProcessingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     storage_bytes_max: Count = 256 * 1024 * 1024
     """What the spools of all topics may take when they are full (A_l). Topics beyond are delegated to Spark."""
@@ -253,6 +264,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """What they may use."""
     share: tuple[ShareConfig, ...] = ()
     """How groups of shared subscriptions choose a member. All brokers of a braid need the same."""
+    home: tuple[HomeConfig, ...] = ()
+    """Clients that are at home at a certain broker of the braid."""
     sys_interval_s: Annotated[float, msgspec.Meta(ge=0)] = 10.0
     """How often the `$SYS` statistics are published; 0 turns them off."""
     log: LogConfig = LogConfig()

@@ -41,6 +41,8 @@ class ObservedClient:
     site: str
     filters: Sequence[str] = ()
     can_move: bool = True
+    pinned_to: str | None = None
+    """The site that a rule has it at, whatever is planned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ class ObservedBraid:
     """How long publications were counted."""
     cloud_ms: float
     """One way from a site to the cloud."""
+    topic_homes: Sequence[tuple[str, str]] = ()
+    """Filters and sites: who publishes to a topic that matches is at home there; the first that fits counts."""
     client_ms: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """One way from a client to a site, where that is known."""
 
@@ -82,8 +86,8 @@ class PosedProblem:
     problem: PlacementProblem
     now: Mapping[str, str]
     """Where clients are at present."""
-    fixed: frozenset[str]
-    """Clients that cannot be told to go elsewhere."""
+    fixed: Mapping[str, str]
+    """Clients that are at a site whatever is planned: a rule says so, or they cannot be told to go elsewhere."""
 
 
 def pose_observed(braid: ObservedBraid) -> PosedProblem:
@@ -106,7 +110,11 @@ def pose_observed(braid: ObservedBraid) -> PosedProblem:
     between = _between(braid.sites)
     latencies = Latencies(_client_ms(braid, clients, between), between, np.array([braid.cloud_ms]))
     problem = pose(servers, names, topics, latencies)
-    fixed = frozenset(one.name for one in clients if not one.can_move)
+    pinned = _pinned(braid, clients)
+    strange = sorted({*pinned.values()} - {one.name for one in braid.sites})
+    if strange:
+        raise PlacementError(f"rules have clients at home at sites that are not there: {', '.join(strange[:5])}")
+    fixed = {one.name: one.site for one in clients if not one.can_move} | pinned
     return PosedProblem(problem, {one.name: one.site for one in clients}, fixed)
 
 
@@ -140,6 +148,18 @@ def _topics(braid: ObservedBraid, site_of: Mapping[str, str]) -> list[ManagedTop
         size = sum(count * size for count, size in sizes[topic]) / messages
         topics.append(ManagedTopic(topic, publishers, sorted(subscribers), spool, max(1.0, spool * size)))
     return topics
+
+
+def _pinned(braid: ObservedBraid, clients: Sequence[ObservedClient]) -> dict[str, str]:
+    """Where rules have clients at home; one of the client itself goes before one of its topics."""
+    found: dict[str, str] = {}
+    for one in braid.publishers:
+        site = next((site for topic_filter, site in braid.topic_homes if matches(topic_filter, one.topic)), None)
+        if site is not None:
+            found.setdefault(one.client, site)
+    movable = {one.name for one in clients if one.can_move}
+    found = {name: site for name, site in found.items() if name in movable}
+    return found | {one.name: one.pinned_to for one in clients if one.pinned_to is not None}
 
 
 def _subscribers(tree: FilterTree[list[str]], topic: str) -> set[str]:

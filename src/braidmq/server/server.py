@@ -93,7 +93,9 @@ class Server:
         self.broker.timers.earlier = self._set_alarm
         self._sys = SysTopics(self.broker)
         self._sys.set_interval(config.sys_interval_s)
-        self._node = None if config.braid is None else BraidNode(self.broker, config.braid, config.listeners)
+        self._node = (
+            None if config.braid is None else BraidNode(self.broker, config.braid, config.listeners, config.home)
+        )
         self.draining = Draining(self._node)
         self._processing = _processing_of(config, self.broker)
         self._admin = None if config.admin is None else self._build_admin(config.admin)
@@ -212,6 +214,7 @@ class Server:
         self._sys.set_interval(effective.sys_interval_s)
         if self._node is not None:
             self._node.set_listeners(effective.listeners)
+            self._node.set_homes(effective.home)
         self._processing.reconfigure(effective.processor, effective.processing, self._recorder)
         self.config = effective
         for change in plan.applied:

@@ -4,12 +4,15 @@ A plan says where clients are at home (Tanaka et al. 2021, §5.2: home servers).
 elsewhere is sent there when the plan is carried out, a few at a time, by MQTT 5's own words: Use another server, with
 a Server Reference (§4.11). Who connects here later is told at once, in the CONNACK. Many libraries do not follow: one
 that comes back is served here and is not sent away again by the same plan. Clients of 3.1.1 cannot be told, and stay.
+Rules of the configuration go before any plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
+from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 from braidmq.bounded import BoundedDict
 from braidmq.braid.membership.broker_records import BrokerRecord, BrokerRecords
@@ -50,6 +53,14 @@ class MoveOutcome(Enum):
     """Its session comes or goes already, or too many do."""
 
 
+class HomeRule(NamedTuple):
+    """Clients whose ids match are at home at a broker; or, in plans, those who publish to topics that match."""
+
+    broker: str
+    clients: str | None = None
+    topic: str | None = None
+
+
 class ClientHomes:
     def __init__(self, broker: Broker, records: BrokerRecords, sending: SendingAway) -> None:
         self._broker = broker
@@ -57,6 +68,8 @@ class ClientHomes:
         self._sending = sending
         self.listener_kinds: Mapping[str, str] = {}
         """Of this broker, by their names."""
+        self.rules: Sequence[HomeRule] = ()
+        """What the configuration says; the first that fits counts."""
         self.plan = ""
         """The digest of the plan that says where homes are; empty if there is none."""
         self._homes: dict[str, str] = {}
@@ -98,7 +111,15 @@ class ClientHomes:
         self._homes = dict(homes)
 
     def home_of(self, client_id: str) -> str | None:
-        return self._homes.get(client_id)
+        """The name of the broker where a client is at home, if anybody says so."""
+        return self.pinned_to(client_id) or self._homes.get(client_id)
+
+    def pinned_to(self, client_id: str) -> str | None:
+        """Where a rule has a client at home."""
+        for rule in self.rules:
+            if rule.clients is not None and fnmatchcase(client_id, rule.clients):
+                return rule.broker
+        return None
 
     def move(self, client_ids: Iterable[str]) -> dict[str, MoveOutcome]:
         """Sends clients home that are connected here."""
@@ -106,7 +127,7 @@ class ClientHomes:
 
     def redirect(self, client_id: str, version: int, listener: str) -> str | None:
         """Where a client that connects here is at home, if it is to go there now."""
-        if not self._homes or version != V5:
+        if (not self._homes and not self.rules) or version != V5:
             return None
         home = self._elsewhere(client_id)
         if home is None or client_id in self._staying:
@@ -121,7 +142,7 @@ class ClientHomes:
         return reference
 
     def _move(self, client_id: str) -> MoveOutcome:
-        if client_id not in self._homes or self._homes[client_id] == self._records.name:
+        if self.home_of(client_id) in (None, self._records.name):
             return MoveOutcome.HOME
         home = self._elsewhere(client_id)
         if home is None:
@@ -144,7 +165,7 @@ class ClientHomes:
 
     def _elsewhere(self, client_id: str) -> BrokerRecord | None:
         """The broker where a client is at home, if that is another one, which takes clients."""
-        name = self._homes.get(client_id)
+        name = self.home_of(client_id)
         if name is None or name == self._records.name:
             return None
         return next((one for one in self._records if one.name == name and not one.is_draining), None)

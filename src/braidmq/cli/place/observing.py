@@ -25,6 +25,8 @@ class ObservedSites:
     processors: list[ObservedProcessor]
     brokers: dict[str, BrokerAdmin]
     """By the name of the site."""
+    topic_homes: list[tuple[str, str]]
+    """Filters and sites, as the rules of the configurations have them."""
 
 
 def observe(brokers: list[BrokerAdmin]) -> ObservedSites:
@@ -35,11 +37,14 @@ def observe(brokers: list[BrokerAdmin]) -> ObservedSites:
     processors: dict[tuple[str, int, str | None], ObservedProcessor] = {}
     clients: dict[str, ObservedClient] = {}
     by_name: dict[str, BrokerAdmin] = {}
+    topic_homes: dict[tuple[str, str], None] = {}
     for broker in brokers:
         name, trips = _distances(broker)
         if name in by_name:
             raise UsageError(f"{broker.url} and {by_name[name].url} are the same site, {name}")
         by_name[name] = broker
+        homes = broker.ask(lambda client: client.homes())
+        topic_homes.update({(one.topic, one.broker): None for one in homes.topics})
         processing = broker.ask(lambda client: client.processing())
         sites.append(ObservedSite(name, processing.storage.max, processing.compute.max, trips))
         for one in processing.processors:
@@ -54,7 +59,8 @@ def observe(brokers: list[BrokerAdmin]) -> ObservedSites:
             f"the braid has sites that were not asked: {', '.join(missing[:5])}",
             hint="Name the admin ports of all of them: --brokers http://edge1:9883,http://edge2:9883",
         )
-    return ObservedSites(sites, [clients[name] for name in sorted(clients)], [*processors.values()], by_name)
+    found = [clients[name] for name in sorted(clients)]
+    return ObservedSites(sites, found, [*processors.values()], by_name, [*topic_homes])
 
 
 def _distances(broker: BrokerAdmin) -> tuple[str, dict[str, float | None]]:
@@ -66,7 +72,7 @@ def _client(status: ClientStatus, site: str) -> ObservedClient:
     from braidmq.placement.observed import ObservedClient
 
     can_move = status.version != "3.1.1"
-    return ObservedClient(status.client, site, status.filters, can_move)
+    return ObservedClient(status.client, site, status.filters, can_move, status.home if status.pinned else None)
 
 
 def read_latencies(path: Path) -> dict[tuple[str, str], float]:

@@ -112,7 +112,14 @@ def _planned(
         rows = spark.read.format("braidmq").options(**options).load()
         rates = published_rates(rows, since)
         braid = ObservedBraid(
-            seen.sites, seen.clients, rates.publishers, seen.processors, rates.period_s, cloud_ms, known
+            seen.sites,
+            seen.clients,
+            rates.publishers,
+            seen.processors,
+            rates.period_s,
+            cloud_ms,
+            seen.topic_homes,
+            known,
         )
         posed = pose_observed(braid)
         best = play_all(spark, posed.problem, wanted)[0]
@@ -127,17 +134,16 @@ def _planned(
 
 
 def _made(posed: PosedProblem, homes: Any, words: str, moves_max: int | None) -> HomePlan:
-    """The plan, with the budget of moves, and with clients left where they are that cannot be told to go."""
+    """The plan, within the budget of moves; then come the clients that rules, or MQTT 3.1.1, have at a site."""
     from braidmq.placement.planning import make_plan
     from braidmq.placement.replan import ReplanSettings, replan
 
     problem = posed.problem
     now = problem.homes_of(posed.now)
-    for at, client in enumerate(problem.clients):
-        if client in posed.fixed:
-            homes[at] = now[at]
     if moves_max is not None:
         homes = replan(problem, now, homes, ReplanSettings(budget=moves_max))
+    for client, site in posed.fixed.items():
+        homes[problem.clients.index(client)] = problem.servers.index(site)
     return make_plan(problem, homes, words, now=now)
 
 

@@ -19,6 +19,7 @@ from braidmq.admin.clients_contract import (
     HomesStatus,
     MoveRequest,
     MovesAnswer,
+    TopicHome,
 )
 from braidmq.mqtt.packets import V5
 from braidmq.server.admin.braid_routes import NO_BRAID, NOT_YET
@@ -58,7 +59,7 @@ class ClientRoutes:
 
     def _status(self, session: Session) -> ClientStatus:
         connection = session.connection
-        braid = None if self._node is None else self._node.braid
+        homes = None if self._node is None or self._node.braid is None else self._node.braid.homes
         filters = list(session.subscriptions)
         return ClientStatus(
             session.client_id,
@@ -72,7 +73,8 @@ class ClientRoutes:
             len(filters),
             0 if session.backlog is None else len(session.backlog),
             session.window - session.free if connection is not None else len(session.inflight),
-            None if braid is None else braid.homes.home_of(session.client_id),
+            None if homes is None else homes.home_of(session.client_id),
+            homes is not None and homes.pinned_to(session.client_id) is not None,
         )
 
     async def _on_homes(self, _request: web.Request) -> web.Response:
@@ -111,6 +113,7 @@ class ClientRoutes:
             homes.staying,
             homes.refused,
             homes.under_way,
+            [TopicHome(rule.topic, rule.broker) for rule in homes.rules if rule.topic is not None],
         )
         return answer(status)
 
