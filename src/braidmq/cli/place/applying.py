@@ -15,6 +15,7 @@ from braidmq.cli.progress import Bar
 
 if TYPE_CHECKING:
     from braidmq.cli.place.carrying_out import CarriedOut
+    from braidmq.cli.place.observing import ObservedSites
     from braidmq.placement.plan import HomePlan
 
 RATE: Final = 20.0
@@ -37,13 +38,12 @@ def apply(
     color: output.ColorOption = output.Color.AUTO,
 ) -> None:
     """Carry out an approved plan: clients are told to go home, and their sessions go with them."""
-    from braidmq.cli.place.carrying_out import carry_out, check_braid
+    from braidmq.cli.place.carrying_out import check_braid
     from braidmq.cli.place.observing import observe
     from braidmq.placement.errors import PlacementError
     from braidmq.placement.plan import reversed_plan
 
-    if not 0 < rate <= 1000:
-        raise UsageError(f"--rate {rate:g}", "Give clients a second, above 0 and up to 1000.")
+    check_rate(rate)
     found = read_plan_file(file)
     check_approved(file, found)
     if back:
@@ -56,12 +56,22 @@ def apply(
     if not found.moves:
         output.say(f"The plan {found.id} moves nobody.")
         return
+    report(found, carried_out(found, seen, rate), json_lines)
+
+
+def check_rate(rate: float) -> None:
+    if not 0 < rate <= 1000:
+        raise UsageError(f"--rate {rate:g}", "Give clients a second, above 0 and up to 1000.")
+
+
+def carried_out(plan: HomePlan, seen: ObservedSites, rate: float) -> CarriedOut:
+    from braidmq.cli.place.carrying_out import carry_out
+
     with Bar("Moving") as bar:
-        done = carry_out(found, seen, rate, bar.show if bar.is_shown else lambda _part, _words: None)
-    _report(found, done, json_lines)
+        return carry_out(plan, seen, rate, bar.show if bar.is_shown else lambda _part, _words: None)
 
 
-def _report(plan: HomePlan, done: CarriedOut, json_lines: bool) -> None:
+def report(plan: HomePlan, done: CarriedOut, json_lines: bool) -> None:
     if json_lines:
         told = {"plan": plan.id, "moves": len(plan.moves), "outcomes": dict(done.outcomes), "arrived": done.arrived}
         output.print_json(told | {"elsewhere": done.elsewhere, "absent": done.absent})

@@ -8,7 +8,7 @@ import typer
 
 from braidmq.cli import output
 from braidmq.cli.base_commands import BaseCommand, BaseGroup
-from braidmq.cli.place import applying, comparing, planning
+from braidmq.cli.place import applying, automatic, comparing, planning
 
 HELP: Final = (
     "Home servers: where clients should be connected, so that notifications are quick and no server runs out.\n\n"
@@ -36,3 +36,4 @@ app.command("approve", cls=BaseCommand, epilog=planning.APPROVE_EXAMPLES)(planni
 app.command("apply", cls=BaseCommand, epilog=applying.APPLY_EXAMPLES)(applying.apply)
 app.command("status", cls=BaseCommand, epilog=applying.STATUS_EXAMPLES)(applying.status)
 app.command("cancel", cls=BaseCommand, epilog=applying.CANCEL_EXAMPLES)(applying.cancel)
+app.command("auto", cls=BaseCommand, epilog=automatic.AUTO_EXAMPLES)(automatic.auto)

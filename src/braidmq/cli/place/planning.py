@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from braidmq.cli import output
-from braidmq.cli.errors import CliError, UsageError
+from braidmq.cli.errors import CliError
 from braidmq.cli.option_groups import with_option_groups
 from braidmq.cli.place.approval import PLAN_FILE, PlanFile, read_plan_file, write_approval
 from braidmq.cli.place.braid_options import BraidOptions
-from braidmq.cli.progress import Bar
+from braidmq.cli.place.making import PlanOptions, logs_of, make
 
 if TYPE_CHECKING:
-    from braidmq.cli.place.observing import ObservedSites
-    from braidmq.placement.observed import PosedProblem
     from braidmq.placement.plan import HomePlan, PlanFigures
 
 PLAN_EXAMPLES: Final = output.examples(
@@ -31,120 +28,25 @@ PLAN_EXAMPLES: Final = output.examples(
 def plan(
     *,
     braid: BraidOptions,
+    options: PlanOptions,
     out: Annotated[Path, typer.Option("-o", "--out", help="Where the plan is written.")] = PLAN_FILE,
-    minutes: Annotated[float, typer.Option("--minutes", help="How far back the logs are read.")] = 60.0,
-    methods: Annotated[str, typer.Option("--method", help="One or more: refined, reloc, nearest, topic.")] = "refined",
-    clusters: Annotated[str, typer.Option("--clusters", metavar="K", help="Clusters of RELOC; one or more.")] = "4",
-    seeds: Annotated[int, typer.Option("--seeds", help="Each method is tried with so many seeds.")] = 1,
-    moves_max: Annotated[
-        int | None, typer.Option("-n", "--moves", help="At most so many clients move; all that should, if not given.")
-    ] = None,
-    log: Annotated[
-        Path | None, typer.Option("--log", help="Read the logs in this folder, and not from the brokers.")
-    ] = None,
-    latencies: Annotated[
-        Path | None, typer.Option("--latencies", help="Rows client,site,ms: one way, as far as it is known.")
-    ] = None,
-    cloud_ms: Annotated[float, typer.Option("--cloud-ms", help="One way from a site to the cloud.")] = 5.0,
-    master: Annotated[str | None, typer.Option("--master", help="Spark's master; this machine if not given.")] = None,
     json_lines: output.JsonOption = False,
     color: output.ColorOption = output.Color.AUTO,
 ) -> None:
     """Plan where clients should be at home: from the logs of a braid, its subscriptions and its round trips."""
-    from braidmq.cli.place.observing import observe, read_latencies
+    from braidmq.cli.place.observing import observe
     from braidmq.placement.plan import write_plan
 
-    if not (minutes > 0 and cloud_ms >= 0 and seeds >= 1):
-        raise UsageError("--minutes above 0, --cloud-ms of 0 or more, and --seeds of 1 or more are needed")
-    known = {} if latencies is None else read_latencies(latencies)
-    asked = braid.brokers()
-    seen = observe(asked)
-    options = _where(braid, [one.url for one in asked], log)
-    since = datetime.now(UTC) - timedelta(minutes=minutes)
+    asked = options.checked()
+    brokers = braid.brokers()
+    made = make(observe(brokers), asked, options, logs_of(braid, brokers, options))
     try:
-        made = _planned(seen, known, cloud_ms, options, since, master, methods, clusters, seeds, moves_max)
         out.write_bytes(write_plan(made))
     except OSError as error:
         raise CliError(f"the plan cannot be written: {error}") from None
-    _show(made, json_lines)
+    show_plan(made, json_lines)
     if not json_lines:
         output.note(f"It is in {out}. `braidmq place approve {out}` approves it.", "dim")
-
-
-def _where(braid: BraidOptions, urls: list[str], log: Path | None) -> dict[str, str]:
-    """Where the logs are read."""
-    if log is not None:
-        return {"path": str(log.absolute())}
-    return {"brokers": ",".join(urls)} | ({} if braid.token is None else {"token": braid.token})
-
-
-def _planned(
-    seen: ObservedSites,
-    known: dict[tuple[str, str], float],
-    cloud_ms: float,
-    options: dict[str, str],
-    since: datetime,
-    master: str | None,
-    methods: str,
-    clusters: str,
-    seeds: int,
-    moves_max: int | None,
-) -> HomePlan:
-    from braidmq.cli.ending import Ending
-    from braidmq.cli.on_spark import in_our_words, in_thread, own_java
-    from braidmq.pipeline.homes.candidates import candidates, play_all
-    from braidmq.pipeline.homes.publishers import published_rates
-    from braidmq.pipeline.session import session
-    from braidmq.placement.errors import PlacementError
-    from braidmq.placement.observed import ObservedBraid, pose_observed
-    from braidmq.placement.planning import PLAN_METHODS
-
-    names = [one.strip() for one in methods.split(",")]
-    if unknown := [one for one in names if one not in PLAN_METHODS]:
-        raise UsageError(f"there is no method {unknown[0]}", f"There are {', '.join(PLAN_METHODS)}.")
-    try:
-        wanted = candidates(names, [int(one) for one in clusters.split(",")], range(1, seeds + 1))
-    except ValueError:
-        raise UsageError(f"--clusters {clusters}", "Give one or more numbers: --clusters 2,4") from None
-
-    def work() -> HomePlan:
-        spark = session("place", master)
-        rows = spark.read.format("braidmq").options(**options).load()
-        rates = published_rates(rows, since)
-        braid = ObservedBraid(
-            seen.sites,
-            seen.clients,
-            rates.publishers,
-            seen.processors,
-            rates.period_s,
-            cloud_ms,
-            seen.topic_homes,
-            known,
-        )
-        posed = pose_observed(braid)
-        best = play_all(spark, posed.problem, wanted)[0]
-        words = f"{best.candidate.method}, seed {best.candidate.seed}, best of {len(wanted)}"
-        return _made(posed, best.homes, words, moves_max)
-
-    try:
-        with in_our_words(), Ending() as ending, own_java(), Bar("Planning"):
-            return in_thread(work, ending)
-    except PlacementError as error:
-        raise CliError(str(error), hint="Nothing was planned, and nothing moved.") from None
-
-
-def _made(posed: PosedProblem, homes: Any, words: str, moves_max: int | None) -> HomePlan:
-    """The plan, within the budget of moves; then come the clients that rules, or MQTT 3.1.1, have at a site."""
-    from braidmq.placement.planning import make_plan
-    from braidmq.placement.replan import ReplanSettings, replan
-
-    problem = posed.problem
-    now = problem.homes_of(posed.now)
-    if moves_max is not None:
-        homes = replan(problem, now, homes, ReplanSettings(budget=moves_max))
-    for client, site in posed.fixed.items():
-        homes[problem.clients.index(client)] = problem.servers.index(site)
-    return make_plan(problem, homes, words, now=now)
 
 
 SHOW_EXAMPLES: Final = output.examples(("A plan beside now and beside the bound", "braidmq place show plan.json"))
@@ -157,7 +59,7 @@ def show(
     color: output.ColorOption = output.Color.AUTO,
 ) -> None:
     """Show a plan: what it promises, beside now and beside what no plan can beat."""
-    _show(read_plan_file(file), json_lines)
+    show_plan(read_plan_file(file), json_lines)
 
 
 APPROVE_EXAMPLES: Final = output.examples(("Approve it as it is", "braidmq place approve plan.json"))
@@ -177,7 +79,7 @@ _DELAYS: Final = ("delay, ms", "by distance", "by resources")
 _LOADS: Final = ("clients", "storage", "computation", "processed there")
 
 
-def _show(plan: HomePlan, json_lines: bool) -> None:
+def show_plan(plan: HomePlan, json_lines: bool) -> None:
     import msgspec
 
     if json_lines:
