@@ -105,7 +105,7 @@ def test_pairs_can_be_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = small_field(0, 5, 12.0, 48.0).problem
     best = optimum(problem)
     close = lower_bound(problem, best.homes).delay_ms
-    monkeypatch.setattr("braidmq.placement.bound.PAIRS_MAX", 0)
+    monkeypatch.setattr("braidmq.placement.bound.POTENTIALS_MAX", 0)
     loose = lower_bound(problem, best.homes).delay_ms
     assert 0.8 * best.delay_ms < loose < close <= best.delay_ms * (1 + 1e-9)
 
