@@ -97,6 +97,10 @@ class _Ascent:
         between_ms = metric_closure(np.minimum(problem.latencies.server_ms, limit))
         worse_ms = cloud_ms - between_ms.max(axis=1)
         self._distances = problem.distance_weight[:, None] * problem.latencies.client_ms
+        stays = np.flatnonzero(problem.fixed >= 0)
+        at_home = self._distances[stays, problem.fixed[stays]]
+        self._distances[stays] = np.inf
+        self._distances[stays, problem.fixed[stays]] = at_home
         self._stores, self._storage_cap = self._load(problem.stored, worse_ms)
         self._computes, self._compute_cap = self._load(problem.spool, worse_ms)
         sizes = np.diff(rows.topic_starts)
