@@ -65,6 +65,7 @@ def test_topics_have_their_publishers_with_rates_their_subscribers_and_spools() 
     assert (problem.storage.tolist(), problem.compute.tolist()) == ([1000.0, 2000.0, 3000.0], [100.0, 200.0, 300.0])
     assert posed.now == {"bus1": "a", "bus2": "b", "watcher": "c", "alarmed": "a"}
     assert posed.fixed == {"bus2"}
+    assert problem.fixed.tolist() == [-1, 1, -1, -1], "plans are made around it"
 
 
 def test_distances_are_halves_of_the_shorter_round_trip_or_go_by_a_third_site() -> None:

@@ -105,9 +105,9 @@ def pose_observed(braid: ObservedBraid) -> PosedProblem:
     servers = [HomeServer(one.name, one.storage, one.compute) for one in braid.sites]
     between = _between(braid.sites)
     latencies = Latencies(_client_ms(braid, clients, between), between, np.array([braid.cloud_ms]))
-    problem = pose(servers, names, topics, latencies)
-    fixed = frozenset(one.name for one in clients if not one.can_move)
-    return PosedProblem(problem, {one.name: one.site for one in clients}, fixed)
+    fixed = {one.name: one.site for one in clients if not one.can_move}
+    problem = pose(servers, names, topics, latencies, fixed)
+    return PosedProblem(problem, {one.name: one.site for one in clients}, frozenset(fixed))
 
 
 def _topics(braid: ObservedBraid, site_of: Mapping[str, str]) -> list[ManagedTopic]:
