@@ -145,6 +145,8 @@ def test_a_braid_that_has_changed_too_much_is_left_alone(start_broker: StartBrok
         (("apply", "nowhere.json", "--rate", "0"), "Give clients a second"),
         (("plan", "--minutes", "-1", "-d", "x"), "--minutes above 0"),
         (("plan",), "which braid?"),
+        (("auto", "--every", "10x", "-d", "x"), "Give a number and a unit"),
+        (("auto", "--rate", "-1", "-d", "x"), "Give clients a second"),
         (("plan", "-d", "x", "--latencies", "bad.csv"), "row 2: expected client,site,ms"),
         (("plan", "-d", "x", "--latencies", "nan.csv"), "nan ms is no delay"),
         (("show", "bad.csv"), "the plan is not JSON"),

@@ -100,6 +100,18 @@ def test_members_and_homes_that_are_unknown_are_refused() -> None:
         pose([HomeServer("s", 1, 1)], ["c"], [ManagedTopic("t", {"x": 1.0}, ["c"], 1)], problem.latencies)
 
 
+def test_homes_that_are_fixed_are_known() -> None:
+    problem = figure_5()
+    servers = [HomeServer(name, 10, 20) for name in problem.servers]
+    topics = [ManagedTopic("t1", {"c1": 1.0}, ["c4"], 8)]
+    posed = pose(servers, problem.clients, topics, problem.latencies, {"c4": "s2"})
+    assert posed.fixed.tolist() == [-1, -1, -1, 1]
+    assert posed.movable.tolist() == [0]
+    for fixed, told in (({"c4": "s9"}, "unknown server: s9"), ({"c9": "s1"}, "not there: c9")):
+        with pytest.raises(PlacementError, match=told):
+            pose(servers, problem.clients, topics, problem.latencies, fixed)
+
+
 def test_names_go_both_ways() -> None:
     problem = figure_5()
     homes = np.array([0, 1, 1, 0])

@@ -64,13 +64,14 @@ def test_topics_have_their_publishers_with_rates_their_subscribers_and_spools() 
     assert problem.stored.tolist() == [5 * (60 * 100 + 20 * 300) / 80, 50.0]
     assert (problem.storage.tolist(), problem.compute.tolist()) == ([1000.0, 2000.0, 3000.0], [100.0, 200.0, 300.0])
     assert posed.now == {"bus1": "a", "bus2": "b", "watcher": "c", "alarmed": "a"}
-    assert posed.fixed == {"bus2": "b"}
+    assert problem.fixed.tolist() == [-1, 1, -1, -1], "plans are made around it"
 
 
 def test_rules_go_before_plans_and_rules_of_a_client_before_those_of_its_topics() -> None:
-    pinned = [ObservedClient("watcher", "c", ["bus/+/frames"], pinned_to="b"), *CLIENTS[:2], *CLIENTS[3:]]
-    posed = pose_observed(braid(clients=pinned, topic_homes=[("bus/#", "c"), ("#", "a")]))
-    assert posed.fixed == {"watcher": "b", "bus1": "c", "bus2": "b"}, "bus2 cannot be told"
+    pinned = [*CLIENTS[:2], ObservedClient("watcher", "c", ["bus/+/frames"], pinned_to="b"), *CLIENTS[3:]]
+    problem = pose_observed(braid(clients=pinned, topic_homes=[("bus/#", "c"), ("#", "a")])).problem
+    found = dict(zip(problem.clients, problem.fixed.tolist(), strict=True))
+    assert found == {"bus1": 2, "bus2": 1, "watcher": 1, "alarmed": -1}, "bus2 cannot be told"
     with pytest.raises(PlacementError, match="at sites that are not there: atlantis"):
         pose_observed(braid(topic_homes=[("#", "atlantis")]))
 

@@ -12,10 +12,12 @@ from braidmq.placement.errors import PlacementError
 from braidmq.placement.exact import optimum
 from braidmq.placement.field import distances_km
 from braidmq.placement.model import evaluate
+from braidmq.placement.planning import PLAN_METHODS, assign
 from braidmq.placement.priced_search import PricedSearch, Prices
 from braidmq.placement.problem import HomeServer, Latencies, ManagedTopic, PlacementProblem, pose
 from braidmq.placement.refined import RefinedSettings, refine
 from braidmq.placement.reloc import RelocSettings, reloc
+from braidmq.placement.replan import ReplanSettings, replan
 from braidmq.placement.simple import nearest_homes, random_homes
 from tests.placement.problems import paper_field, random_problem, small_field
 
@@ -105,7 +107,7 @@ def test_pairs_can_be_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = small_field(0, 5, 12.0, 48.0).problem
     best = optimum(problem)
     close = lower_bound(problem, best.homes).delay_ms
-    monkeypatch.setattr("braidmq.placement.bound.PAIRS_MAX", 0)
+    monkeypatch.setattr("braidmq.placement.bound.POTENTIALS_MAX", 0)
     loose = lower_bound(problem, best.homes).delay_ms
     assert 0.8 * best.delay_ms < loose < close <= best.delay_ms * (1 + 1e-9)
 
@@ -144,3 +146,34 @@ def test_what_has_no_exact_optimum_is_refused() -> None:
     near = dataclasses.replace(problem, latencies=dataclasses.replace(problem.latencies, cloud_ms=np.full(4, 0.1)))
     with pytest.raises(PlacementError, match="the way to the cloud and back"):
         optimum(near)
+
+
+def test_who_cannot_move_stays() -> None:
+    """With every method; and plans are made around them, as the optimum shows."""
+    free = small_field(0, 5, 18.0, 72.0).problem
+    fixed = np.full(len(free.clients), -1)
+    fixed[::3] = np.arange(fixed[::3].size) % 4
+    problem = dataclasses.replace(free, fixed=fixed)
+    stays = fixed >= 0
+    for method in PLAN_METHODS:
+        homes = assign(method, problem, np.random.default_rng(0), RelocSettings(clusters=2)).homes
+        assert np.array_equal(homes[stays], fixed[stays]), method
+    best = optimum(problem)
+    assert np.array_equal(best.homes[stays], fixed[stays])
+    assert best.delay_ms > optimum(free).delay_ms
+    plan = assign("refined", problem, np.random.default_rng(0))
+    delay_ms = evaluate(problem, plan.homes).delay_ms
+    assert best.delay_ms * (1 - 1e-9) <= delay_ms <= best.delay_ms * 1.01
+    assert lower_bound(problem, plan.homes, plan.prices).delay_ms <= best.delay_ms * (1 + 1e-9)
+    now = problem.kept(random_homes(free, np.random.default_rng(3)))
+    changed = replan(problem, now, nearest_homes(free), ReplanSettings(100))
+    assert np.any(changed != now)
+    assert np.array_equal(changed[stays], fixed[stays])
+
+
+def test_nobody_can_move() -> None:
+    free = small_field(0).problem
+    homes = random_homes(free, np.random.default_rng(0))
+    problem = dataclasses.replace(free, fixed=homes)
+    assert np.array_equal(refine(problem, np.random.default_rng(0)).homes, homes)
+    assert lower_bound(problem, homes).delay_ms <= evaluate(problem, homes).delay_ms * (1 + 1e-9)

@@ -27,8 +27,12 @@ from braidmq.placement.priced_search import Prices
 from braidmq.placement.problem import Bools, Floats, Ints, PlacementProblem
 from braidmq.placement.progress import Progress
 
-PAIRS_MAX: Final = 2_000_000
-"""Pairs of clients with a topic in common. Where there are more, each topic gets its φ together: a looser bound."""
+POTENTIALS_MAX: Final = 30_000_000
+"""Numbers that the φ of all pairs consist of. Where there are more, each topic gets its φ together: a looser bound."""
+WORK_MAX: Final = 2_000_000_000
+"""Steps of the innermost loop that a bound takes if it is not told how many rounds: some 20 s on one core."""
+ROUNDS: Final = 200
+ROUNDS_MIN: Final = 25
 SLOW_SHARE: Final = 0.05
 """Publishers that publish so much less than usual, for the storage that their topic takes, are taken for no load."""
 SHRINKS_AFTER: Final = 50
@@ -54,14 +58,17 @@ def lower_bound(
     homes: Ints,
     prices: Prices | None = None,
     *,
-    rounds: int = 200,
+    rounds: int | None = None,
     known_ms: float = np.inf,
     close_enough: float = 0.0005,
     progress: Progress | None = None,
 ) -> LowerBound:
     """Begins at a plan and, if there are some, at the prices that it was made with; the better they are the closer it
     gets.
-    Ends early when a plan with Y = `known_ms` is as close to it as wanted."""
+    Ends early when a plan with Y = `known_ms` is as close to it as wanted. A large problem gets fewer rounds."""
+    if rounds is None:
+        work = pairs_of(problem) * len(problem.servers) ** 2
+        rounds = max(ROUNDS_MIN, min(ROUNDS, WORK_MAX // max(1, work)))
     ascent = _Ascent(problem, homes, prices)
     best = 0.0
     done = 0
@@ -74,6 +81,12 @@ def lower_bound(
     return LowerBound(best, done)
 
 
+def pairs_of(problem: PlacementProblem) -> int:
+    """Pairs of clients with a topic in common, for each topic that they have in common."""
+    sizes = np.diff(problem.members.topic_starts)
+    return int((sizes * (sizes - 1) // 2).sum())
+
+
 class _Ascent:
     def __init__(self, problem: PlacementProblem, homes: Ints, prices: Prices | None) -> None:
         self._problem = problem
@@ -84,10 +97,15 @@ class _Ascent:
         between_ms = metric_closure(np.minimum(problem.latencies.server_ms, limit))
         worse_ms = cloud_ms - between_ms.max(axis=1)
         self._distances = problem.distance_weight[:, None] * problem.latencies.client_ms
+        stays = np.flatnonzero(problem.fixed >= 0)
+        at_home = self._distances[stays, problem.fixed[stays]]
+        self._distances[stays] = np.inf
+        self._distances[stays, problem.fixed[stays]] = at_home
         self._stores, self._storage_cap = self._load(problem.stored, worse_ms)
         self._computes, self._compute_cap = self._load(problem.spool, worse_ms)
         sizes = np.diff(rows.topic_starts)
-        kind = PairPotentials if int((sizes * (sizes - 1) // 2).sum()) <= PAIRS_MAX else TopicPotentials
+        is_small = pairs_of(problem) * len(problem.servers) <= POTENTIALS_MAX
+        kind = PairPotentials if is_small else TopicPotentials
         self._potentials = kind(problem, between_ms, homes)
         self._has_rows = np.flatnonzero(np.diff(rows.client_starts))
         self._topic_starts = rows.topic_starts[np.flatnonzero(sizes)]

@@ -70,7 +70,7 @@ def compare(
     methods: Sequence[str],
     settings: RelocSettings,
     *,
-    bound_rounds: int = 0,
+    has_bound: bool = False,
     progress: Progress | None = None,
 ) -> list[PlacementTrial]:
     """All methods on one field; with the bound, which begins at the best of their plans."""
@@ -94,12 +94,10 @@ def compare(
             float(what.distances_ms.mean()) / case.field.ms_per_km,
         )
         found.append((made, trial))
-    if not bound_rounds or not found:
+    if not has_bound or not found:
         return [trial for _, trial in found]
     best, trial = min(found, key=lambda each: each[1].delay_ms)
-    bound = lower_bound(
-        problem, best.homes, best.prices, rounds=bound_rounds, known_ms=trial.delay_ms, progress=progress
-    ).delay_ms
+    bound = lower_bound(problem, best.homes, best.prices, known_ms=trial.delay_ms, progress=progress).delay_ms
     return [replace(trial, bound_ms=bound) for _, trial in found]
 
 

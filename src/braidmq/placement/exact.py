@@ -217,5 +217,10 @@ class _Program:
         integral[: self._z] = 1
         integral[self._w :] = 1
         upper = np.ones(count)
+        stays = np.flatnonzero(problem.fixed >= 0)
+        allowed = np.ones((len(problem.clients), self._servers))
+        allowed[stays] = 0.0
+        allowed[stays, problem.fixed[stays]] = 1.0
+        upper[: self._y] = allowed.ravel()
         upper[self._e : self._w] = np.inf
         return objective, integral, upper

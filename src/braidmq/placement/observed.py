@@ -86,8 +86,6 @@ class PosedProblem:
     problem: PlacementProblem
     now: Mapping[str, str]
     """Where clients are at present."""
-    fixed: Mapping[str, str]
-    """Clients that are at a site whatever is planned: a rule says so, or they cannot be told to go elsewhere."""
 
 
 def pose_observed(braid: ObservedBraid) -> PosedProblem:
@@ -109,13 +107,13 @@ def pose_observed(braid: ObservedBraid) -> PosedProblem:
     servers = [HomeServer(one.name, one.storage, one.compute) for one in braid.sites]
     between = _between(braid.sites)
     latencies = Latencies(_client_ms(braid, clients, between), between, np.array([braid.cloud_ms]))
-    problem = pose(servers, names, topics, latencies)
     pinned = _pinned(braid, clients)
     strange = sorted({*pinned.values()} - {one.name for one in braid.sites})
     if strange:
         raise PlacementError(f"rules have clients at home at sites that are not there: {', '.join(strange[:5])}")
     fixed = {one.name: one.site for one in clients if not one.can_move} | pinned
-    return PosedProblem(problem, {one.name: one.site for one in clients}, fixed)
+    problem = pose(servers, names, topics, latencies, fixed)
+    return PosedProblem(problem, {one.name: one.site for one in clients})
 
 
 def _topics(braid: ObservedBraid, site_of: Mapping[str, str]) -> list[ManagedTopic]:

@@ -17,6 +17,8 @@ STEP: Final = 0.015
 """The first step of a φ, in mean delays between servers."""
 INERTIA: Final = 0.9
 SHRINKS_AFTER: Final = 50
+CHUNK: Final = 1024
+"""Pairs that are worked on at once: what is needed of them fits into a processor's cache."""
 
 
 def metric_closure(delays: Floats) -> Floats:
@@ -66,15 +68,20 @@ class PairPotentials:
         self._speed *= INERTIA
         self._speed += step * (chosen[self._first] - chosen[self._second])
         self._phi += self._speed
-        below = self._phi[:, 0, None] + self._between_ms[0]
-        above = self._phi[:, 0, None] - self._between_ms[0]
+        for start in range(0, len(self._phi), CHUNK):
+            self._make_right(self._phi[start : start + CHUNK])
+
+    def _make_right(self, phi: Floats) -> None:
+        """Puts the mean of the largest right functions below these and the smallest above them in their place."""
+        below = phi[:, 0, None] + self._between_ms[0]
+        above = phi[:, 0, None] - self._between_ms[0]
+        shifted = np.empty_like(below)
         for server in range(1, len(self._between_ms)):
-            height = self._phi[:, server, None]
-            np.minimum(below, height + self._between_ms[server], out=below)
-            np.maximum(above, height - self._between_ms[server], out=above)
-        below += above
-        below *= 0.5
-        self._phi = below
+            height = phi[:, server, None]
+            np.minimum(below, np.add(height, self._between_ms[server], out=shifted), out=below)
+            np.maximum(above, np.subtract(height, self._between_ms[server], out=shifted), out=above)
+        np.add(below, above, out=phi)
+        phi *= 0.5
 
 
 class TopicPotentials:

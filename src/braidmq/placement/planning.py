@@ -83,16 +83,14 @@ def make_plan(
     *,
     now: Ints | None = None,
     prices: Prices | None = None,
-    bound_rounds: int = 200,
+    has_bound: bool = True,
     progress: Progress | None = None,
 ) -> HomePlan:
-    """The plan that these homes are, beside what is now and beside the bound; no bound if it gets no rounds."""
+    """The plan that these homes are, beside what is now and beside the bound, unless that is not wanted."""
     planned = evaluate(problem, homes)
     bound = None
-    if bound_rounds:
-        bound = lower_bound(
-            problem, homes, prices, rounds=bound_rounds, known_ms=planned.delay_ms, progress=progress
-        ).delay_ms
+    if has_bound:
+        bound = lower_bound(problem, homes, prices, known_ms=planned.delay_ms, progress=progress).delay_ms
     moves: list[ClientMove] = []
     if now is not None:
         moves = [

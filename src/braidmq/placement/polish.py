@@ -21,6 +21,8 @@ OPENED_MAX: Final = 2
 
 def polish(counts: HomeCounts, clients: Ints) -> None:
     """Moves single clients, the one that gains most first, until none of these gains by itself."""
+    if not clients.size:
+        return
     for _ in range(PASSES_MAX):
         best = counts.changes(clients).min(axis=1)
         gaining = np.flatnonzero(best < -GAIN_MIN)
@@ -56,7 +58,7 @@ def _close(counts: HomeCounts, topic: int, server: int) -> bool:
     """Lets all publishers of a topic leave a server, each to where it then costs least."""
     clients = _publishers(counts, topic)
     clients = clients[counts.homes[clients] == server]
-    if clients.size < 2:  # one alone is moved as a client
+    if clients.size < 2 or np.any(counts.problem.fixed[clients] >= 0):  # one alone is moved as a client
         return False
     total = 0.0
     moved: list[int] = []
@@ -90,6 +92,9 @@ def _open(counts: HomeCounts, topic: int, server: int) -> bool:
     """Lets the members that are nearer to a server come to it, the one that gains most first; the best number of them
     stays."""
     clients = _publishers(counts, topic)
+    clients = clients[counts.problem.fixed[clients] < 0]
+    if not clients.size:
+        return False
     changes = counts.changes(clients)[:, server]
     total, best, best_count = 0.0, -GAIN_MIN, 0
     moved: list[tuple[int, int]] = []

@@ -45,7 +45,7 @@ class PricedSearch:
 
     def __init__(self, problem: PlacementProblem, homes: Ints) -> None:
         self.problem = problem
-        self.homes = homes.copy()
+        self.homes = problem.kept(homes)
         rows = problem.members
         self._receives = rows.subscribes.astype(np.float64)
         self._publishes = rows.publishes.astype(np.float64)
@@ -87,6 +87,9 @@ class PricedSearch:
         total = self._distances.copy()
         total[self.active] += np.add.reduceat(costs[rows.by_client], self._starts)
         total -= total[np.arange(self.homes.size), self.homes][:, None]
+        stays = np.flatnonzero(self.problem.fixed >= 0)
+        total[stays] = np.inf
+        total[stays, self.homes[stays]] = 0.0
         return total
 
     def round(self, prices: Prices, allowed: Bools) -> float:

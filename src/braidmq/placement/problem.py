@@ -104,6 +104,17 @@ class PlacementProblem:
     compute: Floats
     """B_l."""
     latencies: Latencies
+    fixed: Ints
+    """The home that a client has whatever is planned, or −1."""
+
+    @cached_property
+    def movable(self) -> Ints:
+        """The clients that have a topic, and may move."""
+        return np.flatnonzero((np.diff(self.members.client_starts) > 0) & (self.fixed < 0))
+
+    def kept(self, homes: Ints) -> Ints:
+        """These homes, but for clients whose home is fixed."""
+        return np.where(self.fixed >= 0, self.fixed, homes)
 
     @cached_property
     def rate_total(self) -> float:
@@ -164,9 +175,13 @@ def sums_by(group: Ints, weight: Floats, groups: int) -> Floats:
 
 
 def pose(
-    servers: Sequence[HomeServer], clients: Sequence[str], topics: Sequence[ManagedTopic], latencies: Latencies
+    servers: Sequence[HomeServer],
+    clients: Sequence[str],
+    topics: Sequence[ManagedTopic],
+    latencies: Latencies,
+    fixed: Mapping[str, str] | None = None,
 ) -> PlacementProblem:
-    """Checks everything that is given and numbers it."""
+    """Checks everything that is given and numbers it. `fixed` are the homes of clients that cannot move."""
     _check_names("server", [each.name for each in servers])
     _check_names("client", clients)
     _check_names("topic", [each.name for each in topics])
@@ -190,7 +205,19 @@ def pose(
         np.array([server.storage for server in servers], np.float64),
         np.array([server.compute for server in servers], np.float64),
         latencies.checked(len(clients), len(servers)),
+        _fixed(fixed or {}, clients, [server.name for server in servers]),
     )
+
+
+def _fixed(fixed: Mapping[str, str], clients: Sequence[str], servers: Sequence[str]) -> Ints:
+    number = {name: at for at, name in enumerate(servers)}
+    unknown = sorted({server for server in fixed.values() if server not in number})
+    if unknown:
+        raise PlacementError(f"unknown server: {_some(unknown)}")
+    strangers = sorted(fixed.keys() - set(clients))
+    if strangers:
+        raise PlacementError(f"a home for clients that are not there: {_some(strangers)}")
+    return np.array([number[fixed[client]] if client in fixed else -1 for client in clients], np.int64)
 
 
 def _memberships(clients: Sequence[str], topics: Sequence[ManagedTopic]) -> Memberships:
@@ -199,10 +226,11 @@ def _memberships(clients: Sequence[str], topics: Sequence[ManagedTopic]) -> Memb
     starts = [0]
     for at, topic in enumerate(topics):
         subscribers = set(topic.subscribers)
-        strangers = sorted((subscribers | topic.publishers.keys()) - number.keys())
+        members = subscribers | topic.publishers.keys()
+        strangers = sorted(member for member in members if member not in number)
         if strangers:
             raise PlacementError(f"topic {topic.name} has members that are not among the clients: {_some(strangers)}")
-        for client in sorted(subscribers | topic.publishers.keys(), key=number.__getitem__):
+        for client in sorted(members, key=number.__getitem__):
             publishes = client in topic.publishers
             rate = topic.publishers[client] if publishes else 0.0
             if publishes:

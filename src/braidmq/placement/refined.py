@@ -64,7 +64,7 @@ def refine(
     settings = settings or RefinedSettings()
     tell = progress or (lambda _what, _part: None)
     homes, prices = _at_prices(problem, settings, tell)
-    active = np.flatnonzero(np.diff(problem.members.client_starts))
+    active = problem.movable
     counts = _at_true_cost(problem, homes, active, settings, chance, tell)
     if len(problem.topics) <= settings.few_topics_max:
         counts = _rearranged(counts, prices, active, settings, chance, tell)
@@ -115,7 +115,7 @@ def _at_true_cost(
     chance: np.random.Generator,
     tell: Progress,
 ) -> HomeCounts:
-    counts = HomeCounts(problem, homes)
+    counts = HomeCounts(problem, problem.kept(homes))
     polish(counts, active)
     for number in range(settings.passes):
         tell("true costs", number / settings.passes)

@@ -30,14 +30,15 @@ class Relations:
     def strongest(self, client: int) -> Ints:
         if self._factors is not None:
             scores = self._factors @ self._factors[client]
+            others = np.flatnonzero(scores > 0)
+            scores = scores[others]
         else:
-            rows = self._problem.rows_of_client(client)
-            topics = self._problem.members.topic[rows]
+            topics = self._problem.members.topic[self._problem.rows_of_client(client)]
             mine = np.concatenate([self._problem.members.client[self._problem.rows_of_topic(int(n))] for n in topics])
-            scores = np.bincount(mine, minlength=len(self._problem.clients)).astype(np.float64)
-        scores[client] = 0.0
-        order = np.argsort(-scores, kind="stable")[: self._count_max]
-        return np.asarray(order[scores[order] > 0], np.int64)
+            others, scores = np.unique(mine, return_counts=True)
+        is_other = others != client
+        others, scores = others[is_other], scores[is_other]
+        return np.asarray(others[np.argsort(-scores, kind="stable")[: self._count_max]], np.int64)
 
 
 def _factors(problem: PlacementProblem) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:

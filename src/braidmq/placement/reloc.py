@@ -85,7 +85,9 @@ class _Walk:
 
     def meet(self, client: int, row: int) -> None:
         """Lines 22–43 of the algorithm."""
-        if self.homes[client] < 0 or self._settings.meets_again == "anew":
+        if self._problem.fixed[client] >= 0:
+            self.homes[client] = self._problem.fixed[client]
+        elif self.homes[client] < 0 or self._settings.meets_again == "anew":
             self._leave(client)
             self.homes[client] = self._first_home(client)
         if not self._problem.members.publishes[row] or self.counted[row]:
@@ -94,7 +96,8 @@ class _Walk:
         for other in self._rows(client):  # after a new start, the topics that it was met in before come along
             if self._settings.meets_again == "anew" and other < row and not self.counted[other]:
                 self._count(other, int(self.homes[client]))
-        if self._settings.steps == "cooperation" and self._is_over(int(self.homes[client])):
+        is_last = self._settings.steps != "cooperation" or self._problem.fixed[client] >= 0
+        if not is_last and self._is_over(int(self.homes[client])):
             self._cooperate(client, row)
 
     def _first_home(self, client: int) -> int:
@@ -122,7 +125,7 @@ class _Walk:
         if self._settings.passes_on == "topic" and server != here:
             mine = self._problem.rows_of_topic(int(self._problem.members.topic[row]))
             there = self._problem.members.client[mine][self.counted[mine]]
-            passed = [int(one) for one in there if self.homes[one] == here]
+            passed = [int(one) for one in there if self.homes[one] == here and self._problem.fixed[one] < 0]
         for one in passed:
             if server != here:
                 counted = [each for each in self._rows(one) if self.counted[each] or one == client]

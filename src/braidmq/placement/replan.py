@@ -60,7 +60,7 @@ class _Way:
         self._now = now
         self._budget = settings.budget
         self.counts = HomeCounts(problem, now)
-        self._active = np.flatnonzero(np.diff(problem.members.client_starts))
+        self._active = problem.movable
         again = np.isin(np.array(problem.clients), list(moved_before))
         self._prices = problem.distance_weight * settings.price_ms * np.where(again, 1 + settings.again, 1.0) + ROUNDING
         self._least_shares = local_shares(problem, self.counts.storage, self.counts.compute) - ROUNDING
@@ -75,22 +75,27 @@ class _Way:
         problem = self.counts.problem
         found = []
         for topic in range(len(problem.topics)):
-            clients = problem.members.client[problem.rows_of_topic(topic)]
-            clients = clients[self.counts.homes[clients] != target[clients]]
+            clients = self._not_there(topic, target)
             if clients.size:
                 gain = self._try(clients, target[clients], is_kept=False)
                 if gain > 0:
                     found.append((gain / clients.size, topic))
         for _, topic in sorted(found, reverse=True):
-            clients = problem.members.client[problem.rows_of_topic(topic)]
-            clients = clients[self.counts.homes[clients] != target[clients]]
+            clients = self._not_there(topic, target)
             if clients.size:
                 self._try(clients, target[clients], is_kept=True)
+
+    def _not_there(self, topic: int, target: Ints) -> Ints:
+        """The clients of a topic that the target has elsewhere, and that may move."""
+        problem = self.counts.problem
+        clients = problem.members.client[problem.rows_of_topic(topic)]
+        apart = (self.counts.homes[clients] != target[clients]) & (problem.fixed[clients] < 0)
+        return np.asarray(clients[apart], np.int64)
 
     def shift(self) -> None:
         """Single clients, the one that gains most first."""
         for _ in range(ROUNDS_MAX):
-            if self._left <= 0:
+            if self._left <= 0 or not self._active.size:
                 return
             gains = -(self.counts.changes(self._active) + self._fares(self._active)).min(axis=1)
             order = self._active[np.argsort(-gains)][: np.count_nonzero(gains > 0)]

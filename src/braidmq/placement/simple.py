@@ -10,12 +10,12 @@ from braidmq.placement.problem import Ints, PlacementProblem
 
 def random_homes(problem: PlacementProblem, chance: np.random.Generator) -> Ints:
     """RA."""
-    return np.asarray(chance.integers(0, len(problem.servers), len(problem.clients)), np.int64)
+    return problem.kept(chance.integers(0, len(problem.servers), len(problem.clients)))
 
 
 def nearest_homes(problem: PlacementProblem) -> Ints:
     """NS."""
-    return np.asarray(np.argmin(problem.latencies.client_ms, axis=1), np.int64)
+    return problem.kept(np.argmin(problem.latencies.client_ms, axis=1))
 
 
 def one_server_a_topic(problem: PlacementProblem, chance: np.random.Generator, *, cooperation: bool = True) -> Ints:
@@ -24,7 +24,7 @@ def one_server_a_topic(problem: PlacementProblem, chance: np.random.Generator, *
     With cooperation a topic that does not fit there goes to the server that then has the least storage in use.
     """
     rows = problem.members
-    homes = np.full(len(problem.clients), -1, np.int64)
+    homes = problem.fixed.copy()
     storage = np.zeros(len(problem.servers))
     compute = np.zeros(len(problem.servers))
     for topic in range(len(problem.topics)):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from braidmq.cli import output
 from braidmq.cli.errors import CliError, ExitCode, UsageError
 from braidmq.cli.option_groups import with_option_groups
-from braidmq.cli.place.model_options import BOUND_ROUNDS, ComparedOptions, FieldOptions, RelocOptions
+from braidmq.cli.place.model_options import ComparedOptions, FieldOptions, RelocOptions
 from braidmq.cli.progress import Bar
 
 if TYPE_CHECKING:
@@ -66,13 +66,12 @@ def model(
     try:
         cases = [(*case, settings) for case in field.cases(compared.seeds) for settings in reloc.settings()]
         table = _Table(compared.bound)
-        rounds = BOUND_ROUNDS if compared.bound else 0
         with CaseBar(sum(len(each[2]) for each in cases)) as bar:
             for sigma, spool, seeds, settings in cases:
                 trials: list[PlacementTrial] = []
                 for case in seeds:
                     bar.begin(case.seed)
-                    trials += compare(case, methods, settings, bound_rounds=rounds, progress=bar.update)
+                    trials += compare(case, methods, settings, has_bound=compared.bound, progress=bar.update)
                 for method in methods:
                     mine = [trial for trial in trials if trial.method == method]
                     one = {"sigma_km": sigma, "spool_each": spool, "clusters": settings.clusters, "method": method}

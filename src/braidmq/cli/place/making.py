@@ -157,5 +157,4 @@ def _made(
     now = problem.homes_of(posed.now)
     if moves_max is not None:
         homes = replan(problem, now, homes, ReplanSettings(budget=moves_max), moved_before)
-    fixed = problem.homes_of(problem.named(homes) | dict(posed.fixed))
-    return make_plan(problem, fixed, words, now=now)
+    return make_plan(problem, problem.kept(homes), words, now=now)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from braidmq.placement.social import GraphShape, Topics
 
 SEEDS_MAX: Final = 1_000
-BOUND_ROUNDS: Final = 200
 
 _FIELD: Final = "Field"
 _RELOC: Final = "RELOC"
