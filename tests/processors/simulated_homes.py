@@ -90,6 +90,7 @@ class HomeSite:
         self.runner = InstantRunner(scope, spool)
         self.homes.stand(self.runner)
         broker.router.feed_for = self._feed_for
+        broker.on_wants = self.homes.on_wants
         broker.router.forget_all()
 
     def _feed_for(self, topic: str) -> TopicFeed | None:

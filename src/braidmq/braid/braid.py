@@ -218,10 +218,15 @@ class Braid:
         if isinstance(self.method, ProvenMethod):
             self.method.on_question = self._on_question
         if isinstance(self.method, WildcardMethod) and isinstance(outbound, WildcardTopics):
-            outbound.on_changed = self.demand.on_wants
+            outbound.on_changed = self._on_wants
             self.method.on_wants = outbound.on_wants
             self.detours.on_reached = self.method.on_reached
         self.broker.federate(self._federation())
+
+    def _on_wants(self, topic_filter: str) -> None:
+        """Other brokers want something else than before."""
+        self.demand.on_wants(topic_filter)
+        self.broker.on_wants(topic_filter)
 
     def _join_shares(self) -> None:
         announcer, gossip = self.shares.announcer, self.membership.gossip

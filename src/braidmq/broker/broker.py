@@ -78,6 +78,8 @@ class Broker:
         self.now = self.tick.now
         self.metrics = self.tick.metrics
         self.timers = self.tick.timers
+        self.on_wants: Callable[[str], None] = lambda _topic_filter: None
+        """Called with a filter when other brokers begin, or cease, to want what it matches; `#` if that may be all."""
         self.recorder: Recorder = self.tick.recorder
         """Keeps publications that are read later."""
         self.log = logging.getLogger("braidmq.broker")

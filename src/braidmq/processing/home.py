@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Final
+from zlib import crc32
 
 import msgspec
 
@@ -17,6 +18,8 @@ RECENT_S: Final = 2.0
 """What came so recently may be on its way to other homes."""
 RECENT_BYTES_MAX: Final = 1 << 16
 """How much of it is told."""
+DIGEST_MESSAGES_MAX: Final = 1_000
+"""Messages of a spool that are compared."""
 FETCH_BYTES_MAX: Final = 8 << 20
 """How much of a spool another home is given: the newest."""
 PART_BYTES_MAX: Final = 1 << 16
@@ -25,16 +28,16 @@ PART_BYTES_MAX: Final = 1 << 16
 
 class Home:
     __slots__ = (
-        "asked_at",
         "fetched",
         "held",
+        "is_comparing",
         "is_late",
         "is_taken",
         "name",
         "number",
         "offers",
+        "rounds",
         "runner",
-        "since",
         "timer",
         "topic",
     )
@@ -50,10 +53,11 @@ class Home:
         """Ends the wait."""
         self.number = 0
         """Of the question that was asked last."""
-        self.asked_at = 0.0
-        self.since = 0.0
-        """What is older than this was fetched."""
+        self.is_comparing = False
+        """Whether it has the spool, and asks whether anything is missing."""
         self.offers: list[SpoolOffer] = []
+        self.rounds = 0
+        """How often it may still compare because another one has found a difference."""
         self.is_late = False
         """Whether the next offer is taken, whatever it is."""
         self.is_taken = False
@@ -81,14 +85,21 @@ class Home:
                 found.append(msgspec.Raw(raw))
         return found[::-1]
 
-    def parts(self, since: float) -> list[list[msgspec.Raw]]:
-        """The spool in pieces, the oldest first, as far as it is not older."""
+    def digest(self) -> int:
+        """Of the last messages in the spool, and of their order."""
+        found = 0
+        for raw in self.state[-DIGEST_MESSAGES_MAX:]:
+            found = crc32(repr(order_of(decode_message(raw))).encode(), found)
+        return found
+
+    def parts(self) -> list[list[msgspec.Raw]]:
+        """The spool in pieces, the oldest first."""
         room = FETCH_BYTES_MAX
         pieces: list[list[msgspec.Raw]] = [[]]
         size = 0
         for raw in reversed(self.state):
             room -= len(raw)
-            if room < 0 or (since and decode_message(raw).received_at < since):
+            if room < 0:
                 break
             if pieces[-1] and size + len(raw) > PART_BYTES_MAX:
                 pieces.append([])
@@ -96,10 +107,6 @@ class Home:
             pieces[-1].append(msgspec.Raw(raw))
             size += len(raw)
         return [piece[::-1] for piece in reversed(pieces)]
-
-    def on_fetched(self) -> None:
-        """All that was asked for is here."""
-        self.since = self.asked_at - RECENT_S
 
     def merge(self) -> bool:
         """Begins with what was fetched and what was here; False if it is too late for that.

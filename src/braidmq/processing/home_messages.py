@@ -24,6 +24,8 @@ class SpoolRequest(msgspec.Struct, frozen=True, tag="a", array_like=True):
     number: int
     """Of the asker's, for the answers."""
     asker: str
+    digest: int
+    """Of what is in its spool; 0 if it has none yet."""
     recent: list[msgspec.Raw]
     """What came there just now: it may have left before this one was known there."""
 
@@ -35,6 +37,8 @@ class SpoolOffer(msgspec.Struct, frozen=True, tag="o", array_like=True):
     """Messages in its spool."""
     publishers: int
     """Of the topic, at the broker that offers."""
+    digest: int
+    """Of what is in its spool: where it is the same, nothing is missing."""
     recent: list[msgspec.Raw]
     """What came there just now: it may not have reached the others yet."""
 
@@ -44,8 +48,6 @@ class SpoolTake(msgspec.Struct, frozen=True, tag="t", array_like=True):
     asker: str
     name: str
     """The internal topic."""
-    since: float
-    """What is older is there."""
 
 
 class SpoolPart(msgspec.Struct, frozen=True, tag="p", array_like=True):

@@ -10,7 +10,8 @@ is the braid's to see to; and while there is one home only, nothing leaves it.
 
 A new home asks the others for the spool, and takes it from the one that has most of it. The first messages wait for
 that, at most WAIT_S; not at all if nobody else is known to be a home. What came to another home just before it knew of
-this one may have missed it: so questions and answers carry what is recent.
+this one may have missed it: so questions and answers carry what is recent. When another home comes, or can be reached
+again, spools are compared, and what differs is fetched.
 
 A home whose publishers have left stays until another one says that it has the spool: then it drops out, and forgets it.
 """
@@ -18,7 +19,7 @@ A home whose publishers have left stays until another one says that it has the s
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -31,6 +32,7 @@ from braidmq.broker.message import Message, Reached
 from braidmq.mqtt.wire import string
 from braidmq.processing.assignments import HELD_MAX
 from braidmq.processing.home import Home
+from braidmq.processing.home_feed import HomeFeed
 from braidmq.processing.home_messages import (
     CopiedMessages,
     HomeMessage,
@@ -58,6 +60,15 @@ OFFERS_S: Final = 0.25
 ENTRY_S: Final = 10.0
 """How long after a start they wait for that although this broker is not in its braid yet."""
 ENTRY_POLL_S: Final = 0.1
+COMPARE_S: Final = 1.0
+"""How long after another home has come spools are compared: by then it should have what it asked for."""
+COMPARED_AT_ONCE: Final = 256
+"""How many are compared then; the others so much later."""
+ROUNDS_MAX: Final = 3
+"""How often a home compares because another one, that has come, has found a difference: there is always one while
+messages come."""
+EVERYTHING: Final = "#"
+"""Said in place of many filters, those of `$` topics included."""
 NAME_BYTES_MAX: Final = 65_535
 """Of the longest topic; one whose internal topic would be longer is not shared."""
 ALL: Final = "-"
@@ -80,6 +91,9 @@ class Homes:
         self._by_name: dict[str, Home] = {}
         self._asking: dict[int, Home] = {}
         """By the number of the last question of each."""
+        self._stale: dict[str, Home] = {}
+        """By internal topic: homes of which another one has come, or may have."""
+        self._is_compare_due = False
         self._made_at = context.now()
         self._number = int(self._made_at * 1e6)
         self._anchors: dict[str, str] = {}
@@ -96,7 +110,7 @@ class Homes:
         return key in self._homes
 
     def feed_for(self, topic: str) -> HomeFeed | None:
-        return HomeFeed(self, topic) if self.is_on and topic.startswith(SPOOL_PREFIXES) else None
+        return HomeFeed(self.on_foreign, topic) if self.is_on and topic.startswith(SPOOL_PREFIXES) else None
 
     def stand(self, runner: ProcessorRunner) -> None:
         """A processor is there whose spools may be shared: this broker is found where others look for its topics, and
@@ -156,7 +170,7 @@ class Homes:
     def _meet(self, home: Home) -> None:
         self._ask(home)
         names = [home.name, _mail_of(self._context.origin)]
-        self._broker.federation.when_effective(names, partial(self._ask, home))
+        self._broker.federation.when_effective(names, partial(self._ask_again, home))
 
     def _name_of(self, runner: ProcessorRunner, topic: str) -> str | None:
         name = f"{self._anchor_of(runner)}/{topic}"
@@ -187,27 +201,30 @@ class Homes:
 
     # The spool of a new home
 
-    def _ask(self, home: Home, is_leaving: bool = False) -> None:
-        """Asks who has the spool: at once, and again when all others know of this one."""
-        if self._homes.get(home.key) is not home:
-            return
+    def _ask_again(self, home: Home) -> None:
+        """All others know of this home now: what they have said before may be missing."""
+        if self._homes.get(home.key) is home:
+            self._ask(home, is_comparing=home.held is None)
+
+    def _ask(self, home: Home, is_comparing: bool = False) -> None:
+        """Asks who has the spool; or, if it is here, whether anything of it is missing."""
         self._asking.pop(home.number, None)
         self._number += 1
         home.number = self._number
         self._asking[home.number] = home
         origin, now = self._context.origin, self._context.now()
-        home.asked_at = now
-        home.is_late = False
-        home.is_taken = is_leaving
-        recent = [] if is_leaving else home.recent(origin, now)
-        message = _message(home.name, SpoolRequest(home.number, origin, recent), 0)
+        home.is_comparing = is_comparing
+        home.is_late = home.is_taken = False
+        digest = home.digest() if is_comparing else 0
+        message = _message(home.name, SpoolRequest(home.number, origin, digest, home.recent(origin, now)), 0)
         reached = self._send(message)
         if reached is Reached.NOBODY:
             self._go_on(home)
             return
         if reached is Reached.UNKNOWN:
             self._broker.federation.when_known(message, partial(self._on_known, home))
-        self._broker.timers.at(now + OFFERS_S, partial(self._choose, home, home.number))
+        if not is_comparing:
+            self._broker.timers.at(now + OFFERS_S, partial(self._choose, home, home.number))
 
     def _on_known(self, home: Home, is_wanted: bool) -> None:
         if not is_wanted:
@@ -224,12 +241,10 @@ class Homes:
             self._take(home, best)
 
     def _take(self, home: Home, offer: SpoolOffer) -> None:
-        home.is_taken = True
+        home.is_taken = not home.is_comparing
         home.offers = []
         if offer.count:
-            self._send(
-                _message(_mail_of(offer.origin), SpoolTake(home.number, self._context.origin, home.name, home.since), 0)
-            )
+            self._send(_message(_mail_of(offer.origin), SpoolTake(home.number, self._context.origin, home.name), 0))
         else:
             self._go_on(home)
 
@@ -265,6 +280,37 @@ class Homes:
         if assignment is not None:
             self._context.assignments.note_size(assignment, home.runner.queue)
 
+    # Homes that come, or are reached again
+
+    def on_wants(self, topic_filter: str) -> None:
+        """Another broker begins, or ceases, to want what a filter matches; or many have changed what they want."""
+        if topic_filter == EVERYTHING or topic_filter.startswith(SPOOL_MAIL_PREFIX):
+            found = list(self._by_name.values())
+        elif topic_filter in self._by_name:
+            found = [self._by_name[topic_filter]]
+        else:
+            return
+        for home in found:
+            home.rounds = ROUNDS_MAX
+            self._compare_later(home)
+
+    def _compare_later(self, home: Home) -> None:
+        self._stale[home.name] = home
+        if not self._is_compare_due:
+            self._is_compare_due = True
+            self._broker.timers.at(self._context.now() + COMPARE_S, self._compare)
+
+    def _compare(self) -> None:
+        """Asks whether anything of some spools is missing: what others got while they could not be reached, or before
+        they knew of this home."""
+        self._is_compare_due = False
+        for name in list(self._stale)[:COMPARED_AT_ONCE]:
+            home = self._stale.pop(name)
+            if self._by_name.get(name) is home and home.held is None:
+                self._ask(home, is_comparing=True)
+        for home in list(self._stale.values())[:1]:
+            self._compare_later(home)
+
     # What other homes say
 
     def on_foreign(self, message: Message) -> None:
@@ -291,13 +337,11 @@ class Homes:
         elif isinstance(said, SpoolOffer):
             self._on_offer(home, said)
         elif isinstance(said, SpoolTake):
-            pieces = home.parts(said.since)
+            pieces = home.parts()
             for number, piece in enumerate(pieces, 1):
                 self._send(_message(_mail_of(said.asker), SpoolPart(said.number, len(pieces) - number, piece), 0))
         else:
             home.fetched.extend([bytes(raw) for raw in said.messages])
-            if not said.left:
-                home.on_fetched()
             if home.held is None:
                 self._merge(home)
             elif not said.left:
@@ -318,8 +362,11 @@ class Homes:
     def _on_ask(self, home: Home, ask: SpoolRequest) -> None:
         origin = self._context.origin
         recent = home.recent(origin, self._context.now())
-        offer = SpoolOffer(ask.number, origin, len(home.state), self._publishers(home), recent)
+        offer = SpoolOffer(ask.number, origin, len(home.state), self._publishers(home), home.digest(), recent)
         self._send(_message(_mail_of(ask.asker), offer, 0))
+        if ask.digest and ask.digest != offer.digest and home.rounds:
+            home.rounds -= 1
+            self._compare_later(home)
         for raw in ask.recent:
             self._put_copy(home, bytes(raw), 1)
 
@@ -329,6 +376,9 @@ class Homes:
         if not self._publishers(home) and home.held is None:
             if offer.publishers or offer.origin < self._context.origin:
                 self._drop_out(home)
+        elif home.is_comparing:
+            if offer.digest != home.digest():
+                self._take(home, offer)
         elif not home.is_taken:
             home.offers.append(offer)
             if home.is_late or offer.count >= home.runner.queue.spool:
@@ -347,7 +397,7 @@ class Homes:
             if assignment is None or assignment.location != "edge":
                 self.leave(home.key)
             elif not assignment.publishers:
-                self._ask(home, is_leaving=True)
+                self._ask(home, is_comparing=True)
         self._advertise()
 
     def leave(self, key: Key) -> None:
@@ -378,29 +428,6 @@ class Homes:
         if assignment is not None and not assignment.is_changing and not home.runner.queue.has(home.topic):
             assignments.forget(assignment)
             home.runner.forget(home.topic)
-
-
-class HomeFeed:
-    """What comes from other brokers on one internal topic."""
-
-    __slots__ = ("_homes", "_topic")
-
-    def __init__(self, homes: Homes, topic: str) -> None:
-        self._homes = homes
-        self._topic = topic
-
-    def on_publication(self, message: Message, is_logged: bool) -> None:
-        """What is said here is for others."""
-
-    def on_run(self, payloads: Sequence[bytes], sender: str, is_logged: bool) -> None:
-        """No client may publish there."""
-
-    def on_foreign(self, message: Message) -> None:
-        self._homes.on_foreign(message)
-
-    def on_foreign_run(self, payloads: Sequence[bytes]) -> None:
-        for payload in payloads:
-            self._homes.on_foreign(Message(self._topic, b"", payload, 0))
 
 
 def _mail_of(origin: str) -> str:

@@ -28,7 +28,8 @@ from braidmq.processing.context import ProcessingContext, PublicationLog
 from braidmq.processing.envelope import forward_of
 from braidmq.processing.error_reports import ErrorReporter
 from braidmq.processing.feed import ProcessorFeed
-from braidmq.processing.homes import HomeFeed, Homes
+from braidmq.processing.home_feed import HomeFeed
+from braidmq.processing.homes import Homes
 from braidmq.processing.intake import Intake
 from braidmq.processing.reassignment import Reassignment
 from braidmq.processing.restoring import restored
@@ -93,6 +94,7 @@ class Processing:
         self._sweeper: asyncio.Task[None] | None = None
         self._stopping: set[asyncio.Task[None]] = set()
         broker.router.feed_for = self._feed_for
+        broker.on_wants = self.homes.on_wants
 
     @property
     def log(self) -> PublicationLog | None:
