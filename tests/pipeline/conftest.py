@@ -25,6 +25,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+import braidmq
 from braidmq.pipeline.launch import java
 from braidmq.pipeline.session import LOOPBACK, QUICK_JVM, session
 
@@ -34,6 +35,8 @@ START_TIMEOUT_S = 240.0
 """Java alone may take a minute or two where eight others compute."""
 END_TIMEOUT_S = 60.0
 ROOT = str(Path(__file__).parents[2])
+WORKER_PATH = os.pathsep.join([str(Path(braidmq.__file__).parents[1]), ROOT])
+"""Spark's workers look for the functions of tests, too, and have the code that is tested."""
 MASTER_CLASS = "org.apache.spark.deploy.master.Master"
 WORKER_CLASS = "org.apache.spark.deploy.worker.Worker"
 
@@ -46,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    os.environ["PYTHONPATH"] = ROOT  # Spark's workers look for the functions of tests, too
+    os.environ["PYTHONPATH"] = WORKER_PATH
     made = session("braidmq tests", "local[2]", quick=True)
     yield made
     made.stop()
@@ -63,7 +66,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": ROOT, **(env or {})},
+                env={**os.environ, "PYTHONPATH": WORKER_PATH, **(env or {})},
                 start_new_session=True,
             )
 

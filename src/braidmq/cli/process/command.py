@@ -342,6 +342,10 @@ def on_spark(
     delegated: Annotated[
         bool, typer.Option("--delegated", help="Only what the brokers' own processor leaves to Spark.")
     ] = False,
+    spool_scope: Annotated[
+        Literal["braid", "site"],
+        typer.Option("--spool-scope", help="A topic's spool has the messages of all these brokers, or of one alone."),
+    ] = "braid",
     start: Annotated[
         Literal["earliest", "latest"], typer.Option("--from", help="Where to start if there is no checkpoint yet.")
     ] = "latest",
@@ -363,6 +367,7 @@ def on_spark(
             master=master,
             checkpoint=checkpoint,
             delegated=delegated,
+            spool_scope=spool_scope,
             name=name,
             topic=topic,
             spool=spool,

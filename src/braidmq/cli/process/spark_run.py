@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from braidmq.pipeline.portable import PortableProcessor
+    from braidmq.pipeline.stateful.query import SpoolScope
 
 MASTER: Final = "local[*,4]"
 """This machine; a task whose worker was killed is tried again."""
@@ -67,6 +68,7 @@ def run(
     master: str | None,
     checkpoint: Path | None,
     delegated: bool,
+    spool_scope: SpoolScope,
     name: str | None,
     topic: str | None,
     spool: int | None,
@@ -80,7 +82,9 @@ def run(
     portable = PortableProcessor.of(file, name=name, topic=topic, spool=spool)
     folder = checkpoint or CHECKPOINTS / portable.name
     with in_our_words(), Ending() as ending, own_java():
-        query = in_thread(lambda: start_query(portable, options, master, folder, delegated=delegated), ending)
+        query = in_thread(
+            lambda: start_query(portable, options, master, folder, delegated=delegated, spool_scope=spool_scope), ending
+        )
         what = "what edges leave to Spark of" if delegated else "all of"
         output.note(f"{portable.name} takes {what} {portable.topic}; its checkpoint is {folder}. Ctrl-C ends.", "green")
         progress = QueryProgress(query, json_lines=json_lines)
@@ -100,7 +104,13 @@ def run(
 
 
 def start_query(
-    portable: PortableProcessor, options: dict[str, str], master: str | None, folder: Path, *, delegated: bool
+    portable: PortableProcessor,
+    options: dict[str, str],
+    master: str | None,
+    folder: Path,
+    *,
+    delegated: bool,
+    spool_scope: SpoolScope = "braid",
 ) -> StreamingQuery:
     """A processor as a query, on a Spark of its own or the one that the environment names."""
     from braidmq.pipeline.session import session
@@ -108,4 +118,4 @@ def start_query(
 
     where = master or (None if os.environ.get("SPARK_REMOTE") else MASTER)
     spark = session(f"processor {portable.name}", where, quick=True)  # many small batches, and soon
-    return start(spark, portable, options, str(folder.absolute()), delegated=delegated)
+    return start(spark, portable, options, str(folder.absolute()), delegated=delegated, spool_scope=spool_scope)

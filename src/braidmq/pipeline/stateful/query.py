@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -65,12 +65,17 @@ TASK_ROWS_MIN: Final = 4_000
 """Rows from which another task is worth what it costs."""
 
 
+SpoolScope = Literal["braid", "site"]
+
+
 class QuerySetup(msgspec.Struct, frozen=True):
     """`folder`: of snapshots; empty if none are kept."""
 
     portable: PortableProcessor
     folder: str
     is_delegated: bool
+    spool_scope: SpoolScope = "braid"
+    """Whether spools have the messages of all logs that are read (`merging`), or of each log alone (`site`)."""
     publish: str | None = None
     """Whether answers are published, and where: at this admin port, or at the broker that they came from (`ORIGIN`)."""
 
@@ -121,8 +126,12 @@ class ProcessorStream(StreamReader):
         states = self._states_for(end)
         starts, ends = self._resumed(start, states), self._resumed(end, states)
         parts: list[PartitionBatch] = []
-        for broker, state in states.items():
-            if broker in end["brokers"] and starts[broker] < ends[broker]:
+        known = {broker: state for broker, state in states.items() if broker in end["brokers"]}
+        if self._is_merged(known):
+            parts = self._merged_parts(known, starts, ends)
+            known = {}
+        for broker, state in known.items():
+            if starts[broker] < ends[broker]:
                 parts += self._parts(broker, state, starts[broker], ends[broker])
         return [
             *tasks_of(parts, {broker: state.partitions for broker, state in states.items()}, self._options.task_each)
@@ -135,7 +144,7 @@ class ProcessorStream(StreamReader):
         publish = self._setup.publish
         if publish is None:
             return found
-        locations = {part.piece.broker: part.piece.location.where for part in partition.parts}
+        locations = {piece.broker: piece.location.where for part in partition.parts for piece in part.pieces}
         urls = {broker: where if publish == ORIGIN else publish for broker, where in locations.items()}
         return _counted(runner, AnswerPublisher(self._setup.portable.name, urls, self._options.token).passed_on(found))
 
@@ -148,6 +157,29 @@ class ProcessorStream(StreamReader):
             part = PartitionBatch(piece) if found is None else _delegated_part(piece, found, state.partitions)
             if part.firsts is None or part.firsts:
                 parts.append(part)
+        return parts
+
+    def _is_merged(self, states: Mapping[str, LogState]) -> bool:
+        """Whether topics have one spool over all logs. What edges leave to Spark has one for each edge."""
+        if self._setup.is_delegated or self._setup.spool_scope == "site" or len(states) < 2:
+            return False
+        _check_partitions(states)
+        return True
+
+    def _merged_parts(
+        self, states: Mapping[str, LogState], starts: Mapping[str, int], ends: Mapping[str, int]
+    ) -> list[PartitionBatch]:
+        """Each partition of all logs, also of those that have nothing new: their rows are in the spools."""
+        if all(starts[broker] >= ends[broker] for broker in states):
+            return []
+        count = next(iter(states.values())).partitions
+        parts = []
+        for number in TopicFilters((self._setup.portable.topic,)).partitions(count):
+            first, *others = [
+                Piece(broker, self.logs.location(broker), state.id, number, starts[broker], ends[broker])
+                for broker, state in states.items()
+            ]
+            parts.append(PartitionBatch(first, beside=tuple(others)))
         return parts
 
     def _end(self, broker: str, start: int, state: LogState) -> int:
@@ -201,6 +233,16 @@ def _delegated_part(piece: Piece, found: Delegated, partitions: int) -> Partitio
     return PartitionBatch(piece, firsts, found.handed & firsts.keys())
 
 
+def _check_partitions(states: Mapping[str, LogState]) -> None:
+    """Refuses logs in which a topic has not the same partition."""
+    if len({state.partitions for state in states.values()}) > 1:
+        counts = ", ".join(f"{broker} {state.partitions}" for broker, state in states.items())
+        raise PipelineError(
+            f"spools over several logs need the same number of partitions in each, and they have: {counts}",
+            "Give log.partitions the same value at all brokers, or choose the spool scope site",
+        )
+
+
 def tasks_of(parts: list[PartitionBatch], partitions: Mapping[str, int], task_each: bool) -> list[ProcessorTask]:
     """A task costs some milliseconds, so small parts are put together. Any task can do any part."""
     found: list[ProcessorTask] = []
@@ -208,7 +250,7 @@ def tasks_of(parts: list[PartitionBatch], partitions: Mapping[str, int], task_ea
     rows = 0.0
     for part in parts:
         gathered.append(part)
-        rows += (part.piece.until - part.piece.start) / partitions[part.piece.broker]
+        rows += sum((piece.until - piece.start) / partitions[piece.broker] for piece in part.pieces)
         if task_each or rows >= TASK_ROWS_MIN:
             found.append(ProcessorTask(tuple(gathered)))
             gathered, rows = [], 0.0
@@ -225,9 +267,10 @@ def answers(
     *,
     folder: str = "",
     delegated: bool = False,
+    spool_scope: SpoolScope = "braid",
 ) -> DataFrame:
     """What a processor says, as a streaming table (`running.ANSWERS`). `options` are those of the format "braidmq"."""
-    return _table(spark, QuerySetup(portable, folder, delegated), options)
+    return _table(spark, QuerySetup(portable, folder, delegated, spool_scope), options)
 
 
 def _table(spark: SparkSession, setup: QuerySetup, options: Mapping[str, str]) -> DataFrame:
@@ -248,10 +291,12 @@ def start(
     delegated: bool = False,
     publish: str | None = None,
     trigger_ms: int = TRIGGER_MS,
+    spool_scope: SpoolScope = "braid",
 ) -> StreamingQuery:
     """Runs a processor on Spark; what it says is published at the broker where the message came from.
 
     `delegated`: only what the brokers leave to Spark of their processor of this name, with its topic, spool and output.
+    With `spool_scope` "braid" the spool of a topic has the messages of all logs, with "site" those of one.
     `publish` is the admin port to publish at where the logs are read from files. A query that starts again with the
     same checkpoint goes on where it was.
     """
@@ -261,7 +306,9 @@ def start(
     logs = Logs(read)  # brokers that do not answer are reported now
     if delegated:
         portable = _at_edges(portable, {broker: logs.location(broker) for broker in logs.states()})
-    setup = QuerySetup(portable, snapshot_folder(checkpoint), delegated, publish or ORIGIN)
+    elif spool_scope == "braid":
+        _check_partitions(logs.states())
+    setup = QuerySetup(portable, snapshot_folder(checkpoint), delegated, spool_scope, publish or ORIGIN)
     options = with_starting_offsets(options)
     return (
         _table(spark, setup, options)

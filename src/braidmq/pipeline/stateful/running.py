@@ -23,11 +23,12 @@ from braidmq.log.schema import PROPERTIES
 from braidmq.pipeline.source import reading
 from braidmq.pipeline.source.options import ReadOptions
 from braidmq.pipeline.source.plan import Piece
+from braidmq.pipeline.stateful import merging
 from braidmq.pipeline.stateful.snapshots import Snapshots
-from braidmq.pipeline.stateful.spools import Spools, SpoolsKey
+from braidmq.pipeline.stateful.spools import WHOLE, Spools, SpoolsKey
 from braidmq.pipeline.stateful.time_limit import TimeLimit, TookTooLong
 from braidmq.processors.hops import HOPS, HOPS_MAX, hops_of, loop_words
-from braidmq.processors.processor import Failure, Message, Output, Processor, SpoolState, spool_step
+from braidmq.processors.processor import Failure, Message, Output, Processor, Spool, SpoolState, spool_step
 from braidmq.processors.rows import messages_of
 
 CACHED_MESSAGES_MAX: Final = 2_000_000
@@ -73,6 +74,12 @@ class PartitionBatch:
     firsts: Mapping[str, int] | None = None
     handed: frozenset[str] = frozenset()
     """Topics that have a spool to begin with: their broker has it."""
+    beside: tuple[Piece, ...] = ()
+    """The same partition of the logs of other brokers, with which it has its spools in common."""
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        return self.piece, *self.beside
 
 
 class SpoolCache:
@@ -132,18 +139,21 @@ class TaskRunner:
         for part in parts:
             yield from self.answers(part)
         if self._options.fail_on_data_loss:
-            for piece in {part.piece.broker: part.piece for part in parts}.values():
+            for piece in {piece.broker: piece for part in parts for piece in part.pieces}.values():
                 reading.check(piece)
         reading.freeze_imports()
 
     def answers(self, part: PartitionBatch) -> Iterator[pa.RecordBatch]:
         """Processes a part; yields the answers."""
+        if part.beside:
+            yield from self._merged_answers(part)
+            return
         piece = part.piece
         spools, rows = self._begun(part)
         errors = 0
         for batch in rows:
             shown = []
-            for message, outcome in self._step_all(batch, spools, part):
+            for message, outcome in self._step_all(messages_of(batch), spools, part.firsts):
                 if isinstance(outcome, Failure):
                     errors += 1
                     if errors > ERROR_ROWS_MAX:
@@ -222,14 +232,68 @@ class TaskRunner:
     def _rows(self, piece: Piece, part: PartitionBatch, options: ReadOptions) -> Iterator[pa.RecordBatch]:
         return reading.piece_rows(piece, options, filters_of(self._processor.topic, part.firsts))
 
+    # Logs of several brokers
+
+    def _merged_answers(self, part: PartitionBatch) -> Iterator[pa.RecordBatch]:
+        spools = self._merged_spools(part)
+        errors = 0
+        for chunk in merging.chunks(part.pieces, lambda piece: self._rows(piece, part, self._options)):
+            rows = iter(chunk)
+            shown = []
+            messages = iter([message for message, _ in chunk])
+            for message, outcome in self._step_all(messages, spools, None, merging.step):
+                piece = next(piece for one, piece in rows if one is message)
+                if isinstance(outcome, Failure):
+                    errors += 1
+                    if errors > ERROR_ROWS_MAX:
+                        continue
+                shown.append(_row(message, outcome, piece))
+            if shown:
+                yield pa.RecordBatch.from_pylist(shown, ANSWERS)
+            spools.rows_since += len(chunk)
+            self.processed += len(chunk)
+        if errors > ERROR_ROWS_MAX:
+            text = f"{errors - ERROR_ROWS_MAX} more errors in this batch"
+            yield pa.RecordBatch.from_pylist([_error(part.piece, "function", text, None, None)], ANSWERS)
+        spools.ats = {piece.log_id: piece.until for piece in part.pieces}
+        starts, ends = (sum(getattr(piece, end) for piece in part.pieces) for end in ("start", "until"))
+        self._finish(spools, replace(part.piece, start=starts, until=ends))
+
+    def _merged_spools(self, part: PartitionBatch) -> Spools:
+        """The spools of one partition of all logs, as they are before the batch."""
+        processor, starts = self._processor, {piece.log_id: piece.start for piece in part.pieces}
+        name = merging.name_of(list(starts))
+        key = SpoolsKey(processor.topic, processor.spool, name, part.piece.partition, is_delegated=False)
+        found = spool_cache().take(self._folder, key)
+        if found is not None and not merging.is_reached(found.ats, starts):
+            found = None
+        if found is None and self._folder:
+            found = Snapshots(self._folder, key).find(sum(starts.values()))
+            if found is not None and not merging.is_reached(found.ats, starts):
+                found = None
+        if found is None:
+            found = Spools(key, 0)
+            found.ats = {piece.log_id: self._begin(piece, piece.start) for piece in part.pieces}
+        lenient = replace(self._options, fail_on_data_loss=False)
+        for piece in part.pieces:
+            before = replace(piece, start=found.ats[piece.log_id], until=piece.start)
+            for batch in self._rows(before, part, lenient) if before.start < before.until else ():
+                merging.put(batch, found.by_topic, processor.spool)
+                found.rows_since += batch.num_rows
+        found.begun.update(dict.fromkeys(found.by_topic, WHOLE))
+        return found
+
     def _step_all(
-        self, batch: pa.RecordBatch, spools: Spools, part: PartitionBatch
+        self,
+        messages: Iterator[Message],
+        spools: Spools,
+        firsts: Mapping[str, int] | None,
+        step: Callable[[Processor, Spool, Message], Output | Failure | None] = spool_step,
     ) -> list[tuple[Message, Output | Failure]]:
         """The answers to some rows. Most rows have none, and there are many: so little is done for each."""
-        processor, firsts = self._processor, part.firsts
+        processor = self._processor
         known = spools.by_topic
         found: list[tuple[Message, Output | Failure]] = []
-        messages = messages_of(batch)
         message: Message | None = None
         with TimeLimit(processor.time_limit_s) as limit:
             while True:
@@ -242,7 +306,7 @@ class TaskRunner:
                                 self.processed -= 1
                                 continue
                         limit.running = message.offset
-                        outcome = spool_step(processor, spool, message)
+                        outcome = step(processor, spool, message)
                         if outcome is not None:
                             found.append((message, outcome))
                     limit.running = -1

@@ -43,6 +43,7 @@ class _Content(msgspec.Struct, frozen=True, array_like=True):
     key: SpoolsKey
     at: int
     spools: list[tuple[str, int, SpoolState]]
+    ats: dict[str, int] = {}
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -57,6 +58,8 @@ class Spools:
         self.at = at
         self.by_topic: dict[str, Spool] = {}
         self.begun: dict[str, int] = {}
+        self.ats: dict[str, int] = {}
+        """Of spools over several logs (`merging`): that offset of each; `at` is then their sum, which only grows."""
         self.rows_since = 0
         """Rows that came since these spools were written to a file."""
 
@@ -99,15 +102,20 @@ class Spools:
         """Forgets the topics that were silent for longest; returns how many."""
         surplus = len(self.by_topic) - topics_max
         if surplus > 0:
-            for topic in sorted(self.by_topic, key=lambda one: self.by_topic[one].last)[:surplus]:
+            for topic in sorted(self.by_topic, key=self._used)[:surplus]:
                 del self.by_topic[topic], self.begun[topic]
         return max(0, surplus)
+
+    def _used(self, topic: str) -> float:
+        """When its last message came: by offset or, where there are several logs, by time."""
+        spool = self.by_topic[topic]
+        return spool[-1].received_at if self.ats and len(spool) else spool.last
 
     # As a file
 
     def encode(self) -> bytes:
         spools = [(topic, self.begun[topic], spool.state) for topic, spool in self.by_topic.items()]
-        body = _encode(_Content(FORMAT, self.key, self.at, spools))
+        body = _encode(_Content(FORMAT, self.key, self.at, spools, self.ats))
         return zlib.crc32(body).to_bytes(_CRC_BYTES) + body
 
     @staticmethod
@@ -125,6 +133,7 @@ class Spools:
         if content.key != key:
             raise SnapshotError(f"it is of {_words(content.key)}, and {_words(key)} is asked for")
         found = Spools(key, content.at)
+        found.ats = content.ats
         for topic, first, state in content.spools:
             found.enter(topic, first, state)
         return found
