@@ -359,6 +359,19 @@ def test_a_mirror_that_was_given_up_has_nothing_to_say_while_others_hear_the_bro
     assert (found.address, found.name) == (1, "three")
 
 
+def test_a_mirror_whose_copy_is_old_is_not_asked_to_act_though_it_hears_the_broker() -> None:
+    last = FoundSession("one", 0, (HeldCopyOf("three", 4, 6, is_heard=False),))
+    former = FoundSession("two", 0, (HeldCopyOf("three", 2, 0, is_heard=True),))
+    assert result_of(last, former).hearers_of("three") == []
+    assert result_of(former).hearers_of("three") == [1]
+
+
+def test_what_a_broker_had_once_is_not_asked_for_if_a_newer_session_was_found() -> None:
+    found = result_of(FoundSession("one", 7), FoundSession("two", 0, (HeldCopyOf("three", 1, 0, is_heard=True),)))
+    assert found.has_as_new(SessionHolder("ada", 3, "three", 7))
+    assert not found.has_as_new(SessionHolder("ada", 3, "three", 8))
+
+
 def test_a_claim_that_comes_late_does_not_cost_the_session(sites: FaultySites) -> None:
     """The directory is told that the session is where it has just gone from."""
     ada = come(sites, 1)

@@ -73,6 +73,19 @@ def test_what_comes_late_to_the_origin_that_is_asked_is_still_before() -> None:
     assert ada.got == [1, 2, 3, 4, 5]
 
 
+def test_what_comes_late_waits_for_what_its_publisher_had_published_elsewhere() -> None:
+    """It was fetched from an origin that did not answer before."""
+    ada = Arrived()
+    ada.session.note_proven("one", 2, is_last=True)
+    ada.marks.follows = ("other", 5)
+    ada.get(2, ("one", 1))
+    ada.marks.follows = None
+    assert ada.asked == ["other"]
+    ada.get(3, ("one", 2))
+    ada.session.prove("other", [_found(1, ("other", 5))], 5, is_last=True)
+    assert ada.got == [1, 2, 3]
+
+
 def test_an_origin_that_does_not_answer_is_not_waited_for_again() -> None:
     ada = Arrived()
     ada.get(3, ("one", 8))

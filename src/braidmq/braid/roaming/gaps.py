@@ -43,4 +43,5 @@ def moved_from(subscriptions: Mapping[str, Subscribed], origin: str, sent: Sent)
         return None
     retain = item.retain and any(one.retain_as_published for one in matching)
     ids = tuple([one.identifier for one in matching if one.identifier])
-    return MovedDelivery(sent.topic, item, qos, retain, ids, "", 0, mark=(origin, sent.offset))
+    follows = None if sent.follows is None else (sent.follows.origin, sent.follows.offset)
+    return MovedDelivery(sent.topic, item, qos, retain, ids, "", 0, mark=(origin, sent.offset), follows=follows)

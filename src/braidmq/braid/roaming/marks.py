@@ -104,6 +104,8 @@ class Marks:
     def __init__(self) -> None:
         self.current: Mark | None = None
         """Of the publication of another broker that is being delivered now."""
+        self.follows: Mark | None = None
+        """What its publisher has published elsewhere just before, if it has not waited for that."""
         self._unmarked: list[tuple[Message, Callable[[Mark], None]]] = []
 
     def when_marked(self, message: Message, note: Callable[[Mark], None]) -> None:

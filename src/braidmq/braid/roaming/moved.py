@@ -28,6 +28,8 @@ class MovedDelivery(msgspec.Struct, frozen=True, array_like=True, gc=False):
     packet_id: int
     released: bool = False
     mark: Mark | None = None
+    follows: Mark | None = None
+    """What its publisher has published elsewhere just before, if it is not known to have come."""
 
     @property
     def size(self) -> int:

@@ -14,11 +14,10 @@ from collections.abc import Callable
 from functools import partial
 
 from braidmq.braid.catch_up.cursors import SavedCursor
-from braidmq.braid.catch_up.history import Sent
 from braidmq.braid.catch_up.missed_fetching import MissedFetcher
 from braidmq.braid.roaming.clients import ClientRecords
 from braidmq.braid.roaming.gaps import moved_from
-from braidmq.braid.roaming.marks import Mark, MarkedDelivery
+from braidmq.braid.roaming.marks import MarkedDelivery
 from braidmq.braid.roaming.moved import delivery_of
 from braidmq.braid.roaming.sessions import RoamingSession
 from braidmq.braid.roaming.tail import is_wanted
@@ -78,12 +77,8 @@ class OriginProofs:
             if moved is not None and is_wanted(session, moved.topic, moved.group):
                 delivery = delivery_of(moved, now)
                 if not delivery.message.expired(now):
-                    found.append(MarkedDelivery(delivery, moved.mark, _predecessor_of(one[1])))
+                    found.append(MarkedDelivery(delivery, moved.mark, moved.follows))
         if not is_proven:
             self._owe(session, subscriptions, behind)
         session.prove(origin, found, answer.floors.get(origin, 0), is_effective or not is_proven)
         self._broker.request_flush()
-
-
-def _predecessor_of(sent: Sent) -> Mark | None:
-    return None if sent.follows is None else (sent.follows.origin, sent.follows.offset)

@@ -66,10 +66,16 @@ class SearchResult:
                 yield address, copy
 
     def hearers_of(self, name: str) -> list[Address]:
-        """Of a broker that has not answered: those that hear it, as far as they know."""
+        """Of a broker that has not answered: those that hear it, as far as they know, and have a copy of what it has.
+
+        One whose copy is older than another's is not among them: should the broker just have gone, it would act for it
+        with what that had once.
+        """
         if name in self.names:
             return []
-        return [by for by, copy in self._copies() if copy.owner == name and copy.is_heard]
+        copies = [(by, copy) for by, copy in self._copies() if copy.owner == name]
+        last = max((copy.term for _, copy in copies), default=0)
+        return [by for by, copy in copies if copy.is_heard and copy.term == last]
 
     @property
     def is_doubtful(self) -> bool:
@@ -104,6 +110,10 @@ class SearchResult:
     def has_live(self, holder: SessionHolder) -> bool:
         """Whether a broker says that it has the session, as new as is known."""
         return any(one.is_live and one.name == holder.name and one.epoch >= holder.epoch for one in self.found())
+
+    def has_as_new(self, holder: SessionHolder) -> bool:
+        """Whether anything was found that is at least as new as what a holder has."""
+        return any(one.epoch >= holder.epoch for one in self.found())
 
     def newer_than(self, epoch: int, name: str) -> SessionHolder | None:
         """Another broker than the one of this name that says that it has a newer session than one of an epoch."""
@@ -230,8 +240,7 @@ class Search:
         """Whether there is a session as new as is known, or somebody that hears the broker that has it."""
         if before is None:
             return bool(self.result.found()) or self.result.is_doubtful
-        is_found = any(one.epoch >= before.epoch for one in self.result.found())
-        return is_found or bool(self.result.hearers_of(before.name))
+        return self.result.has_as_new(before) or bool(self.result.hearers_of(before.name))
 
 
 class SessionSearch(Service):

@@ -113,7 +113,7 @@ class RoamingSession(Session):
         mark = self._marks.current
         if mark is not None and self._is_known(mark):
             return
-        waiting = MarkedDelivery(Delivery(message, qos, retain, ids, group), mark)
+        waiting = MarkedDelivery(Delivery(message, qos, retain, ids, group), mark, self._marks.follows)
         if mark is not None:
             self._note(mark)
         elif not group:
@@ -247,6 +247,8 @@ class RoamingSession(Session):
             if one.mark is None or one.mark[0] != origin:
                 others.add(one)
             elif not self._is_known(one.mark):
+                if (found_before := own.get(one.mark[1])) is not None:
+                    one.follows = one.follows or found_before.follows
                 own[one.mark[1]] = one
                 others.pass_by(one)
         for offset in sorted(own):

@@ -106,9 +106,9 @@ class SessionTails(Service):
         for item in items:
             message = delivery_of(item, now).message
             if not message.expired(now) and is_wanted(session, item.topic, item.group):
-                self._marks.current = item.mark
+                self._marks.current, self._marks.follows = item.mark, item.follows
                 session.deliver(message, item.qos, item.retain, item.ids, item.group)
-        self._marks.current = None
+        self._marks.current = self._marks.follows = None
 
     def deliver_waiting(self, session: Session, relay: SessionRelay) -> None:
         """Gives a session that stays here what its relay has gathered, each publication once."""

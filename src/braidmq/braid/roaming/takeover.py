@@ -241,7 +241,8 @@ class Takeovers:
                 return
             before = result.newest_holder(before)
             is_doubtful = result.is_doubtful
-            is_open = tries_left > 0 and (is_doubtful or self._may_reach(search.unanswered_but(before)))
+            is_incomplete = self._may_reach(search.unanswered_but(before))
+            is_open = tries_left > 0 and (is_doubtful or is_incomplete)
             for found in result.found():
                 if not result.may_be_last(found, before, is_open, claimed.is_sure):
                     break
@@ -251,8 +252,9 @@ class Takeovers:
                 if answer is not GiveUpAnswer.UNKNOWN:  # it is somewhere: those that are older are not the client's
                     is_doubtful = True
                     break
-            if before is not None and await self._bring_by_others(arrival, before, result) not in _UNDECIDED:
-                return
+            if before is not None and not (is_incomplete and tries_left) and not result.has_as_new(before):
+                if await self._bring_by_others(arrival, before, result) not in _UNDECIDED:
+                    return
             if not tries_left or not (self._may_reach(search.unanswered) or is_doubtful):
                 break
             await self._host.sleep(SEARCH_AGAIN_S)
