@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from braidmq.braid.mirrors.adopting import GONE_S
+from braidmq.braid.selection.holds import OPERATOR
 from braidmq.sim.network import OneWayPartition
 from tests.braid.draining import drain
 from tests.conformance import wire
@@ -277,3 +278,24 @@ def test_a_holder_hears_of_a_reservation_once_the_copies_have_it(tmp_path: Path)
     sites.run(2.0)
     worker.go(place)
     assert holders(sites) == [(place, "device")]
+
+
+def test_an_operator_releases_what_has_moved_though_its_first_broker_was_started_again(tmp_path: Path) -> None:
+    sites = MirroredSites(tmp_path, 3)
+    worker, device = Roamer(sites, 1), Device(sites, 0)
+    first = device.reserve(lease=LEASE_S)
+    worker.go(2)
+    sites.crash(1)
+    sites.run(1.0)
+    sites.add(1)
+    sites.run(20.0)
+    released: list[Answer] = []
+
+    async def release() -> None:
+        released.append(await sites[0].braid.selection.reservations.release(first["id"], OPERATOR))
+
+    sites[0].host.spawn(release())
+    sites.run(10.0)
+    assert released == [{"ok": True, "id": first["id"]}]
+    assert device.answers()[0]["reason"] == "withdrawn"
+    assert holders(sites) == []

@@ -21,7 +21,7 @@ from braidmq.braid.selection.asked import Asked
 from braidmq.braid.selection.client_answers import ClientAnswers, ReplyTo
 from braidmq.braid.selection.group_names import component_of, group_topic, groups_asked
 from braidmq.braid.selection.hold_reach import HoldReach
-from braidmq.braid.selection.holds import Holds, fence_number, reservation_id
+from braidmq.braid.selection.holds import OPERATOR, Holds, fence_number, reservation_id
 from braidmq.braid.selection.instances import Instances
 from braidmq.braid.selection.messages import HoldEnded, HoldState, ReleaseHold, RenewHold
 from braidmq.braid.selection.state_transfers import StateTransfers
@@ -285,7 +285,7 @@ class Reservations(Service):
     async def _call(self, known_as: str, asked: RenewHold | ReleaseHold) -> HoldState | None:
         """What the broker of the component says; None if none that has it answers."""
         held = self._held.get(known_as)
-        is_counted_on = held is not None and self._host.now() < held.until
+        is_counted_on = asked.holder == OPERATOR or (held is not None and self._host.now() < held.until)
         state = await self._reach.call(known_as, asked, is_counted_on)
         if state is None and self._reach.locate(known_as) is None:
             name = known_as.partition("@")[2]
