@@ -30,6 +30,9 @@ def plan(
     braid: BraidOptions,
     options: PlanOptions,
     out: Annotated[Path, typer.Option("-o", "--out", help="Where the plan is written.")] = PLAN_FILE,
+    parquet: Annotated[
+        Path | None, typer.Option("--parquet", help="Also write a table of all clients, with now and planned.")
+    ] = None,
     json_lines: output.JsonOption = False,
     color: output.ColorOption = output.Color.AUTO,
 ) -> None:
@@ -42,11 +45,28 @@ def plan(
     made = make(observe(brokers), asked, options, logs_of(braid, brokers, options))
     try:
         out.write_bytes(write_plan(made))
+        if parquet is not None:
+            _write_table(made, parquet)
     except OSError as error:
         raise CliError(f"the plan cannot be written: {error}") from None
     show_plan(made, json_lines)
     if not json_lines:
         output.note(f"It is in {out}. `braidmq place approve {out}` approves it.", "dim")
+
+
+def _write_table(plan: HomePlan, path: Path) -> None:
+    """A row for each client: where it is, where it is to be, and by which plan."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    before = {move.client: move.source for move in plan.moves}
+    rows = {
+        "plan": [plan.id] * len(plan.homes),
+        "client": [*plan.homes],
+        "now": [before.get(client, home) for client, home in plan.homes.items()],
+        "planned": [*plan.homes.values()],
+    }
+    pq.write_table(pa.table(rows), path)
 
 
 SHOW_EXAMPLES: Final = output.examples(("A plan beside now and beside the bound", "braidmq place show plan.json"))

@@ -48,6 +48,7 @@ class BraidCollector(Collector):
             yield _hops(braid.transfer.hops)
             yield from _collect_copies(braid)
             yield from _collect_shares(braid)
+            yield from _collect_homes(braid)
             yield from collect_selection(braid.selection)
             yield from self._collect_links()
 
@@ -178,6 +179,17 @@ def _collect_copies(braid: Braid) -> Iterator[Metric]:
     yield SummaryMetricFamily(
         f"{PREFIX}copies_wait_seconds", text, count_value=delayed.waits, sum_value=delayed.waited_s
     )
+
+
+def _collect_homes(braid: Braid) -> Iterator[Metric]:
+    homes = braid.homes
+    for name, words, value in (
+        ("homes", "Clients of which a plan says where they are at home.", len(homes)),
+        ("homes_staying", "Clients that were told to go home, came back, and are served here.", homes.staying),
+        ("homes_sent", "Clients that were told to go home, by the plan that holds.", homes.sent),
+        ("homes_refused", "Sessions that their home could not take, by the plan that holds.", homes.refused),
+    ):
+        yield GaugeMetricFamily(f"{PREFIX}{name}", words, value=value)
 
 
 def _collect_shares(braid: Braid) -> Iterator[Metric]:
