@@ -89,7 +89,7 @@ NAMES = {
 CHEAP = [
     (row["what"], row["measured"], row["command"])
     for row in ROW.finditer(DOCUMENT)
-    if "--wait" not in row["command"] and "1-50" not in row["command"] and "1024" not in row["command"]
+    if not any(dear in row["command"] for dear in ("--wait", "1-50", "1024", "--loss"))
 ]
 
 
