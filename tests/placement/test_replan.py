@@ -8,7 +8,7 @@ import pytest
 from braidmq.placement.errors import PlacementError
 from braidmq.placement.field import Field, FieldSettings, located, scattered
 from braidmq.placement.model import evaluate
-from braidmq.placement.problem import Ints, PlacementProblem
+from braidmq.placement.problem import HomeServer, Ints, Latencies, ManagedTopic, PlacementProblem, pose
 from braidmq.placement.refined import RefinedSettings, refine
 from braidmq.placement.replan import ReplanSettings, replan
 from braidmq.placement.social import GraphShape, made_up
@@ -93,6 +93,17 @@ def test_what_does_not_move_does_not_get_slower(seed: int) -> None:
     assert old.local_share.min() < 1
     assert np.all(new.local_share >= old.local_share - 1e-6)
     assert new.delay_ms < old.delay_ms
+
+
+def test_who_has_no_topic_stays() -> None:
+    """A move would gain nothing."""
+    servers = [HomeServer("near", 100, 100), HomeServer("far", 100, 100)]
+    topics = [ManagedTopic("t", {"a": 1.0}, ["b"], 1)]
+    delays = Latencies(np.array([[0, 5], [0, 5], [0, 5]]), np.array([[0, 1], [1, 0]]), np.array(9.0))
+    problem = pose(servers, ["a", "idle", "b"], topics, delays)
+    now = np.array([1, 1, 1])
+    assert replan(problem, now, np.zeros(3, np.int64), ReplanSettings(3)).tolist() == [0, 1, 0]
+    assert refine(problem, np.random.default_rng(0)).homes.tolist() == [0, 0, 0]
 
 
 def test_senseless_settings_are_refused(moved: tuple[PlacementProblem, Ints, Ints]) -> None:

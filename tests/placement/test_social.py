@@ -42,6 +42,14 @@ def test_followers_become_topics() -> None:
         from_rows(lines, GraphShape(3, 3, 4))
     with pytest.raises(PlacementError, match="line 2"):
         from_rows(["1\t2\n", "1,2\n"])
+    with pytest.raises(PlacementError, match="line 3: follower 1 again"):
+        from_rows(["1\t2\n", "3\t2\n", "1\t4\n"])
+
+
+def test_no_more_of_the_file_is_read_than_it_takes() -> None:
+    lines = iter(["1\t2\n", "1\t3\n", "4\t5\n", "the rest\n", "is not\n"])
+    assert from_rows(lines, GraphShape(1, 3, 4)) == (("1", "2", "3"),)
+    assert next(lines) == "the rest\n"
 
 
 def test_members_are_scattered_around_their_topic_inside_the_field() -> None:

@@ -18,6 +18,7 @@ from scipy.sparse import csr_array
 
 from braidmq.placement.errors import PlacementError
 from braidmq.placement.home_counts import HomeCounts
+from braidmq.placement.model import local_shares
 from braidmq.placement.problem import Floats, Ints, PlacementProblem
 
 VARIABLES_MAX: Final = 50_000
@@ -53,15 +54,12 @@ def optimum(problem: PlacementProblem, *, seconds_max: float = 60.0) -> Optimum:
         if best is None or cost < best.delay_ms:
             best = Optimum(homes, cost, bound / problem.rate_total)
         best = Optimum(best.homes, best.delay_ms, min(max(best.bound_ms, bound / problem.rate_total), best.delay_ms))
-        if best.delay_ms <= best.bound_ms * (1 + CLOSE) or not _divide(levels, _shares(problem, counts)):
+        if best.delay_ms <= best.bound_ms * (1 + CLOSE) or not _divide(
+            levels, local_shares(problem, counts.storage, counts.compute)
+        ):
             break
     assert best is not None
     return best
-
-
-def _shares(problem: PlacementProblem, counts: HomeCounts) -> Floats:
-    with np.errstate(divide="ignore"):
-        return np.minimum(np.minimum(problem.storage / counts.storage, problem.compute / counts.compute), 1.0)
 
 
 def _first_overload(problem: PlacementProblem, server: int) -> float:
@@ -124,7 +122,7 @@ class _Program:
                         pair = heard.setdefault((int(rows.client[first]), int(rows.client[second])), [0.0, 0.0])
                         pair[0] += there
                         pair[1] += back
-        return [(*pair, *both) for pair, (*both,) in heard.items()]  # type: ignore[misc]
+        return [(first, second, there, back) for (first, second), (there, back) in heard.items()]
 
     def _row(self, entries: list[tuple[int, float]], low: float, high: float) -> None:
         self._entries += [(len(self._low), column, value) for column, value in entries]

@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 
 from braidmq.placement.home_counts import HomeCounts
+from braidmq.placement.priced_search import GAIN_MIN
 from braidmq.placement.problem import Ints
 
-GAIN_MIN: Final = 1e-9
 PASSES_MAX: Final = 50
 """Times that all clients are looked at; it ends earlier, when none of them gains."""
 OPENED_MAX: Final = 2

@@ -20,6 +20,9 @@ from braidmq.placement.model import local_shares
 from braidmq.placement.problem import Floats, Ints, PlacementProblem
 
 ROUNDS_MAX: Final = 20
+RETREATS_MAX: Final = 100
+RETREAT_PARTS: Final = 8
+"""Of the clients that are to stay after all, one in so many is told at once; then losses are counted anew."""
 ROUNDING: Final = 1e-9
 
 
@@ -42,13 +45,21 @@ def replan(
     settings: ReplanSettings,
     moved_before: Collection[str] = (),
 ) -> Ints:
-    """Homes on the way from those of now to those of a target plan, as good as the budget allows."""
+    """Homes on the way from those of now to those of a target plan, as good as the budget allows: step by step from now
+    on, or back from the target, whichever comes to more."""
     if settings.budget < 0 or not settings.price_ms >= 0 or not settings.again >= 0 or not settings.gain_min >= 0:
         raise PlacementError("the budget, the price, and the least gain of a new plan cannot be negative")
-    way = _Way(problem, now, settings, moved_before)
-    way.follow(target)
-    way.shift()
-    way.follow(target)
+    may_move = np.zeros(now.size, np.bool_)
+    may_move[problem.movable] = True
+    target = np.where(may_move, target, now)
+    forth = _Way(problem, now, settings, moved_before)
+    forth.follow(target)
+    forth.shift()
+    forth.follow(target)
+    back = _Way(problem, now, settings, moved_before)
+    back.retreat(target)
+    back.shift()
+    way = back if back.is_allowed and back.cost < forth.cost else forth
     before = HomeCounts(problem, now).cost
     return way.counts.homes if way.counts.cost <= before * (1 - settings.gain_min) else now.copy()
 
@@ -64,6 +75,17 @@ class _Way:
         again = np.isin(np.array(problem.clients), list(moved_before))
         self._prices = problem.distance_weight * settings.price_ms * np.where(again, 1 + settings.again, 1.0) + ROUNDING
         self._least_shares = local_shares(problem, self.counts.storage, self.counts.compute) - ROUNDING
+
+    @property
+    def cost(self) -> float:
+        """With the price of all moves."""
+        return self.counts.cost + float(self._prices[self.counts.homes != self._now].sum())
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether the budget is kept, and no server has to delegate more than now."""
+        shares = local_shares(self.counts.problem, self.counts.storage, self.counts.compute)
+        return self._left >= 0 and bool(np.all(shares >= self._least_shares))
 
     @property
     def _left(self) -> int:
@@ -91,6 +113,23 @@ class _Way:
         clients = problem.members.client[problem.rows_of_topic(topic)]
         apart = (self.counts.homes[clients] != target[clients]) & (problem.fixed[clients] < 0)
         return np.asarray(clients[apart], np.int64)
+
+    def retreat(self, target: Ints) -> None:
+        """From the target itself, lets clients stay after all who lose least by it, until the budget is kept and every
+        move is worth its price."""
+        self.counts = HomeCounts(self.counts.problem, target)
+        for _ in range(RETREATS_MAX):
+            moved = np.flatnonzero(self.counts.homes != self._now)
+            if not moved.size:
+                return
+            changes = self.counts.changes(moved)
+            losses = changes[np.arange(moved.size), self._now[moved]] - self._prices[moved]
+            over = moved.size - self._budget
+            count = max(int(np.count_nonzero(losses < 0)), over)
+            if count <= 0:
+                return
+            for client in moved[np.argsort(losses)[: -(-count // RETREAT_PARTS)]].tolist():
+                self.counts.move(client, int(self._now[client]))
 
     def shift(self) -> None:
         """Single clients, the one that gains most first."""
@@ -124,8 +163,7 @@ class _Way:
             one = np.array([client])
             gain -= float((self.counts.changes(one) + self._fares(one))[0, server])
             self.counts.move(client, server)
-        shares = local_shares(self.counts.problem, self.counts.storage, self.counts.compute)
-        is_good = gain > 0 and self._left >= 0 and bool(np.all(shares >= self._least_shares))
+        is_good = gain > 0 and self.is_allowed
         if not (is_good and is_kept):
             for client, home in zip(clients.tolist(), homes.tolist(), strict=True):
                 self.counts.move(client, home)

@@ -7,7 +7,7 @@ shape: as many topics, members a topic, and clients with more than one topic.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,8 +18,6 @@ from braidmq.placement.errors import PlacementError
 Topics = tuple[tuple[str, ...], ...]
 """The members of each topic; the first one is the follower."""
 
-ROWS_MAX: Final = 200_000_000
-"""Lines of a file that are read; the file has some 50 million."""
 TRIES_MAX: Final = 10_000
 
 
@@ -117,20 +115,10 @@ def _separate(slots: np.ndarray[tuple[int], np.dtype[np.int64]], at: int, count:
 
 
 def from_rows(lines: Iterable[str], shape: GraphShape = PAPER_SHAPE) -> Topics:
-    """The first topics of the right size in a file of two columns, follower and followee, separated by a tab."""
-    followees: dict[str, list[str]] = {}
-    for number, line in enumerate(lines, 1):
-        if number > ROWS_MAX:
-            break
-        columns = line.split()
-        if not columns:
-            continue
-        if len(columns) != 2:
-            raise PlacementError(f"line {number}: a follower and a followee are wanted, not {line.strip()[:60]!r}")
-        followees.setdefault(columns[0], []).append(columns[1])
+    """The first topics of the right size in a file of two columns, follower and followee. The rows of a follower stand
+    together, as they do in `user_sns.txt`, so no more of the file is read than it takes."""
     found: list[tuple[str, ...]] = []
-    for follower, followed in followees.items():
-        members = tuple(dict.fromkeys([follower, *followed]))
+    for members in _followers(lines):
         if shape.members_min <= len(members) <= shape.members_max:
             found.append(members)
         if len(found) == shape.topics:
@@ -139,6 +127,30 @@ def from_rows(lines: Iterable[str], shape: GraphShape = PAPER_SHAPE) -> Topics:
         f"{shape.topics:,} followers with {shape.members_min - 1} to {shape.members_max - 1} followees are wanted, and "
         f"there are {len(found):,}"
     )
+
+
+def _followers(lines: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    """Each follower with all followees."""
+    seen: set[str] = set()
+    members: dict[str, None] = {}
+    follower = ""
+    for number, line in enumerate(lines, 1):
+        columns = line.split()
+        if not columns:
+            continue
+        if len(columns) != 2:
+            raise PlacementError(f"line {number}: a follower and a followee are wanted, not {line.strip()[:60]!r}")
+        if columns[0] != follower:
+            if members:
+                yield tuple(members)
+            follower = columns[0]
+            if follower in seen:
+                raise PlacementError(f"line {number}: follower {follower} again: sort the file first")
+            seen.add(follower)
+            members = {follower: None}
+        members[columns[1]] = None
+    if members:
+        yield tuple(members)
 
 
 def clients_of(topics: Sequence[Sequence[str]]) -> list[str]:
