@@ -89,7 +89,7 @@ NAMES = {
 CHEAP = [
     (row["what"], row["measured"], row["command"])
     for row in ROW.finditer(DOCUMENT)
-    if not any(dear in row["command"] for dear in ("--wait", "1-50", "1024", "--loss"))
+    if not any(dear in row["command"] for dear in ("--wait", "1-50", "1024", "loss="))
 ]
 
 
