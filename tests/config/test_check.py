@@ -246,3 +246,13 @@ def test_policies_of_shared_subscriptions(read: Read) -> None:
     assert list(problems(read, '[[share]]\ngroup = "a/b"\n')) == ["share[0].group"]
     assert list(problems(read, '[[share]]\ngroup = "a"\n[[share]]\ngroup = "a"\n')) == ["share[1].group"]
     assert list(problems(read, '[[share]]\ngroup = "a"\npolicy = "fair"\n')) == ["share[0].policy"]
+
+
+def test_spools_of_a_cluster_need_one(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text("")
+    processor = f'[[processor]]\nfile = "{tmp_path / "one.py"}"\nspool_scope = "cluster"\n'
+    braid = '[braid]\nlisten = "127.0.0.1:0"\n'
+    found = problems(read, processor + braid)
+    assert list(found) == ["processor[0].spool_scope"]
+    assert "set braid.cluster" in str(found["processor[0].spool_scope"])
+    read(processor + braid + 'cluster = "east"\n')

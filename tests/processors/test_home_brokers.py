@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.processors.site import HEAD, Site, said
-from tests.raw import opened, wait_until
+from tests.raw import metrics, opened, wait_until
 
 if TYPE_CHECKING:
     from tests.conftest import StartBroker
@@ -72,5 +72,11 @@ def test_each_message_is_processed_once_over_the_messages_of_both(start_broker: 
     assert third.one["processed"] == third.one["copies_in"] == third.one["homes"] == 0
     assert first.one["processed"] == 4
     assert second.one["processed"] == texts.count("g")
+    assert metrics(first.broker)["processor_copies_out_total"] == first.one["copies_out"] >= 3
+    assert metrics(first.broker)["processor_homes"] == 1
+    listed = first.get("/braid/topics")
+    shown = [one["topic"] for one in listed["published"]] + [one["filter"] for one in listed["interest"]]
+    assert "in/1" in shown
+    assert not [one for one in shown if one.startswith("$spool")], "no matter of people, unless they ask for it"
     topics = first.get("/processing/topics")["topics"]
     assert [(topic["topic"], topic["is_home"]) for topic in topics] == [("in/1", True)]

@@ -67,6 +67,8 @@ COMPARED_AT_ONCE: Final = 256
 ROUNDS_MAX: Final = 3
 """How often a home compares because another one, that has come, has found a difference: there is always one while
 messages come."""
+LEAVING_AT_ONCE: Final = 256
+"""Topics without publishers for which another home is looked for at a time."""
 EVERYTHING: Final = "#"
 """Said in place of many filters, those of `$` topics included."""
 NAME_BYTES_MAX: Final = 65_535
@@ -392,11 +394,14 @@ class Homes:
 
     def sweep(self) -> None:
         """Looks for topics whose publishers have left, or that are not processed here any more."""
+        asked = 0
         for home in list(self._homes.values()):
             assignment = self._context.assignments.get(home.key)
             if assignment is None or assignment.location != "edge":
                 self.leave(home.key)
-            elif not assignment.publishers:
+            elif not assignment.publishers and home.held is None and asked < LEAVING_AT_ONCE:
+                asked += 1
+                self._homes[home.key] = self._homes.pop(home.key)  # others have their turn next time
                 self._ask(home, is_comparing=True)
         self._advertise()
 

@@ -40,7 +40,7 @@ from braidmq.braid.mirrors.mirrors import MirrorParts
 from braidmq.braid.transfer.outbound import OutboundTopics
 from braidmq.braid.transfer.outbound_topic import OutboundTopic
 from braidmq.braid.transfer.transfer import TransferParts
-from braidmq.broker.local_topics import LOCAL_PREFIXES
+from braidmq.broker.local_topics import LOCAL_PREFIXES, SPOOL_PREFIXES
 from braidmq.detours.detours import Detours
 from braidmq.host import Address
 from braidmq.keys import SEPARATOR, Role
@@ -213,15 +213,19 @@ class BraidInspector:
             check_filter(wanted)
         except PacketError as error:
             raise Unanswerable(str(error)) from None
+
+        def is_meant(text: str) -> bool:
+            if wanted == "#":
+                return not text.startswith(SPOOL_PREFIXES)  # what brokers say to each other is shown if it is asked for
+            return wanted == text or matches(wanted, text)
+
         published, published_in_all = await self._first(
             self._transfer.outbound,
-            lambda one: wanted == "#" or matches(wanted, one.topic),
+            lambda one: is_meant(one.topic),
             lambda one: (-one.number, one.topic),
             count_max,
         )
-        filters, filters_in_all = await self._first(
-            self._interest.filters, lambda one: wanted in ("#", one) or matches(wanted, one), str, count_max
-        )
+        filters, filters_in_all = await self._first(self._interest.filters, is_meant, str, count_max)
         announcer, now = self._interest.announcer, self._host.now()
         groups, groups_in_all = self._groups.statuses(wanted)
         by_topic = self._groups.tree()
