@@ -191,6 +191,25 @@ def test_a_copy_waits_its_turn_and_is_not_processed() -> None:
     assert sites.at[0].runner.calls == [b"a", b"c", b"e"]
 
 
+def test_a_topic_that_is_left_to_spark_at_one_home_is_in_the_spools_of_the_others() -> None:
+    sites = HomeSites(2)
+    one, other = sites.client(0), sites.client(1)
+    one.publish(TOPIC, b"a", qos=1)
+    other.publish(TOPIC, b"b", qos=1)
+    sites.run(2.0)
+    assignment = sites.at[0].assignments.get(("tell", TOPIC))
+    assert assignment is not None
+    assignment.location = "spark"
+    sites.at[0].sweep()
+    assert not len(sites.at[0].homes)
+    one.publish(TOPIC, b"c", qos=1)
+    other.publish(TOPIC, b"d", qos=1)
+    assert sites.at[1].payloads == [b"a", b"b", b"c", b"d"]
+    assert sites.at[0].payloads == [b"a", b"b"], "no more copies come"
+    assert sites.at[0].runner.calls == [b"a"]
+    assert sites.at[0].runner.counts.delegated == 1
+
+
 @pytest.mark.parametrize("prefix", [SPOOL_PREFIX, SPOOL_MAIL_PREFIX])
 def test_clients_have_no_part_in_what_homes_say(prefix: str) -> None:
     sites = HomeSites(2)
