@@ -448,3 +448,15 @@ def test_a_broker_that_has_no_instances_any_more_leaves_the_group() -> None:
     assert len(sites[1].braid.overlay.view.own) < keys
     assert not sites[1].braid.selection.instances.members
     assert Device(sites, 0).reserve()["reason"] == "unknown-component"
+
+
+def test_an_instance_may_say_how_it_is_in_one_breath_with_its_subscription() -> None:
+    sites = Sites(2)
+    worker = sites.client(1, "cam")
+    worker.send(
+        wire.subscribe(1, ("$share/detector/frames", 1))
+        + wire.publish("$load/detector", b'{"slots": 3}', qos=1, packet_id=2)
+    )
+    assert worker.pick(wire.Type.PUBACK, 2).reason == 0
+    device = Device(sites, 0)
+    assert [device.reserve()["ok"] for _ in range(4)] == [True, True, True, False]

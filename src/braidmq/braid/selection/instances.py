@@ -106,6 +106,14 @@ class Instances:
     def get(self, component: str, client_id: str) -> LocalInstance | None:
         return self._by_client.get(client_id, {}).get(component)
 
+    def of(self, component: str, session: Session) -> LocalInstance | None:
+        """What a client is of a component, also if it has subscribed just now and was not looked at yet."""
+        found = self.get(component, session.client_id)
+        if found is None and component in components_of(session):
+            self._compare(session.client_id, session)
+            found = self.get(component, session.client_id)
+        return found
+
     def member(self, component: str) -> Member:
         """This broker as a member of a component's group: made if it is not there."""
         member = self.members.get(component)

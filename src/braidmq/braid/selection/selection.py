@@ -150,7 +150,7 @@ class SelectionParts:
     def _load(self, session: Session, packet: Publish) -> Verdict:
         """An instance says how it is."""
         component = packet.topic.removeprefix(LOAD_PREFIX)
-        instance = self.instances.get(component, session.client_id)
+        instance = self.instances.of(component, session)
         now = self._host.now()
         try:
             if instance is None:
