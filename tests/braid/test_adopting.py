@@ -214,6 +214,25 @@ def test_a_mirror_does_not_act_for_a_broker_that_is_there(braid: Braid4) -> None
     assert "ada" in sites[1].broker.sessions
 
 
+def test_what_was_taken_up_is_here_though_its_broker_is_back_at_once(
+    braid: Braid4, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sites = braid.sites
+    come(sites, 7).drop()
+    braid.destroy()
+    sites.run(1)
+    sessions = sites[1].broker.sessions
+    monkeypatch.setattr(sites[1].braid.roaming.reach, "is_there", lambda _name, _address: "ada" in sessions)
+    answers: list[GiveUpAnswer | None] = []
+
+    async def adopt() -> None:
+        answers.append(await braid.adoptions.adopt_here(braid.copy.owner, "ada"))
+
+    sites[1].host.spawn(adopt())
+    sites.run(2)
+    assert answers == [GiveUpAnswer.GIVEN]
+
+
 def test_sessions_that_nobody_asks_for_are_taken_up_after_a_while(braid: Braid4) -> None:
     """Else what is published for them would be forgotten with the histories, and their entries in the directory."""
     sites = braid.sites

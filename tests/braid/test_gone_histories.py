@@ -21,7 +21,7 @@ def test_what_others_have_not_heard_of_comes_soon(tmp_path: Path, moves: bool) -
     """The broker is destroyed right after a cut, and another one starts at its address; only its mirror knows."""
     sites = FaultySites(tmp_path, 5, seed=1, unreliable=False)
     sites.run(5)
-    own = sites[OLD].braid.mirrors.own
+    own, identity = sites[OLD].braid.mirrors.own, sites[OLD].braid.identity
     assert own is not None
     (mirror,) = own.mirrors
     away, other = [one for one in range(sites.count) if one not in (OLD, mirror)][:2]
@@ -41,6 +41,10 @@ def test_what_others_have_not_heard_of_comes_soon(tmp_path: Path, moves: bool) -
         assert ada.connack.session_present
     sites.run(5)
     assert payloads(ada) == [b"0"]
+    asked = AskMissed(identity, 0, 0.0, (), b"digest", ("tide",))
+    answer = sites[int(mirror)].braid.catch_up.reconciler.on_ask_missed(away, asked)
+    assert isinstance(answer, Missed)
+    assert answer.is_copy
 
 
 def test_one_that_does_not_have_a_history_says_so(tmp_path: Path) -> None:
@@ -66,4 +70,5 @@ def test_an_origin_of_which_nothing_has_come_is_asked_where_it_says_that_it_is(t
     sites[1].host.spawn(ask())
     sites.run(1)
     assert [one.silent for one in answers] == [[]]
+    assert [one.copied for one in answers] == [[]]
     assert [sent.offset for _, sent in answers[0].found] == [1]

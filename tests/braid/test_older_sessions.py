@@ -259,6 +259,17 @@ def test_a_broker_is_told_that_a_client_is_elsewhere_as_soon_as_the_directory_kn
     assert ada.link.closed
 
 
+def test_a_session_that_is_set_aside_is_not_served_by_a_broker_that_reaches_nobody(sites: FaultySites) -> None:
+    """It knows that the client has a newer one, and has gathered nothing since."""
+    come(sites, 2).subscribe("tide", 1)
+    epoch, displaced = epoch_at(sites, 2), sites[2].braid.roaming.displaced
+    displaced._set_aside(SessionHolder("ada", 1, sites[1].braid.identity, epoch + 1))
+    isolate(sites, 2)
+    ada = come(sites, 2)
+    assert ada.connack is not None
+    assert not ada.connack.session_present
+
+
 def test_a_broker_does_not_give_up_an_older_session_than_the_one_that_is_looked_for(sites: FaultySites) -> None:
     """It is asked since it has a copy of what another broker has, and has a session of the client from before."""
     ada = come(sites, 0)

@@ -26,6 +26,11 @@ class Arrived:
         self.session.deliver(_message(number), 1)
         self.marks.current = None
 
+    def get_behind(self, follows: Mark, number: int, mark: Mark) -> None:
+        self.marks.follows = follows
+        self.get(number, mark)
+        self.marks.follows = None
+
     @property
     def got(self) -> list[int]:
         backlog = self.session.backlog
@@ -77,13 +82,26 @@ def test_what_comes_late_waits_for_what_its_publisher_had_published_elsewhere() 
     """It was fetched from an origin that did not answer before."""
     ada = Arrived()
     ada.session.note_proven("one", 2, is_last=True)
-    ada.marks.follows = ("other", 5)
-    ada.get(2, ("one", 1))
-    ada.marks.follows = None
+    ada.get_behind(("other", 5), 2, ("one", 1))
     assert ada.asked == ["other"]
     ada.get(3, ("one", 2))
     ada.session.prove("other", [_found(1, ("other", 5))], 5, is_last=True)
     assert ada.got == [1, 2, 3]
+
+
+def test_what_was_published_here_and_there_comes_in_order_however_it_has_come() -> None:
+    """At one broker, then at another, then at the first again."""
+    ada = Arrived()
+    ada.get(6, ("other", 9))
+    ada.get_behind(("other", 9), 7, ("one", 42))
+    ada.get(1, ("one", 20))
+    ada.get(3, ("one", 25))
+    ada.get_behind(("one", 25), 4, ("other", 7))
+    ada.get(2, ("one", 23))
+    ada.get(5, ("other", 8))
+    ada.session.note_proven("one", 42, is_last=True)
+    ada.session.prove("other", [], 9, is_last=True)
+    assert ada.got == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_an_origin_that_does_not_answer_is_not_waited_for_again() -> None:

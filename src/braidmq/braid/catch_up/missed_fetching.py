@@ -44,6 +44,8 @@ class FoundBehind(NamedTuple):
     """Origins that did not answer, or not for all that there is."""
     floors: dict[str, int]
     """By origin that did: up to which offset that is all."""
+    copied: list[str]
+    """Origins for which another broker has answered, which takes them to be gone."""
 
 
 class MissedFetcher:
@@ -90,13 +92,14 @@ class MissedFetcher:
         found: dict[str, list[Sent]] = {}
         floors: dict[str, int] = {}
         silent: list[str] = []
+        copied: list[str] = []
 
         async def ask_one(origin: str, cursor: SavedCursor) -> None:
             known = self._cursors.get(origin)
             head = 0 if known is None else known.head
             if origin == self._origin:
                 found[origin], floors[origin] = self._own(wanted, cursor), self._history.head
-            elif (page := await self._fetch_all(origin, cursor, wanted)) is None:
+            elif (page := await self._fetch_all(origin, cursor, wanted, copied)) is None:
                 silent.append(origin)
             else:
                 found[origin], floors[origin] = page
@@ -104,7 +107,7 @@ class MissedFetcher:
                     silent.append(origin)
 
         await run_all(self._host, [ask_one(origin, cursor) for origin, cursor in behind.items()])
-        return FoundBehind(_by_time(found), silent, floors)
+        return FoundBehind(_by_time(found), silent, floors, copied)
 
     def _own(self, filters: tuple[str, ...], cursor: SavedCursor) -> list[Sent]:
         def wants(sent: Sent) -> bool:
@@ -114,14 +117,16 @@ class MissedFetcher:
         return self._history.missed(cursor.floor, cursor.since, cursor.seen, wants, 1 << 62, is_own=True).sent
 
     async def _fetch(self, origin: str, cursor: SavedCursor, filters: tuple[str, ...]) -> list[Sent]:
-        page = await self._fetch_all(origin, cursor, filters)
+        page = await self._fetch_all(origin, cursor, filters, [])
         return [] if page is None else page[0]
 
     async def _fetch_all(
-        self, origin: str, cursor: SavedCursor, filters: tuple[str, ...]
+        self, origin: str, cursor: SavedCursor, filters: tuple[str, ...], copied: list[str]
     ) -> tuple[list[Sent], int] | None:
-        """What there is, and up to which offset; None if the origin does not answer, or did not just now; or if it is
-        gone, and nobody has said yet that it answers for it."""
+        """What there is, and up to which offset; `copied` gets the origin if another broker has answered for it.
+
+        None if none does, or did just now; or if the origin is gone, and nobody has said yet that it answers for it.
+        """
         known = self._cursors.get(origin)
         address = cursor.address if known is None else known.address
         if address == "" and (said := self.address_of(origin)) is not None:  # nothing has come from there directly
@@ -142,6 +147,8 @@ class MissedFetcher:
                 self._elsewhere.renew((origin, address), self._host.now() + ELSEWHERE_S)
                 return None
             found += [msgspec.msgpack.decode(row, type=Sent) for row in answer.sent]
+            if answer.is_copy and origin not in copied:
+                copied.append(origin)
             is_end = answer.floor >= answer.head or (not answer.sent and answer.floor <= floor)
             floor = max(floor, answer.floor)
             if is_end:

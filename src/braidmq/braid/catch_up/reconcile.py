@@ -82,6 +82,8 @@ class Missed(Message, frozen=True, array_like=True, gc=False):
     settled: int | None = None
     is_elsewhere: bool = False
     """Whether I do not have this history: it was lost with the broker that was here before me, or is at a mirror."""
+    is_copy: bool = False
+    """Whether I answer for a broker that I take to be gone: it may be there, and go on."""
 
 
 class TellFilters(Message, frozen=True, array_like=True, gc=False):
@@ -308,7 +310,8 @@ class Reconciler(Service):
             wanted = set_of(asked.digest, asked.filters)
             if not asked.is_once:
                 self._wanted_sets.put(asker, wanted)
-        return self._missed(history, asked, wanted)
+        missed = self._missed(history, asked, wanted)
+        return missed if history is self._history else msgspec.structs.replace(missed, is_copy=True)
 
     def _missed(self, history: History, asked: AskMissed, wanted: WantedSet) -> Missed:
         is_wanted: dict[str, bool] = {}

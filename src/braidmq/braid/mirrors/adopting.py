@@ -182,7 +182,10 @@ class Adoptions:
         while (answer := self.begin(owner, client_id, wait_s)) is GiveUpAnswer.BUSY:
             copy = self._copies.get(owner)
             if client_id in self._under_way:
+                done = self._done.get((owner, client_id), 0)
                 await self._under_way[client_id].wait()
+                if self._done.get((owner, client_id), 0) > done:
+                    return None  # it is here, though the broker may be back by now
             elif copy is not None:
                 await self._reach.look(copy.address).wait()
         return answer

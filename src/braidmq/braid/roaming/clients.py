@@ -86,11 +86,17 @@ class ClientRecords:
         """Clients that have connected here in this incarnation of the broker, and have not gone elsewhere since."""
         self.displaced: dict[str, Session] = {}
         """Sessions whose client is elsewhere: out of the subscriptions, until they are fetched."""
+        self.displaced_by: dict[str, SessionHolder] = {}
+        """Where their clients were when they were set aside."""
         self.pushed: dict[str, Event] = {}
         """Sessions that another broker was asked to take. It happens when they have gone, or that broker gives up."""
 
     def is_displaced(self, client_id: str) -> bool:
         return client_id in self.displaced
+
+    def newer_than_here(self, client_id: str) -> SessionHolder | None:
+        """The broker that has a newer session than the one here, if that is set aside."""
+        return self.displaced_by.get(client_id) if client_id in self.displaced else None
 
     def is_coming_for_another(self, client_id: str, user: str) -> bool:
         """Whether a session of a client id is just coming here, for another user than this one."""
@@ -126,3 +132,5 @@ class ClientRecords:
             del self.epochs[client_id]
         for client_id in [one for one in self.came_from if one not in sessions and one not in self.arriving]:
             del self.came_from[client_id]
+        for client_id in [one for one in self.displaced_by if one not in self.displaced]:
+            del self.displaced_by[client_id]

@@ -256,6 +256,7 @@ class DisplacedSessions(Service):
         _log.info("client %r is at %s now: the session that it had here is set aside", client_id, holder.name)
         self._broker.sessions.wills.renew(session, None)
         self._clients.displaced[client_id] = session
+        self._clients.displaced_by[client_id] = holder
         unsubscribe_all(self._broker, session, session.subscriptions)
         self._host.spawn(self._keep_offering(client_id, session, holder))
 

@@ -31,7 +31,7 @@ from braidmq.braid.roaming.messages import (
     SessionStored,
     SessionSubscriptions,
 )
-from braidmq.braid.roaming.moved import Absence, MovedDelivery, moved_of, state_of, subscribe_all, unsubscribe_all
+from braidmq.braid.roaming.moved import Absence, MovedDelivery, moved_late, state_of, subscribe_all, unsubscribe_all
 from braidmq.braid.roaming.sessions import RoamingSession, SessionRelay
 from braidmq.braid.roaming.tail import TAIL_S, SessionTails, may_move
 from braidmq.braid.transfer.predecessors import Predecessors
@@ -335,7 +335,7 @@ class Handovers(Service):
             return None
         unsubscribe_all(self._broker, handover.relay, handover.subscriptions)
         now = self._broker.now()
-        return tuple([moved_of(one.delivery, now, mark=one.mark) for one in handover.relay.waiting])
+        return tuple([moved_late(one, now) for one in handover.relay.waiting])
 
     async def _watch(self, client_id: str, handover: Handover) -> None:
         while handover.is_here and self._by_client.get(client_id) is handover:

@@ -201,9 +201,9 @@ class IncomingSessions:
             return fetched
         asked = {one: at for one, at in gaps.items() if one != gone}
         is_effective = self.proofs.is_effective(filters)
-        found, silent, floors = await self.proofs.fetcher.fetch_behind(filters, asked)
+        found, silent, floors, copied = await self.proofs.fetcher.fetch_behind(filters, asked)
         for origin, floor in floors.items():
-            session.note_proven(origin, floor, is_effective)
+            session.note_proven(origin, floor, is_effective and origin not in copied)
         silent += [gone] if gone in gaps else []
         missed = [one for one in found if not fetched.horizon.covers((one[0], one[1].offset))]
         items = [moved for one in missed if (moved := moved_from(subscriptions, *one)) is not None]
@@ -228,7 +228,7 @@ class IncomingSessions:
             pause_s = min(2 * pause_s, OWED_AGAIN_S)
             if self._broker.sessions.get(session.client_id) is not session:
                 break
-            found, silent, _ = await self.proofs.fetcher.fetch_behind(filters, owed)
+            found, silent, _, _ = await self.proofs.fetcher.fetch_behind(filters, owed)
             owed = {origin: owed[origin] for origin in silent}
             if self._broker.sessions.get(session.client_id) is session:
                 items = [moved_from(subscriptions, *one) for one in found]

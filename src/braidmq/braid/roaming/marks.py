@@ -105,7 +105,7 @@ class Marks:
         self.current: Mark | None = None
         """Of the publication of another broker that is being delivered now."""
         self.follows: Mark | None = None
-        """What its publisher has published elsewhere just before, if it has not waited for that."""
+        """What its publisher has published elsewhere just before."""
         self._unmarked: list[tuple[Message, Callable[[Mark], None]]] = []
 
     def when_marked(self, message: Message, note: Callable[[Mark], None]) -> None:
@@ -127,7 +127,7 @@ class MarkedDelivery:
     __slots__ = ("delivery", "follows", "mark")
 
     def __init__(self, delivery: Delivery, mark: Mark | None, follows: Mark | None = None) -> None:
-        """`follows` what its publisher has published elsewhere just before, if it has not waited for that."""
+        """`follows` what its publisher has published elsewhere just before."""
         self.delivery = delivery
         self.mark = mark
         self.follows = follows

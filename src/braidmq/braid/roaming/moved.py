@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from braidmq.braid.roaming.marks import Mark
+from braidmq.braid.roaming.marks import Mark, MarkedDelivery
 from braidmq.braid.transfer.batch import BatchItem, item_of, message_of
 from braidmq.broker.backlog import NOTHING
 from braidmq.broker.broker import Broker
@@ -53,11 +53,16 @@ def delivery_of(moved: MovedDelivery, now: float) -> Delivery:
     return Delivery(message_of(moved.item, moved.topic, now), moved.qos, moved.retain, moved.ids, moved.group)
 
 
-def moved_of(delivery: Delivery, now: float, released: bool = False, mark: Mark | None = None) -> MovedDelivery:
+def moved_of(delivery: Delivery, now: float, released: bool = False) -> MovedDelivery:
     d = delivery
     return MovedDelivery(
-        d.message.topic, item_of(d.message, now), d.qos, d.retain, d.ids, d.group, d.packet_id, released, mark
+        d.message.topic, item_of(d.message, now), d.qos, d.retain, d.ids, d.group, d.packet_id, released
     )
+
+
+def moved_late(one: MarkedDelivery, now: float) -> MovedDelivery:
+    """Of one that comes behind its session."""
+    return msgspec.structs.replace(moved_of(one.delivery, now), mark=one.mark, follows=one.follows)
 
 
 def state_of(session: Session, now: float) -> list[MovedDelivery]:

@@ -80,5 +80,6 @@ class OriginProofs:
                     found.append(MarkedDelivery(delivery, moved.mark, moved.follows))
         if not is_proven:
             self._owe(session, subscriptions, behind)
-        session.prove(origin, found, answer.floors.get(origin, 0), is_effective or not is_proven)
+        is_last = is_effective and origin not in answer.copied
+        session.prove(origin, found, answer.floors.get(origin, 0), is_last or not is_proven)
         self._broker.request_flush()

@@ -346,7 +346,7 @@ class SessionRelay(Session):
         if len(self.waiting) >= self.broker.limits.queue_messages_max:
             self.broker.metrics.messages_dropped += 1
             return
-        one = MarkedDelivery(Delivery(message, qos, retain, ids, group), self._marks.current)
+        one = MarkedDelivery(Delivery(message, qos, retain, ids, group), self._marks.current, self._marks.follows)
         if one.mark is None:
             self._marks.when_marked(message, one.note)
         self.waiting.append(one)

@@ -10,7 +10,7 @@ from braidmq.braid.interest.scope import may_see
 from braidmq.braid.roaming.handover_state import Handover, HandoverState
 from braidmq.braid.roaming.marks import Mark, Marks
 from braidmq.braid.roaming.messages import SessionTail, TailStored, TailWaits
-from braidmq.braid.roaming.moved import MovedDelivery, delivery_of, moved_of
+from braidmq.braid.roaming.moved import MovedDelivery, delivery_of, moved_late
 from braidmq.braid.roaming.sessions import RoamingSession, SessionRelay
 from braidmq.broker.broker import Broker
 from braidmq.broker.session import Session
@@ -59,7 +59,7 @@ class SessionTails(Service):
                 await copied.wait()
             some = relay.waiting[:TAIL_MAX]
             now = self._broker.now()
-            items = [moved_of(one.delivery, now, mark=one.mark) for one in some]
+            items = [moved_late(one, now) for one in some]
             tail = SessionTail(client_id, tuple([one for one in items if may_move(one, handover)]))
             while not await self._is_stored(handover, tail):
                 if self._handovers.get(client_id) is not handover:

@@ -232,6 +232,9 @@ class Takeovers:
         became of it, the client begins anew.
         """
         client_id, before = arrival.client_id, claimed.before
+        newer = self._clients.newer_than_here(client_id)
+        if newer is not None and (before is None or before.epoch < newer.epoch):
+            before = newer
         likely = [one.address for one in (claimed.before, claimed.earlier) if one is not None]
         for tries_left in range(SEARCHES_MAX - 1, -1, -1):
             before = before or arrival.holder

@@ -101,16 +101,18 @@ class PublicationReceiver:
         elif batch.run:
             self._broker.inject_run(batch.topic, batch.run, batch.version)
         now = self._broker.now()
+        follows = None if batch.follows is None else (batch.follows.origin, batch.follows.offset)
         for item in batch.items:
             message = message_of(item, batch.topic, now)
             if self._is_new(batch.origin, item) and not message.expired(now):
                 self._marks.current = (batch.origin, item.offset) if item.offset else None
+                self._marks.follows = follows if item is batch.items[0] else None
                 if message.retain:
                     self._replication.heard(message.topic, message.at)
                     self._broker.inject(message, partial(self._queries.without_given, message))
                 else:
                     self._broker.inject(message)
-        self._marks.current = None
+        self._marks.current = self._marks.follows = None
 
     def _deliver_run(self, batch: PublicationBatch, kept: KeptRun) -> bool:
         """Gives a run of QoS 1 or 2 to the clients here; False if it has to be looked at one by one."""
