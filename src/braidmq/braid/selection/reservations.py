@@ -41,7 +41,7 @@ HELD_MAX: Final = 100
 ID_BITS: Final = 64
 
 COPIED_S: Final = 1.0
-COPIED_PAUSE_S: Final = 0.01
+COPIED_PAUSE_S: Final = 0.002
 """How long it is waited until what was reserved is in the copies at other brokers, and how often it is asked for."""
 
 Answer = dict[str, Any]
