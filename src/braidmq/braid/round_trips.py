@@ -34,6 +34,9 @@ SILENT_S: Final = 1.0
 MEASURE_S, MEASURE_EVERY_S = 2.0, 10.0
 """How long a broker has to answer that was never asked, and how often it is looked for such brokers."""
 
+FORGIVEN_S = 15.0
+"""How long it counts that a broker did not answer then: it is asked again before."""
+
 LOOKS, LOOK_S = 3, 0.15
 """How often a broker is asked that somebody does not reach, and how long it has to answer at least."""
 
@@ -50,14 +53,19 @@ class RoundTrips:
         self._host = host
         self._longest: BoundedDict[Address, float] = BoundedDict(KNOWN_MAX)
         self._silent_until: BoundedDict[Address, float] = BoundedDict(KNOWN_MAX)
+        self._unmeasured_at: BoundedDict[Address, float] = BoundedDict(KNOWN_MAX)
+        """Brokers that were given much time ahead, and did not answer; and when that was."""
 
     def timeout_s(self, address: Address) -> float:
         longest_s = self._longest.get(address)
         return UNKNOWN_S if longest_s is None else min(FAR_S, max(LEAST_S, SLACK * longest_s))
 
     def patience_s(self, address: Address) -> float:
-        """How long to wait before a broker is taken for gone: if nothing is known of it, long."""
-        return self.timeout_s(address) if address in self._longest else FAR_S
+        """How long to wait before a broker is taken for gone: if nothing is known of it, long, unless it had all that
+        time just now."""
+        if address in self._longest or self._host.now() < self._unmeasured_at.get(address, -FORGIVEN_S) + FORGIVEN_S:
+            return self.timeout_s(address)
+        return FAR_S
 
     def moment_s(self, address: Address) -> float:
         """How long to wait for one that was silent just now, and may be back: not long, however far it is."""
@@ -85,6 +93,8 @@ class RoundTrips:
         began_at = self._host.now()
         if await ask(self._host, address, AreYouThere(), StillThere, timeout_s=MEASURE_S) is not None:
             self._note(address, self._host.now() - began_at)
+        else:
+            self._unmeasured_at.renew(address, self._host.now())
 
     # Asking
 
@@ -132,5 +142,6 @@ class RoundTrips:
 
     def _note(self, address: Address, took_s: float) -> None:
         self._silent_until.pop(address, None)
+        self._unmeasured_at.pop(address, None)
         longest_s = self._longest.get(address, took_s)
         self._longest.renew(address, max(took_s, longest_s + FORGET * (took_s - longest_s)))
