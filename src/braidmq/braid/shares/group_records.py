@@ -67,6 +67,8 @@ class GroupRecords:
         """Called with a group that has members at other brokers than before."""
         self.on_contradiction: Callable[[str], None] = _ignore
         """Called with a group of which others know something that is not so any more."""
+        self.on_saved: Callable[[], None] = lambda: None
+        """Called when the store has something to commit."""
         self.restored = [_decode(row) for key, row in saved if key.startswith(GROUPS)]
         """What was known of lasting sessions at other brokers; to be learnt."""
 
@@ -138,6 +140,7 @@ class GroupRecords:
         if record.is_kept:
             if known is None or not _is_load_only(known, record):
                 self._store.save_cursor(key, _encode(record))
+                self.on_saved()
         elif known is None or known.is_kept:
             self._store.drop_cursor(key)
 

@@ -30,6 +30,7 @@ class ShareParts:
         self._broker = broker
         self.cluster = cluster
         self.records = GroupRecords(identity, cluster, broker.store, broker.saved_cursors)
+        self.records.on_saved = broker.request_flush
         self.announcer = GroupAnnouncer(broker, host, presence, self.records)
         self.outbox = Outbox(broker, host)
         self.lender = Lender(broker, host, self.records, identity, cluster, self.outbox)
