@@ -245,7 +245,7 @@ class Detours(Service):
 
     def _on_passed(self, origin: Address, by: Address) -> None:
         """Something from a host has come by another: then the way back is cut as well, unless that is known better."""
-        if origin in self._ways.detours or self._ways.hears(origin):
+        if by == origin or origin in self._ways.detours or self._ways.hears(origin):
             return
         if self._host.now() - self._answered.get(origin, -ANSWERED_S) >= ANSWERED_S:
             self._go_round(origin, by)
