@@ -3,6 +3,7 @@
 #             DATA=data say where and how many; admin ports are 8000 above)
 # make test   all tests            make check  ruff and mypy --strict
 # make bench  the benchmarks       make soak   overlays under faults, many seeds
+# make pages  all pages followed, Spark's included
 # make docs   the generated tables in docs/    make chaos  brokers that are killed, drained, cut off, lost
 # make clean  removes what make made
 PYTHON ?= python3
@@ -10,13 +11,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CLASSES := $(VENV)/.spark-classes
-JOBS ?= 4
+JOBS ?= 6
 BROKERS ?= 3
 PORT ?= 1883
 DATA ?= data
 DEMO ?= yes
 
-.PHONY: run test check bench soak chaos docs clean
+.PHONY: run test pages check bench soak chaos docs clean
 .DEFAULT_GOAL := run
 
 $(READY): pyproject.toml
@@ -39,6 +40,9 @@ $(CLASSES): $(READY)
 
 test: $(CLASSES)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
+
+pages: $(CLASSES)
+	ALL_PAGES=yes $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/docs
 
 check: $(READY)
 	$(BIN)/ruff format --check .
