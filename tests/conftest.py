@@ -24,11 +24,10 @@ from urllib.parse import urlsplit
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
+from braidmq.pipeline.session import QUICK_JVM
 from tests.patience import PATIENCE_S
 
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Java for the short work of tests, also where commands start it: it compiles less, and a start costs half."""
-os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA)
+os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JVM)  # also where commands start Java: a start costs half
 
 READY_TIMEOUT_S = END_TIMEOUT_S = PATIENCE_S
 

@@ -26,7 +26,7 @@ def advertise(sites: Sites) -> None:
     for site in sites:
         listener = ClientListener("local", "tcp", f"host{site.number}:1883")
         site.braid.membership.records.set_listeners([listener])
-        site.braid.drain.listener_kinds = {"local": "tcp"}
+        site.braid.sending.listener_kinds = {"local": "tcp"}
         site.braid.announce()
     sites.run(2)
 

@@ -29,8 +29,6 @@ def names(sites: Sites) -> list[str]:
 def sites() -> Sites:
     made = Sites(3)
     advertise(made)
-    for site in made:
-        site.braid.homes.listener_kinds = site.braid.drain.listener_kinds
     return made
 
 

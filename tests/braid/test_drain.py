@@ -99,7 +99,7 @@ def test_a_listener_of_the_same_name_is_preferred_and_the_kind_must_be_the_same(
     sites[1].braid.announce()
     sites.run(2)
     mine = sites[0].braid.drain
-    mine.listener_kinds = {"local": "tls", "other": "tls", "web": "ws"}
+    sites[0].braid.sending.listener_kinds = {"local": "tls", "other": "tls", "web": "ws"}
     mine.start(60)
     sites.run(1)
     assert mine.server_reference("local") == "outer:8883"

@@ -127,9 +127,9 @@ class Braid:
             predecessors,
             inbound.predecessors,
         )
-        sending = SendingAway(broker, host, roaming.pusher)
-        self.drain = self._new_drain(sending, Takers(host, membership.records, introducers, cluster))
-        self.homes = ClientHomes(broker, membership.records, sending)
+        self.sending = SendingAway(broker, host, roaming.pusher)
+        self.drain = self._new_drain(Takers(host, membership.records, introducers, cluster))
+        self.homes = ClientHomes(broker, membership.records, self.sending)
         self.probes = Probes(host, method, name, cluster, broker.now)
         self.status = self._new_status(method_name)
         self.adoptions = self.act_for(self.mirrors.held)
@@ -165,10 +165,10 @@ class Braid:
             GroupSurvey(self.broker, self.host, self.shares, self.membership.records, self.name),
         )
 
-    def _new_drain(self, sending: SendingAway, takers: Takers) -> Drain:
+    def _new_drain(self, takers: Takers) -> Drain:
         clients, handovers = self.roaming.clients, self.roaming.handovers
         records, retained = self.membership.records, self.retained.handover
-        return Drain(self.broker, self.host, clients, handovers, sending, takers, records, retained)
+        return Drain(self.broker, self.host, clients, handovers, self.sending, takers, records, retained)
 
     def _join(self) -> None:
         """All callbacks from one part to another, to the method below and to the core above."""

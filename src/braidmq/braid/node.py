@@ -130,7 +130,7 @@ class BraidNode:
     def _tell_listeners(self, braid: Braid) -> None:
         advertised = [ClientListener(one.name, one.kind, one.advertise) for one in self._listeners if one.advertise]
         braid.membership.records.set_listeners(advertised)
-        braid.drain.listener_kinds = braid.homes.listener_kinds = {one.name: one.kind for one in self._listeners}
+        braid.sending.listener_kinds = {one.name: one.kind for one in self._listeners}
 
     def _join_host(self, braid: Braid) -> None:
         """What only a host with real links has."""

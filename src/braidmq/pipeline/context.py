@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from braidmq.pipeline import package
 from braidmq.pipeline.errors import MissingExtra
 from braidmq.pipeline.launch import java
-from braidmq.pipeline.launch.class_archive import ARCHIVE_END_S, ClassArchive
+from braidmq.pipeline.launch.class_archive import ClassArchive
 from braidmq.pipeline.session import defaults, is_local, set_environment, starting
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def context(name: str, master: str) -> Iterator[SparkContext]:
         from pyspark import SparkConf
     except ImportError as error:
         raise MissingExtra(error.name) from None
-    from braidmq.pipeline.launch.gateway import JAVA_END_S, end_java, start_context
+    from braidmq.pipeline.launch.gateway import start_context
 
     found = java.find()
     set_environment(master, found, sys.executable)
@@ -48,8 +48,7 @@ def context(name: str, master: str) -> Iterator[SparkContext]:
             yield made
         finally:
             made.stop()
-            if end_java(ARCHIVE_END_S if archive.is_new else JAVA_END_S):
-                archive.keep()
+            archive.end_java()
 
 
 @contextmanager

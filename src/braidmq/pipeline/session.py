@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 from braidmq.pipeline import package
 from braidmq.pipeline.errors import MissingExtra, PipelineError
 from braidmq.pipeline.launch import java, worker_python
-from braidmq.pipeline.launch.class_archive import ARCHIVE_END_S, ClassArchive
+from braidmq.pipeline.launch.class_archive import ClassArchive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,16 +97,13 @@ def short_session(name: str, master: str | None = None) -> Iterator[SparkSession
             made.stop()
         return
     _need(NEEDED, connect=False)
-    from braidmq.pipeline.launch.gateway import JAVA_END_S, end_java
-
     archive = ClassArchive(java.find(), "session", writes=True)
     made = _start(name, master or MASTER, True, True, {}, archive)
     try:
         yield made
     finally:
         made.stop()
-        if end_java(ARCHIVE_END_S if archive.is_new else JAVA_END_S):
-            archive.keep()
+        archive.end_java()
 
 
 def register(spark: SparkSession) -> None:

@@ -66,8 +66,6 @@ class ClientHomes:
         self._broker = broker
         self._records = records
         self._sending = sending
-        self.listener_kinds: Mapping[str, str] = {}
-        """Of this broker, by their names."""
         self.rules: Sequence[HomeRule] = ()
         """What the configuration says; the first that fits counts."""
         self.plan = ""
@@ -171,7 +169,7 @@ class ClientHomes:
         return next((one for one in self._records if one.name == name and not one.is_draining), None)
 
     def _reference(self, home: BrokerRecord, listener: str) -> str | None:
-        return reference_of(home, listener, self.listener_kinds.get(listener, ""))
+        return reference_of(home, listener, self._sending.kind_of(listener))
 
     def _on_given(self, session: Session, _taker: BrokerRecord, _answer: TakeAnswer | None) -> None:
         if self._broker.sessions.get(session.client_id) is session:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -120,8 +120,6 @@ class Drain:
         self.leave_history: Callable[[list[Address], float], Awaitable[None]]
         """Has all others follow the history of this broker to its end, or one of these keep it, by a time."""
         self.on_over: Callable[[DrainOutcome], None] = lambda _outcome: None
-        self.listener_kinds: Mapping[str, str] = {}
-        """Of this broker, by their names."""
         self.is_on = False
         self.outcome: DrainOutcome | None = None
         """Set when it is over."""
@@ -177,7 +175,7 @@ class Drain:
         return self.is_on and len(self._takers) > 0
 
     def server_reference(self, listener: str) -> str | None:
-        found = self._takers.next_for(listener, self.listener_kinds.get(listener, ""))
+        found = self._takers.next_for(listener, self._sending.kind_of(listener))
         return None if found is None else found[1]
 
     async def can_start(self) -> bool:
@@ -293,7 +291,7 @@ class Drain:
         if connection is not None:
             self.clients_moved += 1
             listener = connection.origin.listener
-            found = self._takers.next_for(listener, self.listener_kinds.get(listener, ""))
+            found = self._takers.next_for(listener, self._sending.kind_of(listener))
             if connection.version == V5 and found is not None:
                 taker, reference = found
                 reason = Reason.USE_ANOTHER_SERVER

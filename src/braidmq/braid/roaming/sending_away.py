@@ -6,7 +6,7 @@ that the client is told of (`pushing`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from braidmq.braid.membership.broker_records import BrokerRecord
 from braidmq.braid.roaming.messages import TakeAnswer
@@ -25,6 +25,12 @@ class SendingAway:
         self._broker = broker
         self._host = host
         self._pusher = pusher
+        self.listener_kinds: Mapping[str, str] = {}
+        """Of this broker, by their names."""
+
+    def kind_of(self, listener: str) -> str:
+        """What a client that came by a listener needs elsewhere; empty if it is not known."""
+        return self.listener_kinds.get(listener, "")
 
     @property
     def under_way(self) -> int:

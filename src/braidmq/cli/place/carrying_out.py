@@ -82,6 +82,7 @@ def _send(plan: HomePlan, seen: ObservedSites, a_second: float, tell: Tell, done
     site_of = {one.name: one.site for one in seen.clients}
     queue = deque((move, 0) for move in plan.moves)
     sent: list[ClientMove] = []
+    sources: set[str] = set()
     budget = 0.0
     while queue:
         budget = min(budget + a_second * STEP_S, max(1.0, a_second * STEP_S))
@@ -90,6 +91,7 @@ def _send(plan: HomePlan, seen: ObservedSites, a_second: float, tell: Tell, done
         by_site: dict[str, list[tuple[ClientMove, int]]] = {}
         for move, tries in batch:
             by_site.setdefault(site_of.get(move.client, move.source), []).append((move, tries))
+        sources.update(by_site)
         for site, some in by_site.items():
             outcomes = _move(plan, seen.brokers[site], [move.client for move, _ in some])
             for move, tries in some:
@@ -101,7 +103,7 @@ def _send(plan: HomePlan, seen: ObservedSites, a_second: float, tell: Tell, done
                 if outcome == "sent":
                     sent.append(move)
         tell(1 - len(queue) / len(plan.moves), f"{len(sent):,} sent, {len(queue):,} to go")
-        _check_refused(plan, seen, len(sent))
+        _check_refused([seen.brokers[site] for site in sources], len(sent))
         if queue:
             time.sleep(STEP_S)
     return sent
@@ -119,9 +121,10 @@ def _move(plan: HomePlan, broker: BrokerAdmin, clients: list[str]) -> dict[str, 
         raise
 
 
-def _check_refused(plan: HomePlan, seen: ObservedSites, sent: int) -> None:
+def _check_refused(sources: list[BrokerAdmin], sent: int) -> None:
+    """Sites that clients were sent from count the sessions that came back."""
     refused = 0
-    for broker in seen.brokers.values():
+    for broker in sources:
         try:
             refused += broker.ask(lambda client: client.homes()).refused
         except CliError:

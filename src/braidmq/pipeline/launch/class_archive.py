@@ -26,7 +26,7 @@ QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"
 
 
 class ClassArchive:
-    """Made for one start of Spark: `options` before it, `keep` when Java has ended."""
+    """Made for one start of Spark: `options` before it, `end_java` at its end."""
 
     def __init__(self, java: Java, kind: Literal["context", "session"], *, writes: bool) -> None:
         """`writes`: an archive is written if there is none yet."""
@@ -45,6 +45,13 @@ class ClassArchive:
         if self.is_new:
             return f"{QUIET} -XX:ArchiveClassesAtExit={self._new}"
         return f"{QUIET} -XX:SharedArchiveFile={self._path}" if self._path.exists() else ""
+
+    def end_java(self) -> None:
+        """Ends the Java that was given the options. If it has written an archive, later starts use it."""
+        from braidmq.pipeline.launch.gateway import JAVA_END_S, end_java
+
+        if end_java(ARCHIVE_END_S if self.is_new else JAVA_END_S):
+            self.keep()
 
     def keep(self) -> None:
         """The archive is complete now: it is used from the next start on."""

@@ -23,7 +23,7 @@ from braidmq.admin.clients_contract import (
 )
 from braidmq.mqtt.packets import V5
 from braidmq.server.admin.braid_routes import NO_BRAID, NOT_YET
-from braidmq.server.admin.responses import answer, is_json, read_body, refusal
+from braidmq.server.admin.responses import NOT_JSON, answer, is_json, read_body, refusal
 
 if TYPE_CHECKING:
     from braidmq.braid.node import BraidNode
@@ -138,7 +138,7 @@ def _answered(respond: Handler) -> Handler:
 
 async def _read(request: web.Request, kind: type[T]) -> T:
     if not is_json(request):
-        raise Refused(415, "expected JSON: Content-Type: application/json")
+        raise Refused(415, NOT_JSON)
     body = await read_body(request, HOMES_BYTES_MAX)
     if body is None:
         raise Refused(413, f"at most {HOMES_BYTES_MAX:,} bytes")

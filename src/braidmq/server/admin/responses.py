@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 from aiohttp import web
 
 from braidmq.admin.contract import JSON, ErrorAnswer
+
+NOT_JSON: Final = "expected JSON: Content-Type: application/json"
 
 
 def is_json(request: web.Request) -> bool:
@@ -34,4 +38,4 @@ def refusal(status: int, text: str) -> web.Response:
 
 
 def not_json() -> web.Response:
-    return refusal(415, "expected JSON: Content-Type: application/json")
+    return refusal(415, NOT_JSON)
